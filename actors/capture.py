@@ -48,7 +48,7 @@ from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
 from topology.combined import apply_of
-from topology.downstream import receiver_at
+from topology.downstream import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -353,8 +353,7 @@ class CaptureHost(Host):
     @property
     def _redo_component(self) -> str:
         """Who writes the redo that is mined here: the source's site, or a redo receiver of this one."""
-        receiver = receiver_at(self._spec, self._capture)
-        return f"site:{self._capture.source}" if receiver is None else receiver.component
+        return keeper_of(self._capture.source, self._capture.site)
 
     def _pass_on(self, error: LogGone, queue: _Outlet, miner: Miner) -> float:
         """Report to the queue that redo was purged: it refuses subscribers that need it, and requests what the others need."""

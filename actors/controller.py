@@ -71,10 +71,10 @@ from streams.table_name import TableName
 from topology.capture_scns import scn_findings
 from topology.changes import Component, bypassed_of, components_of
 from topology.checks import one_database_twice
-from topology.downstream import receiver_at, receiver_of
+from topology.downstream import keeper_of, receiver_at, receiver_of
 from topology.receivers import Receivers
 from topology.split import splits_of, with_splits
-from topology.stored import PREPARED_FILE, as_json, from_json, prepared_topology, spec_from_json, spec_to_json
+from topology.stored import PREPARED_FILE, as_json, from_json, prepared_topology, spec_to_json
 from topology.subset_changes import subset_changes
 from topology.ways import arriving, captured_by, ways_to
 
@@ -343,7 +343,7 @@ class Controller(Host):
     def _is_ending(self) -> bool:
         """Whether a component has not ended yet that is to end. One at a site that is away may take days, and nobody waits for it."""
         away = {component.name for component in self._ended if not self._answers(component.site)}
-        return bool(self._unwanted() - away)
+        return bool(self._unwanted(self._actors.names()) - away)
 
     def _is_cleared(self, component: Component) -> bool:
         """Delete what a component of a merged stream left on its site's disk; whether that is done."""
@@ -360,10 +360,10 @@ class Controller(Host):
         """Whether a site answered when it was asked last: no time is spent on others."""
         return any(status["name"] == f"site:{site}" and status["state"] != "UNREACHABLE" for status in self._latest)
 
-    def _unwanted(self) -> set[str]:
-        """Components that run and are no part of the topology."""
+    def _unwanted(self, present: set[str]) -> set[str]:
+        """Those of the components that run which are no part of the topology."""
         kept = {component.name for component in self._components} | {each.component for each in self._left}
-        return self._actors.names() - kept - {CONTROLLER}
+        return present - kept - {CONTROLLER}
 
     def _run_by(self, spec: TopologySpec) -> None:
         """Reconcile with this topology from now on: that of the file, with what is split off."""
@@ -378,7 +378,7 @@ class Controller(Host):
         """Create missing components, change or end outdated ones, and end unwanted ones."""
         present = self._actors.names()
         if self._is_created:
-            for name in self._unwanted():
+            for name in self._unwanted(present):
                 self._actors.kill(name)
         for component in self._components if self._is_created else self._sites:
             if component.name not in present:
@@ -476,8 +476,9 @@ class Controller(Host):
             site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
             for site in self._sites
         })
-        findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings()]
-        if (prepared := prepared_topology(self._spec.state_dir)) is not None:
+        prepared = prepared_topology(self._spec.state_dir)
+        findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings(prepared)]
+        if prepared is not None:
             findings += subset_changes(prepared, self._spec)
         for apply in self._spec.applies:
             try:
@@ -504,14 +505,13 @@ class Controller(Host):
             for c, capture in self._bypassed.items() if c.name in stopped
         )
 
-    def _scn_findings(self) -> tuple[Finding, ...]:
+    def _scn_findings(self, before: TopologySpec | None) -> tuple[Finding, ...]:
         """Capture processes that are new or moved and would not find the redo that is needed, and SCNs that cannot be had."""
         statuses = {status["name"]: status for status in self._latest}
 
         def oldest_scn(source: str, site: str) -> Scn | None:
-            keeper = f"site:{source}" if source == site else f"redo:{source}@{site}"
             try:
-                return Scn(self._actors.call(keeper, "oldest_scn", timeout_s=PREFLIGHT_TIMEOUT_S))
+                return Scn(self._actors.call(keeper_of(source, site), "oldest_scn", timeout_s=PREFLIGHT_TIMEOUT_S))
             except StreamsError:
                 return None  # it has no redo yet, or is away: then what is missing is found when it is mined
 
@@ -519,10 +519,6 @@ class Controller(Host):
             found = statuses.get(f"apply:{apply.name}", {}).get("low_watermark_scn")
             return Scn(int(found)) if found else None
 
-        try:
-            before = spec_from_json(self._desired()["spec"])
-        except (KeyError, ConfigError):
-            before = None
         return scn_findings(before, self._spec, oldest_scn=oldest_scn, applied_scn=applied_scn)
 
     def _preflight_tables(self, apply: ApplySpec) -> tuple[Finding, ...]:
@@ -730,7 +726,7 @@ class Controller(Host):
 
     def _find_absent_nodes(self, statuses: list[dict[str, Any]]) -> None:
         """Say of sites that do not answer whether there is a node on which they could run."""
-        away = [status for status in statuses if status["state"] == "UNREACHABLE"]
+        away = [status for status in statuses if status["state"] == "UNREACHABLE" and self._spec.site(status["site"]).node]
         if not away:
             return
         with contextlib.suppress(StreamsError):

@@ -84,13 +84,14 @@ def check_history(site: str, *, redo: StreamOptions, start: Scn, now: StreamOpti
     if fork is None:
         return
     timeline, ours, theirs = fork
+    forked = ours if theirs is None else min(ours, theirs)
     words = "never left it" if theirs is None else f"left it at SCN {scn_text(theirs)}"
     raise LogGone(
         f"the database of site {site} is another server than the one whose log the redo log holds, though both are on a timeline {redo.timeline}: the redo log left "
         f"timeline {timeline} at SCN {scn_text(ours)}, the database {words}. Two standbys were promoted beside each other; transactions after SCN "
-        f"{scn_text(min(ours, ours if theirs is None else theirs))} and up to {scn_text(start)} were captured from the other one",
+        f"{scn_text(forked)} and up to {scn_text(start)} were captured from the other one",
         hint=f"point the site back to the server that was captured; the destinations may have applied what the other one lacks; if it is gone, {INSTANTIATE_AGAIN}",
-        source=site, redo_timeline=redo.timeline, database_timeline=now.timeline, after_scn=min(ours, ours if theirs is None else theirs), through_scn=start,
+        source=site, redo_timeline=redo.timeline, database_timeline=now.timeline, after_scn=forked, through_scn=start,
     )
 
 

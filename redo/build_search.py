@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redo.records import AwaitedBuild, DictionarySnapshot, RecordType, RedoPosition, UnchangedBuild, decode_dictionary
+from redo.records import (
+    HEAD_RECORDS,
+    AwaitedBuild,
+    DictionarySnapshot,
+    RecordType,
+    RedoPosition,
+    UnchangedBuild,
+    decode_dictionary,
+)
 from redo.segments import RedoReader
 
 if TYPE_CHECKING:
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BuildSearch"]
 
-_HEAD_RECORDS = 2  # of a segment: its dictionary says what is in force, a build among it that may be older than what is awaited
 
 
 class BuildSearch:
@@ -45,7 +52,7 @@ class BuildSearch:
             self._ahead = RedoReader(self._folder, reader.segment, reader.offset)
         ahead = self._ahead
         while (header := ahead.next_header(durable)) is not None:
-            if header.type is RecordType.DICTIONARY and header.number >= _HEAD_RECORDS:
+            if header.type is RecordType.DICTIONARY and header.number >= HEAD_RECORDS:
                 found = decode_dictionary(ahead.payload(header))
                 if not isinstance(found, AwaitedBuild):
                     ahead.close()

@@ -464,9 +464,10 @@ class LogWriter:
         describers = tuple(sorted({number for chunk in chunks for number in chunk.describers}))
         has_descriptions = any(chunk.objects for chunk in chunks)
         payload = chunks[0].data if len(chunks) == 1 else b"".join(chunk.data for chunk in chunks)
+        described = self._decoder_factory(stream.options).describe(np.frombuffer(payload, np.uint8)) if has_descriptions else ()
         if has_descriptions and self._check is not None:
             # Created or altered since the stream began: redo must not hold values that mean something else elsewhere.
-            self._check(self._decoder_factory(stream.options).describe(np.frombuffer(payload, np.uint8)), describers=describers)
+            self._check(described, describers=describers)
         commit_scn = max((chunk.commit_scn for chunk in chunks), default=FIRST_SCN)
         after = LogState(
             end_scn=max(self._state.end_scn, self._progress_scn, commit_scn),
@@ -480,7 +481,7 @@ class LogWriter:
         header = self._write(
             RecordType.DATA, payload, after, commit_end=_commit_end(chunks), has_descriptions=has_descriptions, awaits=awaits,
         )
-        self._dictionary = read_dictionary_record(self._dictionary, header, payload, self._describe)
+        self._dictionary = read_dictionary_record(self._dictionary, header, payload, lambda _: described)
         self._data_bytes += len(payload)
         self._taken = []
         return True

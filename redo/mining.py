@@ -57,6 +57,7 @@ from redo.mining_kernels import (
 )
 from redo.names import NamesAtSource, TableNames
 from redo.records import (
+    HEAD_RECORDS,
     AwaitedBuild,
     RecordHeader,
     RecordType,
@@ -306,7 +307,7 @@ class Miner:
         if header is None:
             return False
         # A head's own dictionary says what is known already.
-        if header.type is RecordType.DICTIONARY and header.number > 1 and not self._take_dictionary(reader, header, durable):
+        if header.type is RecordType.DICTIONARY and header.number >= HEAD_RECORDS and not self._take_dictionary(reader, header, durable):
             return False
         self._redo_bytes += header.record_bytes
         self._unmarked_bytes += header.record_bytes

@@ -34,11 +34,12 @@ from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import NO_OBJECT, ObjectNumber, Scn
 
 __all__ = [
-    "FORMAT_VERSION", "HEADER_BYTES", "MAGIC", "PAYLOAD_BYTES_MAX", "AwaitedBuild", "DictionarySnapshot", "RecordHeader", "RecordType",
+    "FORMAT_VERSION", "HEADER_BYTES", "HEAD_RECORDS", "MAGIC", "PAYLOAD_BYTES_MAX", "AwaitedBuild", "DictionarySnapshot", "RecordHeader", "RecordType",
     "RedoPosition", "SegmentFooter", "SegmentHead", "UnchangedBuild", "checksum", "decode_dictionary", "decode_footer",
     "decode_head", "encode_dictionary", "encode_footer", "encode_head", "fingerprint",
 ]
 
+HEAD_RECORDS = 2  # of a segment: SEGMENT and DICTIONARY, created together; without them it is no segment
 FORMAT_VERSION = 2  # of segments; a reader refuses every other
 MAGIC = b"HRec"
 PAYLOAD_BYTES_MAX = (1 << 31) - 1  # a source value has at most 1 GB; more is a broken length

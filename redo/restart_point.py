@@ -11,14 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from redo.records import RedoPosition, SegmentHead, decode_head
+from redo.records import HEAD_RECORDS, RedoPosition, SegmentHead, decode_head
 from redo.segments import RedoReader, list_segments
 from streams.errors import INSTANTIATE_AGAIN, LogGone, RedoError
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["RestartPoint", "find_restart_point"]
 
-_HEAD_RECORDS = 2  # of a segment: SEGMENT and DICTIONARY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,7 @@ def _last_place(folder: Path, first: int, start_scn: Scn, durable: RedoPosition)
     place = (first, reader.offset, 0)
     try:
         while (header := reader.next_header(durable)) is not None:
-            if header.number < _HEAD_RECORDS:
+            if header.number < HEAD_RECORDS:
                 reader.skip(header)
                 if reader.segment == first:
                     place = (first, reader.offset, 0)

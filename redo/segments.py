@@ -24,6 +24,7 @@ from pathlib import Path
 
 from redo.records import (
     FORMAT_VERSION,
+    HEAD_RECORDS,
     HEADER_BYTES,
     MAGIC,
     DictionarySnapshot,
@@ -55,7 +56,6 @@ _PREAMBLE_NAME = b"HeadraceRedo"
 PREAMBLE_BYTES = _PREAMBLE.size
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_HEAD_RECORDS = 2  # SEGMENT and DICTIONARY, created together: without them it is no segment
 _SEARCH_BYTES = 1 << 20  # window when looking for a record beyond damage
 
 
@@ -290,7 +290,7 @@ def scan_segment(file: SegmentFile, take: Callable[[RecordHeader, bytes], None])
             if not (header.open_at_start and header.open_at_end and header.commit_end == 0):
                 restart_segment = file.number
             last, offset, number = header, offset + header.record_bytes, number + 1
-        if last is None or number < _HEAD_RECORDS:
+        if last is None or number < HEAD_RECORDS:
             raise _damaged(file.path, descriptor, offset, head.first_scn, what="has a damaged head")
         is_complete = last.type is RecordType.FOOTER
         if offset < end or (file.is_archived and not is_complete):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from topology.spec import CaptureSpec, TopologySpec
 
-__all__ = ["RedoReceiver", "receiver_at", "receiver_of", "receivers_at", "receivers_from", "redo_receivers"]
+__all__ = ["RedoReceiver", "keeper_of", "receiver_at", "receiver_of", "receivers_at", "receivers_from", "redo_receivers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +103,13 @@ def receiver_at(spec: TopologySpec, capture: CaptureSpec) -> RedoReceiver | None
         capture: of `spec`.
     """
     return next((each for each in receivers_at(spec, capture.site) if each.source == capture.source), None)
+
+
+def keeper_of(source: str, site: str) -> str:
+    """Full name of the component that keeps the redo of a source which capture processes mine at a site.
+
+    Args:
+        source: name of the source site.
+        site: where they run: the source itself, or a downstream site, which has a redo receiver.
+    """
+    return f"site:{source}" if source == site else f"redo:{source}@{site}"

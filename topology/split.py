@@ -18,7 +18,6 @@ Source: Oracle Streams Replication Administrator's Guide, "Splitting and Merging
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from streams.errors import ConfigError
 from streams.scn import FIRST_SCN
 from topology.combined import combination
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
-from topology.stored import PREPARED_FILE, from_json
+from topology.stored import from_json, prepared_document
 
 __all__ = ["MERGING", "SPLIT", "SPLITTING", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
 
@@ -67,8 +66,8 @@ def splits_of(prepared: Mapping[str, Any]) -> tuple[Split, ...]:
 def prepared_splits(state_dir: Path) -> tuple[Split, ...]:
     """What is split off by the record in a state folder; nothing when there is none, or another version of Headrace wrote it."""
     try:
-        return splits_of(json.loads((state_dir / PREPARED_FILE).read_text(encoding="utf-8")))
-    except (OSError, json.JSONDecodeError, ConfigError):
+        return splits_of(prepared_document(state_dir))
+    except ConfigError:
         return ()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streams.errors import PropagationError
 from streams.scn import Scn
+from topology.downstream import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,5 +117,4 @@ def add_capture_scns(components: Iterable[dict[str, Any]]) -> None:
     for status in statuses:
         if status["kind"] == "capture" and "source" in status:
             name, source, site = status["name"].partition(":")[2], status["source"], status["site"]
-            keeper = f"site:{source}" if source == site else f"redo:{source}@{site}"
-            status.update((kept.get(keeper) or {}).get(name, {}))
+            status.update((kept.get(keeper_of(source, site)) or {}).get(name, {}))

@@ -49,7 +49,7 @@ from actors.records.requests import Requests
 from streams.clock import Clock, SystemClock
 from streams.errors import ConfigError
 from streams.scn import Scn
-from topology.downstream import receiver_at
+from topology.downstream import keeper_of
 from topology.problems import nearest
 from topology.split import (
     MERGING,
@@ -248,8 +248,7 @@ class Splitting:
         """Who must have its part before the original queue may forget the propagation."""
         yield f"queue:{clone_queue(split)}"
         for capture in clone_captures(self._file, split):
-            receiver = receiver_at(self._file, capture)
-            yield f"site:{capture.source}" if receiver is None else receiver.component
+            yield keeper_of(capture.source, capture.site)
 
     # ------------------------------------------------------------------ positions
 

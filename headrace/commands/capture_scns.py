@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.console import scn_text
 from streams.errors import ConfigError, PropagationError
 from streams.scn import Scn, parse_scn
-from topology.downstream import receiver_at
+from topology.downstream import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,10 +59,9 @@ def set_scns(deployment: Deployment, name: str, *, first_scn: Scn | None, start_
         StreamsError: who keeps the redo, or the capture process, does not answer.
     """
     capture = {each.name: each for each in deployment.running.captures}[_name(deployment, name)]
-    actors, receiver = deployment.connect(), receiver_at(deployment.running, capture)
+    actors = deployment.connect()
     if first_scn is not None:
-        keeper = f"site:{capture.source}" if receiver is None else receiver.component
-        actors.call(keeper, "set_first_scn", capture.name, int(first_scn), timeout_s=SET_TIMEOUT_S)
+        actors.call(keeper_of(capture.source, capture.site), "set_first_scn", capture.name, int(first_scn), timeout_s=SET_TIMEOUT_S)
     if start_scn is not None:
         actors.call(f"capture:{capture.name}", "capture_again", int(start_scn), timeout_s=SET_TIMEOUT_S)
 

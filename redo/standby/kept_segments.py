@@ -84,7 +84,8 @@ class KeptSegments:
 
     def restart_segment_for(self, scn: Scn) -> int:
         """The first segment that mining from `scn` reads; 0 when it is not there any more."""
-        number = max((n for n, head in self.heads.items() if head.last_commit_scn <= scn), default=0)
+        # From the newest on: what is asked for is near the end, as a rule.
+        number = next((each for each in sorted(self.heads, reverse=True) if self.heads[each].last_commit_scn <= scn), 0)
         return self.heads[number].restart_segment if number else 0
 
     @property
@@ -100,8 +101,10 @@ class KeptSegments:
             kept_scn: at `needed_scn` or below.
             redo_bytes_max: bound of the redo log.
         """
-        needed, kept = self.restart_segment_for(needed_scn), self.restart_segment_for(kept_scn)
-        kept = max(kept, min(self.heads, default=0))
+        needed, oldest = self.restart_segment_for(needed_scn), min(self.heads, default=0)
+        if needed <= oldest:
+            return needed
+        kept = max(self.restart_segment_for(kept_scn), oldest)
         while kept < needed and self.bytes_from(kept) >= redo_bytes_max - redo_bytes_max // SEGMENTS_MIN:
             kept += 1
         return min(kept, needed)

@@ -43,6 +43,7 @@ from databases.timelines import is_of_one_history
 from protos.standby import FRAME_BYTES, RedoFrame, StandbyPlace
 from redo.checkpoints import PurgeBounds, RequiredCheckpoints
 from redo.records import (
+    HEAD_RECORDS,
     HEADER_BYTES,
     RecordHeader,
     RecordType,
@@ -71,7 +72,6 @@ from streams.scn import FIRST_SCN, Scn, scn_text
 __all__ = ["StandbyLog", "StandbyStatistics"]
 
 _SMALL_BYTES_MAX = 1 << 20  # of a head's or a footer's payload, which are kept in memory: a few hundred bytes in fact
-_HEAD_RECORDS = 2  # SEGMENT and DICTIONARY: without them it is no segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +370,7 @@ class _Segment:
             while data := os.pread(segment._descriptor, FRAME_BYTES, segment.written):
                 segment.written += len(data)
                 segment._verify(data)
-        if segment._records.count < _HEAD_RECORDS or segment.head is None:
+        if segment._records.count < HEAD_RECORDS or segment.head is None:
             segment.close()
             raise RedoError(
                 f"standby redo segment {file.path.name} has a damaged head", segment=file.path.name, offset=PREAMBLE_BYTES,
@@ -381,7 +381,7 @@ class _Segment:
     @property
     def verified(self) -> int:
         """Bytes up to the end of the last whole record; 0 while the head is not whole."""
-        return self._records.end if self._records.count >= _HEAD_RECORDS else 0
+        return self._records.end if self._records.count >= HEAD_RECORDS else 0
 
     @property
     def is_complete(self) -> bool:

@@ -42,7 +42,14 @@ from databases.postgres.source.catalog import (
     source_tables,
 )
 from databases.postgres.source.preflight import identity_breaks, preflight_source
-from databases.postgres.source.slot import MAKES_SLOT, check_history, check_slot, continues, slot_positions, slot_step
+from databases.postgres.source.slot import (
+    MAKES_SLOT,
+    check_last_transaction,
+    check_slot,
+    continues,
+    slot_positions,
+    slot_step,
+)
 from databases.postgres.source.supplemental_logging import logged_tables, logging_findings, refused_conditions
 from databases.postgres.source.transactions import are_visible
 from databases.postgres.source.waits import holding_up
@@ -171,8 +178,11 @@ class PostgresSource:
             )
         if not needs:
             return found
-        logged = self.supplemental_logging(rules, needs)
-        versions = self.table_versions(self.tables(rules))
+        with translated("asking what is logged"):
+            selected = select_tables(self._session(), rules)
+            logged = logged_tables(self._session(), selected, needs)
+            tables = source_tables(self._session(), selected)
+        versions = self.table_versions(tables)
         with translated("checking conditions"):
             refused = tuple(refused_conditions(self._session(), versions, needs, PostgresValueTypes()))
         return (*found, *refused, *logging_findings(logged, f"sites.{self._site}"))
@@ -308,7 +318,7 @@ class PostgresSource:
             connection = self._session()
             checked = continues(connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start)
             begin = check_slot(connection, name, start)
-            check_history(connection, start, last_transaction)
+            check_last_transaction(connection, start, last_transaction)
             _publication_found(connection, name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
         stream = open_log_stream(
@@ -402,7 +412,7 @@ class PostgresSource:
         return self._connection
 
     def _is_binary(self, tables: Sequence[SourceTable]) -> bool:
-        """Tell whether the changes of these tables can travel in binary form; see `source_catalog.binary_obstacles`."""
+        """Tell whether the changes of these tables can travel in binary form; see `binary_types.binary_obstacles`."""
         with translated("reading the catalog"):
             connection = self._session()
             rows = connection.execute(

@@ -20,7 +20,7 @@ from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseSetBack, Lo
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = [
-    "MAKES_SLOT", "check_history", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step", "timelines_left",
+    "MAKES_SLOT", "check_last_transaction", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step", "timelines_left",
 ]
 
 MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
@@ -96,11 +96,11 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
     return start if start != FIRST_SCN else Scn(confirmed)
 
 
-def check_history(connection: psycopg.Connection[Any], start: Scn, transaction: int) -> None:
+def check_last_transaction(connection: psycopg.Connection[Any], start: Scn, transaction: int) -> None:
     """See that the server still has the last transaction of the redo log.
 
     One that was set back has written other log since, perhaps beyond the end of redo: positions alone do not tell. It may also have
-    given the transaction's number to another one that committed; so the first refusal is kept (`redo.set_back`).
+    given the transaction's number to another one that committed; so the first refusal is kept (`redo.source_refusal`).
 
     Args:
         connection: to the source.

@@ -10,6 +10,7 @@ So a rule that looks at other old values, or at a column that may be stored out 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -36,19 +37,19 @@ def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
         tables: that are captured.
         needs: of every client.
     """
+    columns_of = cache(lambda leaf: _columns(connection, leaf))
     found: list[LoggedTable] = []
     for table in tables:
         for need in needs:
             if need.rule.matches_object(table.owner, table.name):
                 columns = needed_columns(need.rule, table.owner, table.name)
                 if columns != NeededColumns():
-                    found += [_logged(connection, leaf, need, columns) for leaf in table.leaves]
+                    found += [_logged(leaf, need, columns, *columns_of(leaf)) for leaf in table.leaves]
     return tuple(found)
 
 
-def _logged(connection: psycopg.Connection[Any], leaf: Leaf, need: LogNeed, needed: NeededColumns) -> LoggedTable:
-    """One table, or partition, for one rule."""
-    identifying, outside = _columns(connection, leaf)
+def _logged(leaf: Leaf, need: LogNeed, needed: NeededColumns, identifying: frozenset[str], outside: frozenset[str]) -> LoggedTable:
+    """One table, or partition, for one rule; the last two are from `_columns`."""
     lacking = tuple(f"old {name}" for name in needed.old if name not in identifying)
     maybe = tuple(f"new {name}" for name in needed.new if name in outside and name not in identifying)
     is_full = leaf.identity == "f"
@@ -107,6 +108,7 @@ def refused_conditions(
         types: of the database.
     """
     found = connection.execute("SELECT current_setting('server_encoding')").fetchone()
+    without_bytes = cache(lambda version: _without_bytes(connection, version))
     keeps_order = found is not None and found[0] in _IN_ORDER_OF_UTF8
     for need in needs:
         if not keeps_order and any(_orders_bytes(each.tree) for each in (need.rule.condition, need.rule.subset) if each is not None):
@@ -118,7 +120,8 @@ def refused_conditions(
             if need.rule.matches_object(version.owner, version.name):
                 for error in refusals(need.rule, version, types):
                     yield Finding(path=need.place, problem=error.message, fix=error.hint)
-                for name in sorted(_compared(need.rule) & _without_bytes(connection, version)):
+                compared = _compared(need.rule)
+                for name in sorted(compared & without_bytes(version)) if compared else ():
                     yield Finding(
                         path=need.place, problem=f"table {version.qualified_name}: equal texts of {name} may have other bytes: its collation is not deterministic",
                         fix="keep what the rule needs in a column with a deterministic collation",
