@@ -30,6 +30,7 @@ from streams.lcr_batch import (
     Transactions,
 )
 from streams.scn import ObjectNumber, Scn
+from tests.support.lcr_batches import column_values
 
 ROWS, BATCH, EACH = 1_000_000, 4096, 8  # rows of a transaction: 8
 RUNS = 3  # the best one counts: other load only slows a run
@@ -58,14 +59,11 @@ RULES = {
 
 def _values(numbers: np.ndarray, shift: int) -> ColumnValues:
     department, day = (numbers + shift) % 100, numbers % 9000
-    columns: list[list[bytes | None]] = [[int(n).to_bytes(8, "big") for n in numbers]]
-    columns.append([None if n % 50 == 0 else int(d).to_bytes(4, "big") for n, d in zip(numbers.tolist(), department.tolist(), strict=True)])
+    columns: list[list[bytes | int]] = [[int(n).to_bytes(8, "big") for n in numbers]]
+    columns.append([NULL if n % 50 == 0 else int(d).to_bytes(4, "big") for n, d in zip(numbers.tolist(), department.tolist(), strict=True)])
     columns.append([(b"open", b"closed", b"waiting")[n % 3] for n in numbers.tolist()])
     columns.append([int(d).to_bytes(4, "big") for d in day.tolist()])
-    lengths = np.array([[NULL if value is None else len(value) for value in column] for column in columns], np.int32)
-    starts = np.concatenate([[0], np.cumsum(np.maximum(lengths, 0).sum(axis=1))]).astype(np.int64)
-    data = b"".join(value for column in columns for value in column if value is not None)
-    return ColumnValues(lengths=lengths, data=np.frombuffer(data, np.uint8), starts=starts)
+    return column_values(columns)
 
 
 def made_batch() -> LcrBatch:

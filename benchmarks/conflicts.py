@@ -9,14 +9,12 @@ Three ways to apply the same changes, by turns: without handlers; with `maximum`
 from __future__ import annotations
 
 import argparse
-import shutil
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import psycopg
 
+from benchmarks.servers import running_servers
 from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from protos import codec
@@ -135,11 +133,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-conflicts-"))
-    folder.chmod(0o711)
-    server = EmbeddedServer(folder / "server", settings={"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off"})
-    try:
-        server.start()
+    with running_servers(("server",), {"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off"}) as (_, servers):
+        server = servers["server"]
         # Replication origins belong to the server: each way has the name of a topology of its own.
         ways = {
             "without handlers": _Run(server, "plain", NO_CONFLICT_RULES, options.rows, conflicts=False),
@@ -155,9 +150,6 @@ def main() -> None:
             print(f"{name:36} {max(found[1:]):10,.0f} rows/s  {max(found[1:]) / plain:6.1%}  all runs: {', '.join(f'{rate:,.0f}' for rate in found[1:])}")
         for way in ways.values():
             way.close()
-    finally:
-        server.destroy()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

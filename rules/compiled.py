@@ -90,7 +90,7 @@ class CompiledCondition:
     def __init__(self, tree: Node, table: TableVersion, types: ValueTypes) -> None:
         self._tree, self._table, self._types = tree, table, types
         self._places = {column.name: place for place, column in enumerate(table.columns)}
-        self._prepared: dict[Node, Any] = {}
+        self._prepared: dict[int, Any] = {}  # by the identity of a node of the tree: a list of a thousand values takes long to hash
 
     def outcomes(self, rows: Rows) -> NDArray[np.uint8]:
         """Which truth values the condition may have (`rules.logic`), for each row: uint8, shape (n,).
@@ -108,9 +108,9 @@ class CompiledCondition:
     # ----------------------------------------------------------------------- comparisons
 
     def _leaf(self, node: Node, rows: Rows, vectors: dict[Operand, _Vector]) -> Outcome:
-        if node not in self._prepared:
-            self._prepared[node] = _prepare(node, self._table, self._types)
-        constants = self._prepared[node]
+        if id(node) not in self._prepared:
+            self._prepared[id(node)] = _prepare(node, self._table, self._types)
+        constants = self._prepared[id(node)]
 
         def vector(operand: Operand) -> _Vector:
             if operand not in vectors:

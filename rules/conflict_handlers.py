@@ -21,8 +21,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from streams.lcr_batch import Command
+if TYPE_CHECKING:
+    from streams.lcr_batch import Command  # numpy: this module is also read where nobody sees a row
 
 __all__ = [
     "BY_COLUMN", "HISTORY_AGE_DEFAULT_S", "HISTORY_COUNT_DEFAULT", "KINDS", "METHODS", "METHODS_OF_KIND", "NOTHING_SET", "NO_CONFLICT_RULES", "ConflictHandler", "ConflictRules",

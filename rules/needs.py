@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rules.compiled import check_types
 from rules.condition import ConditionError, Image, Node, columns_of, of_image
-from rules.logic import TRUE, Known, possible, settled
+from rules.logic import FALSE, TRUE, Known, possible, settled
 from rules.rule import Rule
 from rules.values import ValueTypes
 from streams.lcr_batch import Command, TableVersion
@@ -70,8 +70,8 @@ def refusals(rule: Rule, table: TableVersion, types: ValueTypes) -> list[Conditi
         types: of its database.
     """
     found = []
-    for condition in (rule.condition, rule.subset):
-        if condition is None or not any(_is_open(condition.tree, table.owner, table.name, command) for command in Command):
+    for condition in rule.conditions:
+        if not any(_is_open(condition.tree, table.owner, table.name, command) for command in Command):
             continue
         try:
             check_types(condition.tree, table, types)
@@ -90,4 +90,4 @@ def _trees(rule: Rule) -> list[Node]:
 def _is_open(tree: Node, owner: str, name: str, command: Command) -> bool:
     """Whether values decide, once it is known which table and command."""
     found = settled(possible(tree, Known(attributes={"object_owner": owner, "object_name": name}, command=command)))
-    return isinstance(found, int) and found not in (TRUE, TRUE << 1)
+    return isinstance(found, int) and found not in (TRUE, FALSE)

@@ -17,7 +17,7 @@ from rules.rule import Rule, RuleSet, TruthValue
 from rules.subsetting import migrated, subset_of_truncate
 from rules.values import ValueTypes
 from streams.cutting import row_transactions, select_rows
-from streams.lcr_batch import Command, LcrBatch, RowGroup, TableVersion, Truncate
+from streams.lcr_batch import ColumnValues, Command, LcrBatch, TableVersion, Truncate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,18 +57,19 @@ class RowEvaluation:
         Raises:
             ConditionError: a condition cannot be evaluated: a column is not there, or its value is not in the log.
         """
-        tag = batch.transactions.tag[row_transactions(batch.transactions)]
+        owner = row_transactions(batch.transactions)
+        tag = batch.transactions.tag[owner]
         keep = np.ones(batch.row_count, np.bool_)
         commands: dict[int, NDArray[np.uint8]] = {}
         for number, group in enumerate(batch.groups):
             table = batch.tables[group.table]
             if self._is_decided(batch, table, tag[group.row_numbers], keep, group.row_numbers):
                 continue
-            verdict = self._verdict(_rows(batch, group, tag))
+            verdict = self._verdict(_rows(batch, table, group.command, owner[group.row_numbers], old=group.old, new=group.new))
             keep[group.row_numbers] = verdict.outcome == TRUE
             if verdict.command is not None and verdict.command.any():
                 commands[number] = verdict.command
-        truncates = [self._truncate(batch, truncate, tag, keep) for truncate in batch.truncates]
+        truncates = [self._truncate(batch, truncate, owner, keep) for truncate in batch.truncates]
         if keep.all() and not commands and not any(truncates):
             return batch
         if any(truncates):
@@ -158,11 +159,11 @@ class RowEvaluation:
         return compiled.outcomes(rows)
 
     def _truncate(
-        self, batch: LcrBatch, truncate: Truncate, tag: NDArray[np.int16], keep: NDArray[np.bool_]
+        self, batch: LcrBatch, truncate: Truncate, owner: NDArray[np.int32], keep: NDArray[np.bool_]
     ) -> tuple[Truncate, tuple[TableVersion, ...]] | None:
         """A TRUNCATE of the tables that pass, and the versions it is of instead of theirs; None: nothing changes."""
         number = truncate.row_number
-        place = tag[number : number + 1]
+        place = batch.transactions.tag[owner[number : number + 1]]
         tables: list[int] = []
         changed: list[TableVersion] = []
         for each in truncate.tables:
@@ -171,7 +172,7 @@ class RowEvaluation:
             if self._is_decided(batch, table, place, ignored, np.array([number], np.int32)):
                 passes, subset = bool(ignored[number]), None
             else:
-                rows = _truncate_rows(batch, table, number, tag)
+                rows = _rows(batch, table, Command.TRUNCATE, owner[number : number + 1])
                 passes = bool(self._verdict(rows).outcome[0] == TRUE)
                 subset = self._subset_rule(rows) if passes else None
             if passes:
@@ -195,8 +196,8 @@ class RowEvaluation:
         rules = [rule for rule in (*(self._rules.include or ()), *self._rules.exclude) if rule.matches_object(rows.table.owner, rows.table.name)]
         columns: dict[str, None] = {}
         for rule in rules:
-            for condition in (rule.condition, rule.subset):
-                columns |= {value.column: None for value in (condition.columns if condition is not None else ())}
+            for condition in rule.conditions:
+                columns |= {value.column: None for value in condition.columns}
         return ConditionError(
             f"rules need values of {rows.table.qualified_name} ({', '.join(columns)}) that the log of {rows.source} does not have",
             hint="let the source log whole old rows of the table: `headrace plan` prints the statement. Changes that were logged before it"
@@ -205,21 +206,16 @@ class RowEvaluation:
         )
 
 
-def _rows(batch: LcrBatch, group: RowGroup, tag: NDArray[np.int16]) -> Rows:
-    owner = row_transactions(batch.transactions)[group.row_numbers]
+def _rows(
+    batch: LcrBatch, table: TableVersion, command: Command, owner: NDArray[np.int32], *, old: ColumnValues | None = None,
+    new: ColumnValues | None = None,
+) -> Rows:
+    """Rows of a batch as conditions see them; `owner` is the place of each one's transaction, int32, shape (n,)."""
+    transactions = batch.transactions
     return Rows(
-        table=batch.tables[group.table], command=group.command, count=group.row_count, old=group.old, new=group.new, source=batch.source,
-        tags=tuple(each.value for each in batch.tags), tag=tag[group.row_numbers],
-        transaction_id=batch.transactions.transaction_id[owner], scn=batch.transactions.order_scn[owner],
-    )
-
-
-def _truncate_rows(batch: LcrBatch, table: TableVersion, row: int, tag: NDArray[np.int16]) -> Rows:
-    owner = row_transactions(batch.transactions)[row : row + 1]
-    return Rows(
-        table=table, command=Command.TRUNCATE, count=1, old=None, new=None, source=batch.source,
-        tags=tuple(each.value for each in batch.tags), tag=tag[row : row + 1],
-        transaction_id=batch.transactions.transaction_id[owner], scn=batch.transactions.order_scn[owner],
+        table=table, command=command, count=owner.shape[0], old=old, new=new, source=batch.source,
+        tags=tuple(each.value for each in batch.tags), tag=transactions.tag[owner],
+        transaction_id=transactions.transaction_id[owner], scn=transactions.order_scn[owner],
     )
 
 

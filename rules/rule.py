@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Final
 
 from rules.condition import Condition
-from rules.logic import TRUE, Known, possible
 
 __all__ = [
     "ANY_TAG", "UNKNOWN_TAG", "UNTAGGED", "KnownTag", "Rule", "RuleSet", "TagCondition", "TruthValue", "Unknown", "tags_told_apart",
@@ -118,11 +117,19 @@ class Rule:
         """What the rule says of row LCRs of every table that it matches, as far as the tag decides it."""
         return self._answer({}, tag)
 
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Of both kinds: what the rule looks at rows for."""
+        return tuple(each for each in (self.condition, self.subset) if each is not None)
+
     def _answer(self, attributes: dict[str, str | bytes | int | None], tag: KnownTag) -> TruthValue:
         taken = self.tags.answer(tag)
         if taken is TruthValue.FALSE or not self.looks_at_rows:
             return taken
         if self.condition is not None:
+            # Here, not at the head: numpy costs 14 MB in processes that see no rows, and most rules have no condition.
+            from rules.logic import TRUE, Known, possible
+
             if tag is not UNKNOWN_TAG:
                 attributes["tag"] = tag
             found = possible(self.condition.tree, Known(attributes=attributes))

@@ -75,7 +75,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
         if not chained:
             proof = Proof(spec, classes)
             of_proof = tuple(proof_findings(proof))
-            findings += [*_without_changes(proof), *of_proof, *meetings(spec)]
+            findings += [*_without_changes(proof), *of_proof, *meetings(spec, proof)]
         findings += _idle(spec)
     return Checked(findings=tuple(findings), of_proof=of_proof, proof=proof)
 

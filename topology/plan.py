@@ -13,9 +13,7 @@ from typing import Any
 
 from databases.connectors import log_session_name
 from databases.ports import Finding, LoggedTable, PlannedStatement, SourceTable
-from rules.needs import commands_taken
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from streams.lcr_batch import Command
 from topology.changes import Change, changes
 from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, capture_of, combination
@@ -199,6 +197,10 @@ def _rules(rules: RuleSet) -> str:
 def _rule(rule: Rule, *, positive: bool) -> str:
     name = "every table" if (rule.owner, rule.name) == ("*", "*") else f"{rule.owner}.{rule.name}"
     if rule.condition is not None:
+        # numpy: most rules have no condition.
+        from rules.needs import commands_taken
+        from streams.lcr_batch import Command
+
         never = [command.name for command in Command if command not in commands_taken(rule)]
         name += f" where {rule.condition}" + (f" (never {' or '.join(never)})" if never else "")
     name += f" subset {rule.subset}" if rule.subset is not None else ""

@@ -6,12 +6,12 @@ more, or lacks rows that were never copied. So such an edit is refused: it is ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from databases.ports import Finding
 from streams.table_name import TableName
-from topology.spec import ApplySpec, TopologySpec
-from topology.ways import Way, ways_to
+from topology.spec import TopologySpec
+from topology.ways import Way, arriving, ways_to
 
 __all__ = ["subset_changes"]
 
@@ -28,9 +28,9 @@ def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Findin
         old = known.get(apply.name)
         if old is None or (old.source, old.site) != (apply.source, apply.site):
             continue
-        ways = (*ways_to(before, old), *ways_to(after, apply))
-        for table in dict.fromkeys(table for way in ways for table in _subset_tables(way)):
-            was, wanted = _rows(before, old, table), _rows(after, apply, table)
+        ways_before, ways_after = ways_to(before, old), ways_to(after, apply)
+        for table in dict.fromkeys(table for way in (*ways_before, *ways_after) for table in _subset_tables(way)):
+            was, wanted = _rows(ways_before, table), _rows(ways_after, table)
             if was is not None and wanted is not None and was != wanted:
                 yield Finding(
                     path=f"applies.{apply.name}",
@@ -44,9 +44,9 @@ def _subset_tables(way: Way) -> Iterator[TableName]:
         yield from (TableName(rule.owner, rule.name) for rule in client.rules.include or () if rule.subset is not None)
 
 
-def _rows(spec: TopologySpec, apply: ApplySpec, table: TableName) -> str | None:
+def _rows(ways: Sequence[Way], table: TableName) -> str | None:
     """The subset of a table that arrives; None: nothing of it arrives."""
-    return next((way.subset(table) for way in ways_to(spec, apply) if way.carry(table) is not None), None)
+    return next((each.rows for each in arriving(ways, [table])), None)
 
 
 def _text(rows: str) -> str:

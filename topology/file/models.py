@@ -19,7 +19,6 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from databases.ports import Finding
 from rules.condition import Condition, ConditionError
 from rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
-from rules.parsing import parse
 from streams.scn import FIRST_SCN, Scn, parse_scn, scn_text
 from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
 from topology.file.document import Document, Path_
@@ -144,6 +143,8 @@ def _quoted(value: object) -> str:
 def _condition(value: object, form: str) -> Condition:
     if not isinstance(value, str):
         raise _problem(f"{value!r} is not a text", 'write a condition in SQL, in quotes, such as "department_id = 50"')
+    from rules.parsing import parse  # numpy: most files have no conditions
+
     try:
         return parse(value, form)
     except ConditionError as error:

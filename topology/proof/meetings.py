@@ -16,22 +16,24 @@ __all__ = ["meetings"]
 _FIX = "let each site write rows of its own, or set conflict handlers for every kind (docs/conflicts.md)"
 
 
-def meetings(spec: TopologySpec) -> Iterator[Finding]:
+def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
     """Warn of tables where changes of several sites meet without a conflict handler.
 
     Args:
         spec: routed, without errors.
+        proof: of `spec`.
     """
     # A table with a handler is told apart from all others, also where the rules speak of its whole schema.
     handled = {table for apply in spec.applies for table in apply.conflicts.tables}
-    of_tables = RuleSet(include=tuple(Rule(owner=owner, name=name) for owner, name in sorted(handled)))
-    own = (client.rules for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
-    proof = Proof(spec, ChangeClasses([*own, of_tables]))
+    if handled:
+        of_tables = RuleSet(include=tuple(Rule(owner=owner, name=name) for owner, name in sorted(handled)))
+        own = (client.rules for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
+        proof = Proof(spec, ChangeClasses([*own, of_tables]))
     found: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], int] = {}
     for (origins, sites), tables in _written_together(proof).items():
         for number, table in enumerate(proof.classes.tables):
             if tables >> number & 1:
-                lacking = _without_handler(spec, table, sites)
+                lacking = _without_handler(spec, table, sites) if table in handled else KINDS
                 found[origins, sites, lacking] = found.get((origins, sites, lacking), 0) | 1 << number
     for (origins, sites, lacking), tables in found.items():
         if lacking:

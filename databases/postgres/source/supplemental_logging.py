@@ -111,7 +111,7 @@ def refused_conditions(
     without_bytes = cache(lambda version: _without_bytes(connection, version))
     keeps_order = found is not None and found[0] in _IN_ORDER_OF_UTF8
     for need in needs:
-        if not keeps_order and any(_orders_bytes(each.tree) for each in (need.rule.condition, need.rule.subset) if each is not None):
+        if not keeps_order and any(_orders_bytes(each.tree) for each in need.rule.conditions):
             yield Finding(
                 path=need.place, problem=f'COLLATE "C" orders texts by their bytes in the encoding of the database, {found and found[0]}, and changes travel in UTF8',
                 fix="compare with =, IN or LIKE",
@@ -133,8 +133,7 @@ def _orders_bytes(tree: Node) -> bool:
 
 
 def _compared(rule: Rule) -> frozenset[str]:
-    conditions = (each for each in (rule.condition, rule.subset) if each is not None)
-    return frozenset(value.column for condition in conditions for value in condition.columns)
+    return frozenset(value.column for condition in rule.conditions for value in condition.columns)
 
 
 def _without_bytes(connection: psycopg.Connection[Any], version: TableVersion) -> frozenset[str]:
