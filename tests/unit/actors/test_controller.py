@@ -133,6 +133,21 @@ def test_damaged_record_is_not_taken_for_none(spec, actors):
         started(spec, actors)
 
 
+def test_a_controller_that_cannot_begin_says_why_with_what_still_runs(spec, actors):
+    started(spec, actors)
+    (spec.state_dir / "desired.json").write_text('{"prepared": "', encoding="utf-8")
+    controller = Controller(spec, actors=actors)
+    controller._attempt(controller._run_once)
+    seen = controller.overview()
+    assert (seen["state"], seen["problem"].partition(": ")[0]) == ("ABORTED", f"{spec.state_dir / 'desired.json'} is damaged")
+    assert "headrace up" in seen["fix"]
+    assert {each["name"]: (each["state"], each["outdated"]) for each in seen["components"]} == dict.fromkeys(EVERYTHING, ("ENABLED", False))
+    assert seen["at_us"] > 0
+    for ask in (controller.split, controller.merge):
+        with pytest.raises(PropagationError, match="has not begun yet"):
+            ask("p")
+
+
 def test_tables_created_since_then_are_prepared_and_copied_by_another_up(spec, actors):
     controller = started(spec, actors)
     actors.prepared.clear()
