@@ -65,7 +65,7 @@ from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
 from databases.ports import Finding
 from streams.durable_file import replace_file
-from streams.errors import ConfigError, StreamsError
+from streams.errors import ConfigError, PropagationError, StreamsError
 from streams.scn import Scn
 from streams.table_name import TableName
 from topology.capture_scns import scn_findings
@@ -155,8 +155,14 @@ class Controller(Host):
         self._keep_call = keep_call
         self._kept: dict[str, tuple[str, ...]] = {}  # by apply process, identities of the tables of this call
         self._file, self._file_fingerprint = spec, fingerprint_of(spec)
-        self._given_actors = actors
+        if actors is None:
+            from actors.runtime import actors_of
+
+            actors = actors_of(spec.name)
+        self._actors = actors
         self._environment = dict(environment or {})
+        # What `overview` needs as long as `open` cannot read the record of what is prepared.
+        self._splitting, self._edit = Splitting(spec), Edit(labels={})
         self._run_by(spec)
         self._phase = "STARTING SITES"
         self._is_created = False  # all components shall run, whatever the phase is
@@ -185,12 +191,6 @@ class Controller(Host):
         self._splitting = Splitting(self._file, splits_of(self._desired()), self._clock, requests)
         self._run_by(self._splitting.spec)
         self._edit = Edit.since(self._desired(), self._spec, self._fingerprint)
-        if self._given_actors is not None:
-            self._actors = self._given_actors
-        else:
-            from actors.runtime import actors_of
-
-            self._actors = actors_of(self._spec.name)
         self._is_created = self._desired().get("prepared") == self._fingerprint
         self._must_note_receivers = not self._desired().get("receivers_noted")
         self._kept = self._recorded_as_kept()
@@ -224,9 +224,9 @@ class Controller(Host):
 
     def overview(self) -> dict[str, Any]:
         """The state of the whole topology at the last observation (`at_us`), JSON-able. `outdated`: about to change or be replaced."""
-        # Preparing a database can take long; `step` observes nothing meanwhile.
-        is_preparing = self._phase == "PREPARING"
-        latest = gather(self._actors, self._observed()) if is_preparing else self._latest
+        # Preparing a database can take long, and `open` may fail; `step` observes nothing meanwhile.
+        asks_now = self._phase == "PREPARING" or not self._latest_us
+        latest = gather(self._actors, self._observed()) if asks_now else self._latest
         seen = {status["name"]: status for status in latest}
         outdated = self._outdated()
         components = [
@@ -244,7 +244,7 @@ class Controller(Host):
         return {
             "topology": self._spec.name, "state": status["state"], "fingerprint": self._file_fingerprint,
             **({"problem": error["message"], "fix": error["hint"]} if error else {}),
-            "at_us": self._clock.time_us() if is_preparing else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
+            "at_us": self._clock.time_us() if asks_now else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
             "splits": self._splitting.described(self._facts(components)),
             "left": [self._described_left(each) for each in self._left], "calls": self._calls.described(),
@@ -277,17 +277,23 @@ class Controller(Host):
 
         Raises:
             ConfigError: there is no such propagation, or it cannot be split off.
+            PropagationError: the controller has not begun yet.
         """
-        self._splitting.ask(name, split=True)
-        self.wake()
+        self._ask_split(name, split=True)
 
     def merge(self, name: str) -> None:
         """Have a propagation merged as soon as it is close enough; idempotent.
 
         Raises:
             ConfigError: there is no such propagation, or it is not split off.
+            PropagationError: the controller has not begun yet.
         """
-        self._splitting.ask(name, split=False)
+        self._ask_split(name, split=False)
+
+    def _ask_split(self, name: str, *, split: bool) -> None:
+        if not self._latest_us:  # what is recorded as split off, and as asked, is not read yet
+            raise PropagationError(f"the controller of topology {self._file.name} has not begun yet", hint="`headrace status` says why; then ask again")
+        self._splitting.ask(name, split=split)
         self.wake()
 
     def recreate(self, name: str, environment: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from databases.memory_store import Row, StoredTable, rows_of
 from databases.ports import RowInTheWay, RowQuestion, Write
 from streams.lcr_batch import NULL, ColumnValues, Command
 
-__all__ = ["conflicting", "find_rows"]
+__all__ = ["conflicting", "find_rows", "targets"]
 
 
 def find_rows(found: StoredTable, write: Write, question: RowQuestion) -> list[tuple[int, RowInTheWay]]:
@@ -25,7 +25,7 @@ def find_rows(found: StoredTable, write: Write, question: RowQuestion) -> list[t
     Returns:
         Each row with its number in `found`.
     """
-    target = _target(found, write)
+    target = targets(found, write)
     old, new = _row(write.old), _row(write.new)
     is_insert = write.command is Command.INSERT
     if question.by_key:
@@ -58,7 +58,7 @@ def conflicting(found: StoredTable, write: Write) -> list[int] | None:
         found: the table.
         write: any number of rows.
     """
-    target = _target(found, write)
+    target = targets(found, write)
     if write.command is Command.INSERT:
         assert write.new is not None
         keys = [key for key in _keys(found, write) if (write.new.lengths[list(key)] >= NULL).all()]
@@ -78,7 +78,13 @@ def conflicting(found: StoredTable, write: Write) -> list[int] | None:
     return [n for n, values in enumerate(rows_of(write.old, columns, write)) if values not in rows]
 
 
-def _target(found: StoredTable, write: Write) -> list[int]:
+def targets(found: StoredTable, write: Write) -> list[int]:
+    """The position in the table of each column of the write's version.
+
+    Args:
+        found: the table; it has every column of the version.
+        write: any.
+    """
     place = {column.name: position for position, column in enumerate(found.table.columns)}
     return [place[column.name] for column in write.version.columns]
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from databases.memory_conflicts import conflicting, find_rows
+from databases.memory_conflicts import conflicting, find_rows, targets
 from databases.memory_copying import unpacked
 from databases.memory_store import (
     MemoryStore,
@@ -417,9 +417,8 @@ class MemorySession:
         return found
 
     def _write(self, write: Write) -> int:
-        version, found = write.version, self._table(write)
-        place = {column.name: position for position, column in enumerate(found.table.columns)}
-        target = [place[column.name] for column in version.columns]
+        found = self._table(write)
+        target = targets(found, write)
         writable = [p for p in write.set_columns if not found.table.columns[target[p]].is_generated]
         if write.command is Command.INSERT:
             assert write.new is not None
@@ -557,8 +556,7 @@ class MemorySession:
             self._lock((id(found), "row", number))
         if question.by_key and not rows and write.old is not None:
             # A row that another open transaction has deleted or moved: the real one waits for it.
-            place = {column.name: position for position, column in enumerate(found.table.columns)}
-            target = [place[column.name] for column in write.version.columns]
+            target = targets(found, write)
             (values,) = rows_of(write.old, write.match_columns, write)
             self._wait_for_key(found, write, target, dict(zip(write.match_columns, values, strict=True)))
         return tuple(row for _, row in rows)

@@ -24,11 +24,13 @@ from actors.records.running import Running
 from actors.site.left import left_in
 from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, notes, summary_line
+from streams.durable_file import remove_file
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
 from topology.changes import bypassed_of, components_of
 from topology.file.reading import read_topology
 from topology.problems import TopologyError, nearest
 from topology.split import fitting, prepared_splits, with_splits
+from topology.stored import PREPARED_FILE
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
@@ -580,8 +582,8 @@ class Deployment:
         for each in left_in(self.spec.state_dir):
             if not each.is_removed or each.kind == "embedded":
                 continue
-            if original_of(self.spec, each.name):
-                tell(f"{each.name}: {self._of_original(each.name)}")
+            if original := original_of(self.spec, each.name):
+                tell(f"{each.name}: {self._of_original(original)}")
                 continue
             try:
                 if actors is None or each.component not in present:
@@ -605,8 +607,8 @@ class Deployment:
                 pass  # its actor is dead: clean the database from this process
             else:
                 return lines
-        if original_of(self.spec, site.name):
-            return (self._of_original(site.name),)
+        if original := original_of(self.spec, site.name):
+            return (self._of_original(original),)
         if actors is None:
             # On a Ray cluster that does not answer now it may run: the claim takes what this folder's own site holds for an earlier one's.
             Running(self.spec.state_dir, f"site:{site.name}").release()
@@ -614,10 +616,8 @@ class Deployment:
             claim.hold()  # do not remove what another copy uses
             return remove_from(self.spec, site, site.database.dsn)
 
-    def _of_original(self, site: str) -> str:
-        from actors.site.connection import original_of
-
-        return f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to {original_of(self.spec, site)}"
+    def _of_original(self, original: str) -> str:
+        return f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to {original}"
 
     def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
         from actors.site.connection import embedded_server, left_servers
@@ -645,12 +645,16 @@ class Deployment:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        for name in ("sites", "components", "logs", "desired.json", "desired.json.new", "ray_address", "ray_token", "cluster.lock", REQUESTS_FILE, "chaos.json", "chaos.lock"):
+        for name in ("sites", "components", "logs"):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+        RememberedCluster(folder).forget()
+        remove_file(self.cluster.file)
+        for name in ("cluster.lock", "ray_token", PREPARED_FILE, REQUESTS_FILE, "chaos.json", "chaos.lock"):
+            remove_file(folder / name)
         for empty in (folder, *(folder.parents[:1] if folder.parent.name == STATE_PARENT else ())):
             if empty.exists() and not any(empty.iterdir()):
                 empty.rmdir()

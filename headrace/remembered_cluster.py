@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from streams.durable_file import replace_file
+from streams.durable_file import remove_file, replace_file
 from streams.errors import ConfigError
 from streams.folder_place import is_copy
 
@@ -56,7 +56,7 @@ class RememberedCluster:
 
     def forget(self) -> None:
         """Go nowhere from now on; idempotent."""
-        (self.state_dir / _FILE).unlink(missing_ok=True)
+        remove_file(self.state_dir / _FILE)
 
     @staticmethod
     def _lines(folder: Path) -> list[str] | None:

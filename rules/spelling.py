@@ -24,7 +24,7 @@ from rules.condition import (
     Or,
 )
 
-__all__ = ["spelled", "spelled_tree"]
+__all__ = ["spelled", "spelled_tree", "where_true"]
 
 
 def spelled(condition: Condition) -> str:
@@ -34,6 +34,15 @@ def spelled(condition: Condition) -> str:
         condition: speaks of columns only.
     """
     return spelled_tree(condition.tree)
+
+
+def where_true(condition: Condition) -> str:
+    """What a subset's condition selects, in SQL: the rows for which it is true, not those for which it is unknown.
+
+    Args:
+        condition: speaks of columns only.
+    """
+    return f"({spelled(condition)}) IS TRUE"
 
 
 def spelled_tree(node: Node) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rules.condition import Condition, ConditionError
-from rules.spelling import spelled
+from rules.spelling import where_true
 from streams.cells import Cells
 from streams.cutting import select_values
 from streams.lcr_batch import (
@@ -78,7 +78,7 @@ def subset_of_truncate(table: TableVersion, subset: Condition) -> TableVersion:
         table: that the source truncated, or a partition of it.
         subset: which rows are replicated.
     """
-    rows = f"({spelled(subset)}) IS TRUE"
+    rows = where_true(subset)
     if table.partition is None:
         part = Partition(owner=table.owner, name=table.name, rows=rows)
     elif not table.partition.rows or table.partition.rows.endswith(rows):

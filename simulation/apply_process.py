@@ -35,7 +35,7 @@ from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, LogGone, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
-from topology.ways import rules_at_the_end, ways_to
+from topology.ways import arriving, rules_at_the_end, ways_to
 
 if TYPE_CHECKING:
     from databases.memory_source import MemorySnapshot
@@ -292,7 +292,7 @@ class Beginning:
             stored.put(number, None)
         width = len(stored.table.columns)
         rows = self._snapshot.rows[table.qualified_name]
-        subset = next((way.subset(TableName(table.owner, table.name)) for way in ways_to(self._sim.topology, self._spec)), "")
+        subset = arriving(ways_to(self._sim.topology, self._spec), [TableName(table.owner, table.name)])[0].rows
         if subset:
             rows = tuple(filter(condition_in_memory(subset, table.version.columns), rows))
         self._store.insert(table.owner, table.name, [row + (None,) * (width - len(row)) for row in rows])

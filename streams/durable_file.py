@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["replace_file", "sync_folder"]
+__all__ = ["remove_file", "replace_file", "sync_folder"]
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -18,13 +18,23 @@ def replace_file(path: Path, text: str) -> None:
     Raises:
         OSError: it could not be written; the old one is still there.
     """
-    aside = path.with_name(f"{path.name}.new")
+    aside = _aside(path)
     with aside.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
     sync_folder(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file that `replace_file` writes, and what it left when it was interrupted; idempotent."""
+    for each in (path, _aside(path)):
+        each.unlink(missing_ok=True)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
 
 
 def sync_folder(folder: Path) -> None:

@@ -33,7 +33,7 @@ from typing import Generic, TypeVar
 import networkx as nx
 
 from rules.rule import UNKNOWN_TAG, KnownTag, RuleSet, tags_told_apart
-from rules.spelling import spelled
+from rules.spelling import where_true
 from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
@@ -93,7 +93,7 @@ class Way:
             table: as the source knows it.
         """
         subsets = (client.rules.subset_of(table.owner, table.name) for client in self.clients)
-        return " AND ".join(dict.fromkeys(f"({spelled(each)}) IS TRUE" for each in subsets if each is not None))
+        return " AND ".join(dict.fromkeys(where_true(each) for each in subsets if each is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,14 +93,7 @@ def plan_sets(batches: Sequence[LcrBatch], fit_of: FitOf) -> list[Step]:
         if isinstance(piece, tuple):
             steps.append(_truncate(piece[0], piece[1], fit_of))
             continue
-        tables: dict[tuple[str, str], list[_Block]] = {}
-        base = 0
-        for batch in piece:
-            for group in batch.groups:
-                version = batch.tables[group.table]
-                block = _Block(base=base, group=group, fit=fit_of(version))
-                tables.setdefault((version.owner, version.name), []).append(block)
-            base += batch.row_count
+        tables = _by_table(piece, fit_of)
         for name in sorted(tables):
             for rows, must_order in _same_shape(tables[name]):
                 steps.extend(_plan_table(rows, must_order=must_order))
@@ -150,15 +143,10 @@ def rows_in_conflict(
     """
     if any(batch.truncates for batch in batches):
         return None
-    bases = np.cumsum([0, *[batch.row_count for batch in batches]]).tolist()
-    tables: dict[tuple[str, str], list[_Block]] = {}
-    for base, batch in zip(bases, batches, strict=False):
-        for group in batch.groups:
-            fit = fit_of(batch.tables[group.table])
-            if fit.conflicts.handlers:
-                tables.setdefault((fit.version.owner, fit.version.name), []).append(_Block(base=base, group=group, fit=fit))
-    found = np.zeros(bases[-1], np.bool_)
-    for blocks in tables.values():
+    found = np.zeros(sum(batch.row_count for batch in batches), np.bool_)
+    for blocks in _by_table(batches, fit_of).values():
+        if not blocks[0].fit.conflicts.handlers:
+            continue
         pieces = list(_same_shape(blocks))
         hashes = _in_conflict(pieces[0][0], conflicting) if len(pieces) == 1 else None
         if hashes is None:
@@ -198,6 +186,18 @@ class _Block:
     base: int
     group: RowGroup
     fit: TableFit
+
+
+def _by_table(batches: Sequence[LcrBatch], fit_of: FitOf) -> dict[tuple[str, str], list[_Block]]:
+    """The row groups of each table, batch by batch."""
+    tables: dict[tuple[str, str], list[_Block]] = {}
+    base = 0
+    for batch in batches:
+        for group in batch.groups:
+            version = batch.tables[group.table]
+            tables.setdefault((version.owner, version.name), []).append(_Block(base=base, group=group, fit=fit_of(version)))
+        base += batch.row_count
+    return tables
 
 
 def _segments(batches: Sequence[LcrBatch]) -> Iterator[list[LcrBatch] | tuple[LcrBatch, int]]:

@@ -24,9 +24,9 @@ from databases.ports import DestinationSession, Write
 from spark_apply.groups import Failure
 from spark_apply.server.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows
 from spark_apply.server.resolution import Resolution
-from spark_apply.server.row_images import RowImages, ShowValue
+from spark_apply.server.row_images import CHARACTERS_MAX, RowImages, ShowValue, named, shown
 from streams.errors import DataError
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, ColumnValues, Command, LcrBatch
+from streams.lcr_batch import ABSENT, UNCHANGED, ColumnValues, Command, LcrBatch
 
 if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
@@ -36,7 +36,6 @@ __all__ = ["apply_rows", "execute_steps"]
 _DIFFERS = "the row has other values than the LCR's old values"
 _MISSING = "no row has the LCR's key values"
 _CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice as many writes
-_READABLE_CHARACTERS_MAX = 200  # of one value in a listing
 
 
 def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | None:
@@ -126,7 +125,7 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
             return Failure(position=row.position, conflict_type="", sqlstate=sqlstate, message=message)
         return _resolved(session, step.write, row, resolution, Failure(
             position=row.position, conflict_type=_refused(step.write.command, error), sqlstate=sqlstate,
-            message=error.message, readable=(*_readable(step.write, resolution.settings.show), *_detail(error)),
+            message=error.message, readable=_detail(error),
         ))
     if count == step.expected:
         return None
@@ -137,7 +136,7 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
     else:
         conflict_type, why = _mismatched(session, step.write, count)
     return _resolved(session, step.write, row, resolution, Failure(
-        position=row.position, conflict_type=conflict_type, sqlstate="", readable=_readable(step.write, resolution.settings.show),
+        position=row.position, conflict_type=conflict_type, sqlstate="",
         message=f"{step.write.command.name} of {step.write.version.qualified_name}: {why}",
     ))
 
@@ -149,9 +148,10 @@ def _is_asked(write: Write, row: _Row) -> bool:
 
 
 def _resolved(session: DestinationSession, write: Write, row: _Row, resolution: Resolution, failure: Failure) -> Failure | None:
-    """The failure with what is known of the rows in the way; None: a conflict handler has resolved it."""
+    """The failure with the LCR's values and what is known of the rows in the way; None: a conflict handler has resolved it."""
+    show = resolution.settings.show
     if not failure.conflict_type:
-        return failure
+        return replace(failure, readable=(*_readable(write, show), *failure.readable))
     images = RowImages.of(row.batch, row.number)
     answer = resolution.resolve(session, write, row.fit_of(images.version), images, failure.conflict_type)
     if answer is None:
@@ -160,7 +160,7 @@ def _resolved(session: DestinationSession, write: Write, row: _Row, resolution: 
     if answer.kind != failure.conflict_type:
         message = message.replace(_DIFFERS, _MISSING) if answer.kind.endswith("missing") else message.replace(_MISSING, _DIFFERS)
     message = f"{message}; {answer.reason}" if answer.reason else message
-    return replace(failure, conflict_type=answer.kind, message=message, readable=(*failure.readable, *answer.texts))
+    return replace(failure, conflict_type=answer.kind, message=message, readable=(*_readable(write, show), *failure.readable, *answer.texts))
 
 
 def _truncate(session: DestinationSession, step: Step) -> None:
@@ -196,21 +196,18 @@ def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[
 
 
 def _detail(error: DataError) -> tuple[str, ...]:
-    return (f"DETAIL: {error.detail[:_READABLE_CHARACTERS_MAX]}",) if error.detail else ()
+    return (f"DETAIL: {error.detail[:CHARACTERS_MAX]}",) if error.detail else ()
 
 
 def _readable(write: Write, show: ShowValue) -> tuple[str, ...]:
-    shown = []
-    for label, values in (("old.", write.old), ("new.", write.new)):
-        if values is not None:
-            shown += [f"{label}{text}" for text in _texts(values, write.version, show)]
-    return tuple(shown)
+    images = (("old.", write.old), ("new.", write.new))
+    return tuple(f"{label}{text}" for label, values in images if values is not None for text in _texts(values, write.version, show))
 
 
 def _texts(values: ColumnValues, version: TableVersion, show: ShowValue) -> Iterator[str]:
     for place, column in enumerate(version.columns):
         value = values.value(place, 0)
-        if value == ABSENT:
-            continue
-        text = {NULL: "NULL", UNCHANGED: "(unchanged)"}[value] if isinstance(value, int) else show(column, value)
-        yield f"{column.name}={text[:_READABLE_CHARACTERS_MAX]}"
+        if value == UNCHANGED:
+            yield named(column.name, "(unchanged)")
+        elif value != ABSENT:
+            yield shown(column, value if isinstance(value, bytes) else None, show)

@@ -49,6 +49,7 @@ class ExecuteWork(Work):
             failure = self._apply(batch, resolution)
             if failure is not None:
                 return failure
+            resolution.write(self._context.session)  # part by part: a transaction of any size may conflict in all its rows
             rows += batch.row_count
             labels += (label.text for label in batch.labels)
         if left_out and not rows:
@@ -57,7 +58,6 @@ class ExecuteWork(Work):
         recorded = self._context.copied_scns()
         if any(recorded.get(name) != copied.get(name) for name in touched):
             return Failure(position=-1, conflict_type="", sqlstate="", message=_COPIED_MEANWHILE)
-        resolution.write(self._context.session)
         failpoint("apply.execute_error")
         try:
             self._commit((), lambda: None, labels)

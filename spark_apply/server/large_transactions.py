@@ -132,10 +132,10 @@ class LargeWork(_LargeBase):
         if written is None:
             session.rollback_to_savepoint()
             failure = apply_rows(session, batch, self._context.fit_of, self._resolution)
+            if failure is not None:
+                return failure  # the session takes nothing but a rollback
             self._resolution.write(session)  # part by part: a transaction of any size may conflict in all its rows
             written = batch.row_count
-            if failure is not None:
-                return failure
         self.totals.rows_written += written
         return None
 

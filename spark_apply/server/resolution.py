@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from databases.ports import ConflictRecord, RowInTheWay, RowQuestion, Write
 from rules.conflict_handlers import BY_COLUMN, NO_CONFLICT_RULES, ConflictHandler, ConflictRules
-from spark_apply.server.row_images import RowImages, ShowValue, show_raw
+from spark_apply.server.row_images import RowImages, ShowValue, named, show_raw
 from streams.errors import DataError
 from streams.lcr_batch import Command
 
@@ -39,7 +39,6 @@ DIFFERS = "DIFFERS: "
 """Prefix of the names of conflicting columns among the texts stored with an error."""
 
 _CURRENT = "current."
-_CHARACTERS_MAX = 200  # of one value in a listing
 
 
 class _GivenUp(Exception):  # noqa: N818 - an outcome
@@ -139,20 +138,21 @@ class Resolution:
             reason = "conflict handlers need a key that identifies the row" if kind in _RESOLVE and fit.conflicts.handlers else ""
             return Unresolved(kind=kind, reason=reason)
         met = _Met(replace(write, old=row.old_values(write), new=row.new_values()), fit, row, kind)
-        texts: tuple[str, ...] = ()
+        found: tuple[RowInTheWay, ...] = ()
         try:
             found = session.find_rows(met.write, self._question(met))
             met = _as_it_is(met, found)
-            texts = _current_texts(met, found)
             if met.kind == "":  # another session changed the row meanwhile: there is no conflict any more
                 _write_one(session, write)
                 return None
             record = self._decided(session, met, found, write)
         except _GivenUp as reason:
-            return Unresolved(kind=met.kind or kind, reason=str(reason), texts=texts)
+            return Unresolved(kind=met.kind or kind, reason=str(reason), texts=_current_texts(met, found))
         except DataError as error:
             session.rollback_to_savepoint()
-            return Unresolved(kind=met.kind or kind, reason=f"what is to be done about it is refused: {error.message}", texts=texts)
+            return Unresolved(
+                kind=met.kind or kind, reason=f"what is to be done about it is refused: {error.message}", texts=_current_texts(met, found),
+            )
         self.records.append(record)
         return None
 
@@ -205,12 +205,8 @@ def _as_it_is(met: _Met, found: Sequence[RowInTheWay]) -> _Met:
     if met.kind in {"insert_exists", "update_exists"}:
         return met
     if not found:
-        return _of_kind(met, f"{command}_missing")
-    return _of_kind(met, f"{command}_differs" if found[0].differs else "")
-
-
-def _of_kind(met: _Met, kind: str) -> _Met:
-    return _Met(met.write, met.fit, met.row, kind)
+        return replace(met, kind=f"{command}_missing")
+    return replace(met, kind=f"{command}_differs" if found[0].differs else "")
 
 
 # --------------------------------------------------------------------------- who wins
@@ -322,10 +318,7 @@ def _update_missing(
 
 
 def _insert_of(met: _Met, columns: Iterable[int]) -> Write:
-    return replace(
-        met.write, command=Command.INSERT, old=None, new=met.row.new_values(), match_columns=(), compare_columns=(),
-        set_columns=tuple(columns),
-    )
+    return replace(met.write, command=Command.INSERT, old=None, match_columns=(), compare_columns=(), set_columns=tuple(columns))
 
 
 def _delete_differs(
@@ -369,7 +362,7 @@ def _insert_exists(
     columns = tuple(place for place in write.set_columns if place not in key)
     if columns:
         _write_one(session, replace(
-            met.write, command=Command.UPDATE, old=met.row.new_values(), match_columns=tuple(sorted(key)), set_columns=columns,
+            met.write, command=Command.UPDATE, old=met.write.new, match_columns=tuple(sorted(key)), set_columns=columns,
         ))
     return columns, "LCR APPLIED", str(handler)
 
@@ -399,7 +392,7 @@ _RESOLVE = {
 
 
 def _row_texts(row: RowInTheWay) -> Iterable[str]:
-    return (f"{name}={'NULL' if text is None else text[:_CHARACTERS_MAX]}" for name, text in row.values.items())
+    return (named(name, "NULL" if text is None else text) for name, text in row.values.items())
 
 
 def _current_texts(met: _Met, found: Sequence[RowInTheWay]) -> tuple[str, ...]:

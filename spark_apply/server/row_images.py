@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,12 +12,12 @@ from databases.ports import Write
 from streams.cells import Cells
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, ColumnValues, Command, LcrBatch, TableVersion
 
-__all__ = ["RowImages", "ShowValue", "show_raw"]
+__all__ = ["CHARACTERS_MAX", "RowImages", "ShowValue", "named", "show_raw", "shown"]
 
 ShowValue = Callable[[Column, bytes], str]
 """Formats one value as text."""
 
-_CHARACTERS_MAX = 200  # of one value in a listing
+CHARACTERS_MAX = 200  # of one value in a listing
 
 
 def show_raw(column: Column, value: bytes) -> str:
@@ -28,6 +28,27 @@ def show_raw(column: Column, value: bytes) -> str:
         value: its bytes; NULL has none and is not shown by this.
     """
     return f"\\x{value.hex()}" if column.is_binary else value.decode("utf-8", "replace")
+
+
+def shown(column: Column, value: bytes | None, show: ShowValue) -> str:
+    """A value in a listing, "column=value".
+
+    Args:
+        column: whose it is.
+        value: its bytes; None: NULL.
+        show: formats it.
+    """
+    return named(column.name, "NULL" if value is None else show(column, value))
+
+
+def named(name: str, text: str) -> str:
+    """A value that is text already in a listing, "column=value".
+
+    Args:
+        name: of its column.
+        text: of any length.
+    """
+    return f"{name}={text[:CHARACTERS_MAX]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +134,7 @@ class RowImages:
             values: some of the row's.
             show: formats one of them.
         """
-        return tuple(_texts(self.version, values, show))
-
-
-def _texts(version: TableVersion, values: Mapping[int, bytes | None], show: ShowValue) -> Iterable[str]:
-    for place, column in enumerate(version.columns):
-        if place in values:
-            value = values[place]
-            yield f"{column.name}={'NULL' if value is None else show(column, value)[:_CHARACTERS_MAX]}"
+        return tuple(shown(column, values[place], show) for place, column in enumerate(self.version.columns) if place in values)
 
 
 def _carried(cells: Cells | None, row: int) -> dict[int, bytes | None]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from actors.controller import Controller
+from databases.ports import CapturedTable
 from rules.rule import Rule, RuleSet
 from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
 
-__all__ = ["EVERYTHING", "call_again", "labels", "one_way_spec", "reconfigured", "started", "with_another_destination"]
+__all__ = ["EVERYTHING", "call_again", "captured", "labels", "one_way_spec", "reconfigured", "started", "with_another_destination"]
 
 EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 """The components of `one_way_spec`, none bypassed."""
@@ -48,6 +49,10 @@ def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call
 def call_again(controller: Controller) -> None:
     """Another call of `headrace up`."""
     controller.retry(f"call {next(_calls)}")
+
+
+def captured(*names: str) -> tuple[CapturedTable, ...]:
+    return tuple(CapturedTable(identity=f"id of {name}", owner="public", name=name, object_numbers=(1,)) for name in names)
 
 
 def labels(actors: FakeActors) -> dict[str, str]:

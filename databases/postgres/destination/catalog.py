@@ -24,7 +24,7 @@ A domain has its base type's. A table with "none" in a unique key cannot be hash
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -225,9 +225,9 @@ class CatalogColumn:
     form: ValueForm
     base_type: str
     equals: str
+    unique_equals: str
     is_hashable: bool
     conversions: tuple[Conversion, ...] = ()
-    unique_equals: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +363,7 @@ def _catalog_table(
         replica_identity=found["relreplident"], form=int(found["form"] or 0),
         positions={column.name: position for position, column in enumerate(port_columns)},
         columns=tuple(
-            replace(_catalog_column(column, operators.get(p, ""), own), unique_equals=unique_operators.get(p, ""))
+            _catalog_column(column, operators.get(p, ""), unique_operators.get(p, ""), own)
             for p, (column, own) in enumerate(zip(columns, given, strict=True))
         ),
         table=DestinationTable(
@@ -390,7 +390,7 @@ def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> Des
     )
 
 
-def _catalog_column(column: dict[str, Any], equals: str, functions: list[dict[str, Any]]) -> CatalogColumn:
+def _catalog_column(column: dict[str, Any], equals: str, unique_equals: str, functions: list[dict[str, Any]]) -> CatalogColumn:
     type_name = f"{quote(column['type_owner'])}.{quote(column['type_name'])}"
     base = f"{column['base_owner']}.{column['base_name']}"
     converted = [
@@ -406,7 +406,7 @@ def _catalog_column(column: dict[str, Any], equals: str, functions: list[dict[st
     is_domain = (column["base_owner"], column["base_name"]) != (column["type_owner"], column["type_name"])
     wider = _wider(base, column["modifier"], is_domain=is_domain)
     return CatalogColumn(
-        name=quote(column["name"]), base_type=base, equals=equals,
+        name=quote(column["name"]), base_type=base, equals=equals, unique_equals=unique_equals,
         form=ValueForm(
             type_name=type_name, array_type=f"{type_name}[]" if column["array_number"] else "",
             type_number=column["type_number"], input=column["input"] or "",

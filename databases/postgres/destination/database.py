@@ -46,7 +46,7 @@ from databases.postgres.destination.fencing import (
 )
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
-from databases.postgres.destination.schema import prepare_schema, schema_version
+from databases.postgres.destination.schema import HISTORY_FROM, prepare_schema, schema_version
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.planning import plan_destination
 from databases.postgres.shapes import shape_findings, table_shapes
@@ -61,9 +61,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["PostgresDestination"]
-
-
-_HISTORY_FROM = 8  # version of the schema
 
 
 class PostgresDestination:
@@ -194,7 +191,7 @@ class PostgresDestination:
         """See `DestinationDatabase.conflicts`."""
         with self._use("reading the history of conflicts") as connection:
             # `up` upgrades the schema; until then there is no history.
-            return conflict_history(connection, topology, apply, last) if schema_version(connection) >= _HISTORY_FROM else ()
+            return conflict_history(connection, topology, apply, last) if schema_version(connection) >= HISTORY_FROM else ()
 
     def error_batches(self, number: int) -> Iterator[bytes]:
         """See `DestinationDatabase.error_batches`."""

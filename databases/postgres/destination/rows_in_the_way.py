@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from databases.ports import RowInTheWay, RowQuestion, Write
-from databases.postgres.destination.writes import SetBuilder, WritePlan, keyed
+from databases.postgres.destination.writes import SetBuilder, WritePlan, keyed, located
 from streams.lcr_batch import NULL, Command
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
         None: there is no unique key by which to look.
     """
     is_insert = write.command is Command.INSERT
-    find = [] if is_insert else [p for p in write.match_columns if not catalog.table.columns[catalog.positions[write.version.columns[p].name]].is_generated]
+    find = [] if is_insert else located(write, catalog).find
     keys = [] if question.by_key else list(_whole_keys(write, catalog))
     if not question.by_key and not keys:
         return None
@@ -79,7 +79,6 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
     Returns:
         None: no key identifies the rows.
     """
-    target, places = catalog.table.columns, catalog.positions
     if write.command is Command.INSERT:
         keys = list(_whole_keys(write, catalog))
         if not keys:
@@ -88,14 +87,11 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         terms = [f"EXISTS (SELECT FROM {catalog.relation} t WHERE {_unique(builder, key)})" for key in keys]
         condition = " OR ".join(terms)
     else:
-        stored = [p for p, column in enumerate(write.version.columns) if not target[places[column.name]].is_generated]
-        find = [p for p in write.match_columns if p in stored]
-        compare = [p for p in write.compare_columns if p in stored and p not in find]
-        found_by = {places[write.version.columns[p].name] for p in find}
-        if write.paired or not any(set(key) <= found_by for key in catalog.table.identifying_keys):
+        rows = located(write, catalog)
+        if rows.paired:
             return None
-        builder = SetBuilder(write, catalog, generation, old=[*find, *compare], new=[])
-        condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {keyed(builder, find, compare)})"
+        builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[])
+        condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {keyed(builder, rows.find, rows.compare)})"
     sql = (
         f"SELECT u.r FROM (SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM (SELECT {builder.select_list()}) s) u"
         f" WHERE {condition}"

@@ -37,7 +37,7 @@ from psycopg.abc import Query
 from databases.postgres.connection import translated
 from streams.errors import DatabaseError
 
-__all__ = ["PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "prepare_schema", "schema_version"]
+__all__ = ["HISTORY_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "prepare_schema", "schema_version"]
 
 SCHEMA = "headrace"
 
@@ -192,6 +192,7 @@ FROM headrace.conflict_history ORDER BY number""",
 
 VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8)
 VERSION = len(VERSIONS)
+HISTORY_FROM = 8  # the first version with the history of conflicts
 
 
 def schema_version(connection: psycopg.Connection[Any]) -> int:

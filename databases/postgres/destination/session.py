@@ -548,7 +548,7 @@ class PostgresSession:
         plan = plan_find(write, catalog, question, self._generation)
         if plan is None:
             return ()
-        (result,) = self._ask(plan, write)
+        ((_, result),) = self._ask(plan, write)
         return tuple(read_rows(result, catalog, question))
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
@@ -557,7 +557,7 @@ class PostgresSession:
         if plan is None:
             return None
         found: list[int] = []
-        for (first, _), result in zip(row_chunks(plan.statements[0], write), self._ask(plan, write), strict=True):
+        for first, result in self._ask(plan, write):
             found += [first + int(result.get_value(row, 0) or 0) for row in range(result.ntuples)]
         return np.array(sorted(found), np.int64)
 
@@ -589,15 +589,15 @@ class PostgresSession:
             )
         return catalog
 
-    def _ask(self, plan: WritePlan, write: Write) -> list[pq.abc.PGresult]:
-        """Run a plan's only statement over the values of a write; a result for each chunk of its rows."""
+    def _ask(self, plan: WritePlan, write: Write) -> list[tuple[int, pq.abc.PGresult]]:
+        """Run a plan's only statement over the values of a write; for each chunk of its rows the first one's number, and the result."""
         self._make_wrappers(plan)
         (statement,) = plan.statements
-        results: list[pq.abc.PGresult] = []
+        results: list[tuple[int, pq.abc.PGresult]] = []
         for first, last in row_chunks(statement, write):
             asked = Statement(sql=statement.sql, parameters=parameters(statement, write, first, last), prepared=True)
             try:
-                results += self._run([asked], "looking for rows in the way")
+                results += ((first, result) for result in self._run([asked], "looking for rows in the way"))
             except DatabaseError as error:
                 self._explain(error, [write.version], write.command.name)
                 raise

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "COPY_ROWS_MIN", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "parameters",
+    "COPY_ROWS_MIN", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "parameters",
     "plan_write", "row_chunks", "wrapper_name",
 ]
 
@@ -205,6 +205,38 @@ def _element(column: Column, form: ValueForm) -> tuple[int, int]:
     return (form.type_number, 0) if form.array_type else (_RECORD, form.type_number)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """How the rows of an UPDATE or a DELETE are found, by positions in the write's version.
+
+    Args:
+        find: whose old values find a row.
+        compare: whose old values must be the row's besides.
+        paired: they contain no key that identifies a row: equal rows are matched one to one.
+    """
+
+    find: list[int]
+    compare: list[int]
+    paired: bool
+
+
+def located(write: Write, catalog: CatalogTable) -> Located:
+    """How the rows of an UPDATE or a DELETE are found: never by a generated column, which the destination computes itself.
+
+    Args:
+        write: only its version and columns matter.
+        catalog: the destination table; every column of the version fits.
+    """
+    at = [catalog.positions[column.name] for column in write.version.columns]
+    stored = [not catalog.table.columns[place].is_generated for place in at]
+    find = [p for p in write.match_columns if stored[p]]
+    found_by = {at[p] for p in find}
+    return Located(
+        find=find, compare=[p for p in write.compare_columns if stored[p] and p not in find],
+        paired=write.paired or not any(set(key) <= found_by for key in catalog.table.identifying_keys),
+    )
+
+
 def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: bool) -> WritePlan:
     """Make the statements for a write.
 
@@ -218,21 +250,18 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         return _plan_insert(write, catalog, generation)
     target = catalog.table.columns
     at = [catalog.positions[column.name] for column in write.version.columns]
-    find = [p for p in write.match_columns if not target[at[p]].is_generated]
-    compare = [p for p in write.compare_columns if not target[at[p]].is_generated and p not in find]
+    rows = located(write, catalog)
     sets: list[int] = []
     identity: list[int] = []
     if write.command is Command.UPDATE:
         written = [p for p in write.set_columns if not target[at[p]].is_generated]
         sets = [p for p in written if not target[at[p]].is_identity_always]
         identity = [p for p in written if target[at[p]].is_identity_always and moves]
-    builder = SetBuilder(write, catalog, generation, old=[*find, *compare], new=[*sets, *identity])
-    found_by = {at[p] for p in find}
-    paired = write.paired or not any(set(key) <= found_by for key in catalog.table.identifying_keys)
-    if paired:
+    builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[*sets, *identity])
+    if rows.paired:
         with_, source, condition = _paired(builder)
     else:
-        with_, source, condition = "", f"(SELECT {builder.select_list()}) u", keyed(builder, find, compare)
+        with_, source, condition = "", f"(SELECT {builder.select_list()}) u", keyed(builder, rows.find, rows.compare)
     statements = []
     if write.command is Command.DELETE:
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
@@ -243,7 +272,7 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
             differs = " OR ".join(f"t.{builder.details(p).name} OPERATOR(pg_catalog.<>) u.n{p}" for p in identity)
             statements.append(_move(builder, [*sets, *identity], with_, source, f"{condition} AND ({differs})"))
     return WritePlan(
-        statements=tuple(builder.statement(sql) for sql in statements), paired=paired,
+        statements=tuple(builder.statement(sql) for sql in statements), paired=rows.paired,
         wrapped=tuple(builder.wrapped.values()),
     )
 

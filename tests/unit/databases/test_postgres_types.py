@@ -34,7 +34,7 @@ def catalog(*columns: Column, base: str = "", **changes: bool) -> CatalogTable:
     details = tuple(
         CatalogColumn(
             name=c.name, form=ValueForm(type_name=c.type_name, array_type="", type_number=0),
-            base_type=base or c.type_name, equals="", is_hashable=False,
+            base_type=base or c.type_name, equals="", unique_equals="", is_hashable=False,
         ) for c in columns
     )
     table = DestinationTable(

@@ -19,7 +19,7 @@ import pytest
 import headrace.deployment
 from actors.cluster.known_process import known_process
 from actors.cluster.local import ClusterFacts, LocalCluster
-from actors.controller import fingerprint_of
+from actors.controller import Controller, fingerprint_of
 from actors.intermediate_database import IntermediateSite
 from actors.records.running import Running
 from actors.records.wanted import Wanted
@@ -130,6 +130,15 @@ def test_copy_of_a_project_goes_to_no_remembered_cluster(monkeypatch, spec):
     assert clusters.ended == []
     assert Deployment.read(spec.file).down() == []
     assert clusters.ended == ["head:6379"]
+
+
+def test_purge_leaves_nothing_of_writes_that_were_interrupted(spec):
+    spec.state_dir.mkdir(parents=True)
+    for name in ("cluster.json", "desired.json", "ray_address", "split_requests.json", "chaos.json"):
+        (spec.state_dir / name).with_suffix(f"{Path(name).suffix}.new").write_text("{", encoding="utf-8")
+    (spec.state_dir / "chaos.lock").touch()
+    assert Deployment(spec).down(purge=True) == []
+    assert not spec.state_dir.exists()
 
 
 def test_moved_project_and_one_of_an_earlier_build_still_go_to_the_remembered_cluster(monkeypatch, spec):
@@ -304,6 +313,16 @@ def test_up_waits_until_its_own_call_is_settled_and_asks_again_when_a_controller
     assert next(states, "nothing is left") == "nothing is left"
     assert [earlier for _, earlier in asked] == [False, True]
     assert len({call for call, _ in asked}) == 1
+
+
+def test_up_says_why_a_controller_cannot_begin(monkeypatch, spec):
+    spec.state_dir.mkdir(parents=True)
+    (spec.state_dir / "desired.json").write_text('{"prepared": "', encoding="utf-8")
+    controller = Controller(spec, actors=FakeActors())
+    controller._attempt(controller._run_once)
+    with pytest.raises(ApplyError, match=r"desired\.json is damaged") as failed:
+        Looks(monkeypatch, spec, controller.overview()).deployment.up()
+    assert "remove it: then `headrace up` prepares everything anew" in failed.value.hint
 
 
 def test_up_lets_what_gave_up_try_once_more(monkeypatch, spec):

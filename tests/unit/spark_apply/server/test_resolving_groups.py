@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -40,9 +41,11 @@ MAXIMUM = handler("maximum", *ALL, by="t")
 class Serving:
     """An apply server at a destination with table `c`."""
 
-    def __init__(self, *handlers: ConflictHandler, rows: list[Shown], uncompared: tuple[UncomparedColumns, ...] = ()) -> None:
+    def __init__(
+        self, *handlers: ConflictHandler, rows: list[Shown], uncompared: tuple[UncomparedColumns, ...] = (), not_null: str = "",
+    ) -> None:
         self.store = MemoryStore()
-        columns = [destination_column(name, f"pg_catalog.{kind}", equality="bytes") for name, kind in COLUMNS]
+        columns = [destination_column(name, f"pg_catalog.{kind}", not_null=name == not_null, equality="bytes") for name, kind in COLUMNS]
         self.store.create_table("public", "c", columns, key=["id"])
         self.store.insert("public", "c", [raw(row) for row in rows])
         self.database = MemoryDestination(store=self.store)
@@ -62,7 +65,14 @@ class Serving:
 
     def apply(self, *lcrs: Lcr, below_applied: bool = True) -> GroupResult:
         """One group: each LCR is a transaction."""
-        batch = replace(batch_of(self.version, lcrs, each=True, first_scn=self.scn), source=SOURCE)
+        return self._apply(lcrs, each=True, below_applied=below_applied)
+
+    def apply_as_one(self, *lcrs: Lcr) -> GroupResult:
+        """One group of one transaction."""
+        return self._apply(lcrs, each=False, below_applied=True)
+
+    def _apply(self, lcrs: Sequence[Lcr], *, each: bool, below_applied: bool) -> GroupResult:
+        batch = replace(batch_of(self.version, lcrs, each=each, first_scn=self.scn), source=SOURCE)
         self.server.receive(GroupAssignment(
             group=self.scn, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=self.scn - 10,
             through_scn=batch.through_scn,
@@ -307,17 +317,47 @@ def test_a_large_transaction_that_fails_leaves_its_conflict_in_the_history_with_
     ]
 
 
+REFUSED = (Lcr(old=row(1), new=(1, None, "b", 10, 100, "u")), Lcr(new=(9, None, "b", 10, 100, "u")))
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=["update", "insert"])
+def test_a_resolved_conflict_leaves_nothing_when_a_later_row_of_the_part_is_refused(refused: Lcr) -> None:
+    """The destination refuses the NULL, which is no conflict: the session takes nothing but a rollback then, also no history."""
+    at = Serving(MAXIMUM, rows=[row(0, time=15), row(1)], not_null="a")
+    retry = _streamed(at, [[update(0), refused]])[-1]
+    assert isinstance(retry, GroupRetry)
+    assert retry.failure is not None
+    assert (retry.failure.position, retry.failure.conflict_type) == (1, "")
+    assert (at.rows(), at.history()) == ([row(0, time=15), row(1)], ())
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=["update", "insert"])
+def test_a_transaction_with_a_resolved_conflict_and_a_refused_row_goes_into_the_error_queue_whole(refused: Lcr) -> None:
+    at = Serving(MAXIMUM, rows=[row(0, time=15), row(1), row(2, time=15)], not_null="a")
+    at.apply_as_one(update(0), refused)
+    (error,) = at.database.errors(TOPOLOGY, APPLY)
+    assert (at.rows(), at.history()) == ([row(0, time=15), row(1), row(2, time=15)], ())
+    result = _execute(at, error.number)
+    assert result.failure is not None
+    assert (result.failure.position, result.failure.conflict_type) == (1, "")
+    assert at.history() == ()
+
+
+def _execute(at: Serving, number: int) -> GroupResult:
+    at.server.receive(GroupAssignment(
+        group=7, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=at.scn, through_scn=at.scn, error_number=number,
+    ))
+    at.server.receive(GroupGo(group=7, attempt=0, low_watermark=at.scn, below_applied=True))
+    (result,) = at.server.step(at.now).reports
+    assert isinstance(result, GroupResult)
+    return result
+
+
 def test_an_error_transaction_is_executed_with_the_handlers() -> None:
     """The resolution column was equal: an operator moves it out of the way."""
     at = Serving(MAXIMUM, rows=[row(1, time=20)])
     (error,) = at.apply(update(1)).errors
     at.store.tables["public", "c"].put(1, raw(row(1, time=15)))
-    at.server.receive(GroupAssignment(
-        group=7, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=at.scn, through_scn=at.scn, error_number=error.number,
-    ))
-    at.server.receive(GroupGo(group=7, attempt=0, low_watermark=at.scn, below_applied=True))
-    (result,) = at.server.step(at.now).reports
-    assert isinstance(result, GroupResult)
-    assert result.failure is None
+    assert _execute(at, error.number).failure is None
     assert at.rows() == [row(1, "lcr", 20)]
     assert [record.outcome for record in at.history()] == ["ERROR QUEUE", "LCR APPLIED"]

@@ -1,0 +1,298 @@
+"""What a changed topology file does to components that run: a controller over fake actors and sites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from actors.controller import Controller, fingerprint_of
+from databases.ports import Finding
+from rules.rule import ANY_TAG, Rule, RuleSet
+from streams.errors import PropagationError
+from tests.support.actor_system import FakeActors
+from tests.support.controllers import (
+    EVERYTHING,
+    captured,
+    labels,
+    reconfigured,
+    started,
+    with_another_destination,
+)
+from topology.spec import ApplySpec, CaptureSpec, QueueSpec, TopologySpec
+
+
+def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(spec, actors):
+    actors.captured["site:a"] = captured("t", "u")
+    started(spec, actors)
+    assert actors.kept == {"x": ("id of t", "id of u")}
+    rules = RuleSet(include=(Rule(owner="public", name="t"),))
+    changed = replace(spec, applies=tuple(replace(apply, rules=rules) for apply in spec.applies))
+    actors.calls.clear()
+    started(changed, actors, steps=10)
+    assert actors.kept == {"x": ("id of t",)}
+    # What runs by the new rules is created afterwards.
+    left, ended = actors.calls.index(("site:b", "leave_out")), actors.calls.index(("apply:x", "end"))
+    assert ended < left
+    assert ("apply:x", "status") not in actors.calls[ended:left]
+    assert ("apply:x", "status") in actors.calls[left:]
+
+
+@pytest.mark.parametrize("phase", ["STARTING SITES", "PREPARING", "REFUSED"])
+def test_what_runs_is_shown_as_it_runs_while_an_edit_is_prepared_or_refused(spec, actors, monkeypatch, phase):
+    started(spec, actors)
+    changed = with_another_destination(spec)
+    if phase == "REFUSED":
+        actors.findings["site:a"] = (Finding(path="x", problem="y", fix="z"),)
+    elif phase == "STARTING SITES":
+        actors.silent.add("site:a")
+    seen = []
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        if method == "prepare" and phase == "PREPARING":
+            seen.append(shown(controller))
+        return FakeActors.call(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    def shown(controller):
+        assert controller.overview()["state"] == phase
+        return {c["name"]: c["state"] for c in controller.overview()["components"]}
+
+    monkeypatch.setattr(actors, "call", call)
+    controller = Controller(changed, actors=actors)
+    controller.open()
+    controller._state = "ENABLED"
+    for _ in range(6):
+        controller.step()
+    states = seen[0] if phase == "PREPARING" else shown(controller)
+    new = {"queue:qc", "propagation:p2", "apply:y", "spark:c"}
+    assert {name: state for name, state in states.items() if name in new} == dict.fromkeys(new, "NOT CREATED")
+    assert {states[name] for name in EVERYTHING if not name.startswith("site:")} == {"ENABLED"}
+
+
+def test_apply_process_that_ended_for_an_edit_runs_again_when_its_controller_dies_and_the_file_is_put_back(spec, actors, monkeypatch):
+    """It is recorded that it is to end before it does: it must not stay with its old label and without a thread."""
+    started(spec, actors)
+    end = actors.end
+
+    def dies(names, *, timeout_s):
+        end(names, timeout_s=timeout_s)
+        raise PropagationError("the controller is killed")
+
+    monkeypatch.setattr(actors, "end", dies)
+    changed = replace(spec, applies=tuple(replace(apply, parallelism=apply.parallelism + 1) for apply in spec.applies))
+    with pytest.raises(PropagationError, match="is killed"):
+        started(changed, actors)
+    assert "apply:x" not in actors.running
+    assert started(spec, actors).detail_state() == "RUNNING"
+    assert actors.created.count("apply:x") == 2
+
+
+@pytest.mark.parametrize("was_down", [False, True])
+@pytest.mark.parametrize("redo_bytes_max", [1 << 30, None], ids=["site restarts", "site takes over"])
+def test_site_keeps_redo_for_whom_an_edit_removes_until_the_edit_is_prepared(spec, actors, was_down, redo_bytes_max):
+    """What it keeps no redo for loses it with the next purge: "changes are gone" when the refused file is put back."""
+    rules = spec.captures[0].rules
+    two = replace(spec, captures=(*spec.captures, CaptureSpec(name="c2", site="a", source="a", queue="qa", rules=rules)))
+    started(two, actors)
+    if was_down:
+        actors.running.clear()
+    one = replace(spec, redo_bytes_max=redo_bytes_max or spec.redo_bytes_max)
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
+    controller = started(one, actors)
+    assert controller.detail_state() == "REFUSED"
+
+    def served():
+        itself = actors.running["site:a"]["spec"]
+        return [capture.name for capture in itself.captures], itself.redo_bytes_max
+
+    for _ in range(2):  # also when its process is lost meanwhile
+        assert served() == (["c", "c2"], one.redo_bytes_max)
+        actors.kill("site:a")
+        controller.step()
+    actors.findings.clear()
+    controller = started(one, actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert served() == (["c"], one.redo_bytes_max)
+    assert labels(actors)["site:a"] == fingerprint_of(one)
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+    controller = started(two, actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert served() == (["c", "c2"], two.redo_bytes_max)
+
+
+def test_project_that_was_moved_while_nothing_ran_begins_where_its_files_are_now(spec, actors):
+    """Its record names the old place: a site that began there would make an empty server and an empty redo log."""
+    started(spec, actors)
+    actors.running.clear()
+    folder = spec.state_dir.parent.with_name("moved")
+    spec.state_dir.parent.rename(folder)
+    moved = replace(spec, file=folder / spec.file.name, state_dir=folder / spec.state_dir.name)
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
+    assert started(moved, actors).detail_state() == "REFUSED"
+    assert {arguments["spec"].state_dir for arguments in actors.running.values()} == {moved.state_dir}
+    actors.findings.clear()
+    assert started(moved, actors, steps=10).detail_state() == "RUNNING"
+    assert {arguments["spec"].state_dir for arguments in actors.running.values()} == {moved.state_dir}
+    assert actors.new == set()
+
+
+def test_file_that_is_put_back_after_it_was_refused_gives_the_site_its_bounds_back(spec, actors):
+    started(spec, actors)
+    actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
+    assert started(replace(spec, redo_bytes_max=1 << 30), actors).detail_state() == "REFUSED"
+    controller = started(spec, actors)
+    assert controller.detail_state() == "RUNNING"
+    assert actors.running["site:a"]["spec"] == spec
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+
+def test_a_change_that_a_component_takes_over_ends_none(spec, actors):
+    started(spec, actors)
+    before = labels(actors)
+    actors.prepared.clear()
+    actors.killed.clear()
+    changed = replace(spec, heartbeat_s=3.0)
+    controller = started(changed, actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert actors.prepared == ["site:a", "site:b"]
+    assert actors.killed == []
+    assert labels(actors) == before | {"site:a": fingerprint_of(changed), "site:b": fingerprint_of(changed)}
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+
+def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_take_it_over(spec, actors):
+    started(spec, actors)
+    before = labels(actors)
+    grown = with_another_destination(spec)
+    started(grown, actors, steps=10)
+    assert actors.killed == []
+    assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
+    assert {name for name, label in labels(actors).items() if before.get(name) == label} == {
+        "site:b", "spark:b", "queue:qb", "capture:c", "propagation:p", "apply:x"
+    }
+    actors.calls.clear()
+    started(spec, actors, steps=10)
+    assert set(actors.killed) == {"site:c", "spark:c", "queue:qc", "propagation:p2", "apply:y"}
+    assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
+
+
+def with_rules(spec: TopologySpec, *names: str) -> TopologySpec:
+    rules = RuleSet(include=tuple(Rule(owner="public", name=name) for name in names))
+    return replace(spec, captures=(replace(spec.captures[0], rules=rules),))
+
+
+def test_an_added_table_restarts_the_applies_that_get_it_once_capture_took_the_rules_over(spec, actors):
+    started(with_rules(spec, "t"), actors)
+    actors.calls.clear()
+    changed = with_rules(spec, "t", "u")
+    actors.holds_back.add("capture:c")
+    started(changed, actors, steps=10)
+    assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
+    assert actors.killed == ["apply:x"]
+    assert set(reconfigured(actors)) == {"site:a", "capture:c"}
+    # Until capture takes the table's changes, an instantiation SCN of it could be too low.
+    assert "apply:x" not in actors.running
+    actors.holds_back.clear()
+    started(changed, actors, steps=3)
+    assert actors.running["apply:x"]["spec"] == changed
+    assert actors.created.count("capture:c") == 1
+
+
+def test_a_rule_that_changes_nothing_for_a_destination_leaves_its_apply_process_running(spec, actors):
+    """The other destination gets a table more, so more is captured; what comes to this one stays the same."""
+    only_t = replace(spec.propagations[0], rules=RuleSet(include=(Rule(owner="public", name="t", tags=ANY_TAG),)))
+    both = with_another_destination(replace(spec, propagations=(only_t,)))
+    started(with_rules(both, "t"), actors)
+    actors.calls.clear()
+    started(with_rules(both, "t", "u"), actors, steps=10)
+    assert set(actors.killed) == {"apply:y"}
+    assert set(reconfigured(actors)) == {"site:a", "capture:c"}
+
+
+def test_components_that_restart_end_together_once_everything_is_prepared(spec, actors):
+    started(spec, actors)
+    actors.killed.clear()
+    changed = Controller(replace(
+        spec, queues=(replace(spec.queues[0], memory_bytes_max=1 << 20), spec.queues[1]),
+        applies=(replace(spec.applies[0], parallelism=5),),
+    ), actors=actors)
+    changed.open()
+    while changed.detail_state() != "RUNNING":
+        assert not set(actors.killed) - {"apply:x"}
+        changed.step()
+    assert set(actors.killed) == {"queue:qa", "apply:x"}
+    changed.step()
+    assert set(actors.running) == EVERYTHING
+
+
+def test_a_refused_change_touches_nothing_and_the_file_before_it_still_fits(spec, actors):
+    started(spec, actors)
+    before = labels(actors)
+    actors.findings["site:c"] = (Finding(path="sites.c", problem="no rights", fix="GRANT"),)
+    controller = started(with_another_destination(spec), actors, steps=10)
+    assert controller.detail_state() == "REFUSED"
+    assert actors.killed == []
+    assert reconfigured(actors) == []
+    assert labels(actors).items() >= before.items()
+    started(spec, actors, steps=3)
+    assert set(actors.killed) == {"site:c"}
+    assert labels(actors) == before
+
+
+def test_a_component_that_missed_an_edit_is_created_again(spec, actors):
+    """It could take over what the last edit changed, but not what the one before did."""
+    started(spec, actors)
+    actors.running["queue:qa"] = {**actors.running["queue:qa"], "fingerprint": "of long ago"}
+    started(with_another_destination(spec), actors, steps=10)
+    assert actors.killed == ["queue:qa"]
+    assert labels(actors)["queue:qa"] == fingerprint_of(with_another_destination(spec))
+
+
+def test_a_controller_that_died_in_an_edit_goes_on_with_it(spec, actors):
+    started(spec, actors)
+    grown = with_another_destination(spec)
+    actors.holds_back |= {"queue:qa", "site:a"}
+    started(grown, actors, steps=10)
+    actors.holds_back.clear()
+    started(grown, actors, steps=4)
+    assert actors.killed == []
+    assert labels(actors)["queue:qa"] == labels(actors)["site:a"] == fingerprint_of(grown)
+
+
+def test_everything_ends_when_it_is_not_known_what_runs(spec, actors):
+    started(spec, actors)
+    (spec.state_dir / "desired.json").write_text('{"topology": "one_way", "prepared": "?", "components": []}')
+    started(replace(spec, heartbeat_s=3.0), actors, steps=10)
+    assert set(actors.killed) == EVERYTHING
+    assert set(actors.running) == EVERYTHING
+
+
+def test_what_was_no_part_of_the_topology_before_begins_anew(spec, actors):
+    started(spec, actors)
+    assert actors.new == set()  # nothing is known of before: nothing is forgotten
+    grown = replace(
+        spec, queues=(*spec.queues, QueueSpec(name="qc", site="b")),
+        applies=(*spec.applies, ApplySpec(name="y", site="b", source="a", queue="qc")),
+    )
+    started(grown, actors, steps=10)
+    assert actors.new == {"queue:qc", "apply:y"}
+    started(spec, actors, steps=10)
+    assert actors.new == set()
+    started(grown, actors, steps=10)
+    assert actors.new == {"queue:qc", "apply:y"}
+
+
+def test_apply_of_an_older_topology_ends_before_new_tables_can_reach_it(spec, actors):
+    started(spec, actors)
+    actors.prepared.clear()
+    actors.calls.clear()
+    actors.uncaptured["site:a"] = ("public.new",)
+    started(replace(spec, heartbeat_s=3.0), actors, steps=10)
+    assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
+
+
+def test_components_that_are_not_in_the_topology_any_more_are_ended(spec, actors):
+    started(spec, actors)
+    started(replace(spec, propagations=()), actors, steps=10)
+    assert "propagation:p" not in actors.running

@@ -1,0 +1,108 @@
+"""`up --keep-existing`: a controller over fake actors and sites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from actors.controller import Controller
+from rules.rule import Rule, RuleSet
+from tests.support.controllers import (
+    call_again,
+    captured,
+    started,
+    with_another_destination,
+)
+
+
+@pytest.mark.parametrize(("call", "earlier", "remain"), [("one", False, True), ("older", True, True), ("newer", False, False)])
+def test_rows_are_kept_until_a_later_call_comes(spec, actors, call, earlier, remain):
+    actors.captured["site:a"] = captured("t")
+    controller = started(spec, actors, keep_call="one")
+    controller.retry(call, earlier)
+    actors.kill("apply:x")
+    controller.step()
+    assert kept(actors) == (("id of t",) if remain else ())
+
+
+def test_later_call_wins_also_before_it_is_known_what_is_kept(spec, actors):
+    actors.captured["site:a"] = captured("t")
+    controller = Controller(spec, actors=actors, keep_call="one")
+    controller.open()
+    controller.retry("one")
+    controller.retry("two")
+    for _ in range(6):
+        controller.step()
+    assert kept(actors) == ()
+    assert controller.overview()["calls"] == {"one": "settled", "two": "settled"}
+
+
+def kept(actors, apply="apply:x"):
+    return actors.running[apply]["keep_existing"]
+
+
+def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(spec, actors):
+    actors.captured["site:a"] = captured("t", "u")
+    started(spec, actors)
+    assert kept(actors) == ()
+    actors.kill("apply:x")
+    actors.captured["site:a"] = captured("t", "u", "v")
+    controller = started(spec, actors, keep_call="one")
+    assert kept(actors) == ("id of t", "id of u", "id of v")
+    assert controller.detail_state() == "RUNNING"
+
+    actors.captured["site:a"] = captured("t", "u", "v", "later")
+    for _ in range(2):  # the apply process is killed; then the controller as well
+        actors.kill("apply:x")
+        controller.step()
+        assert kept(actors) == ("id of t", "id of u", "id of v")
+        controller = started(spec, actors, keep_call="one")
+
+    call_again(controller)  # `up` without --keep-existing
+    actors.kill("apply:x")
+    controller.step()
+    assert kept(actors) == ()
+    actors.kill("apply:x")
+    started(spec, actors, keep_call="one")
+    assert kept(actors) == ()
+
+
+@pytest.mark.parametrize("call", ["", "two"])
+def test_existing_rows_are_kept_by_no_later_call_for_a_destination_that_is_added(spec, actors, call):
+    """The added destination may hold an old copy: what was changed since would be missing without a sign."""
+    actors.captured["site:a"] = captured("t", "u")
+    started(spec, actors, keep_call="one")
+    assert kept(actors) == ("id of t", "id of u")
+    grown = with_another_destination(spec)
+    started(grown, actors, steps=10, keep_call=call)
+    found = ("id of t", "id of u") if call else ()
+    assert kept(actors, "apply:y") == found
+    actors.kill("apply:y")
+    started(grown, actors, steps=10, keep_call=call)  # the controller is restarted with it
+    assert kept(actors, "apply:y") == found
+    actors.kill("apply:x")
+    started(grown, actors, steps=10, keep_call=call)
+    assert kept(actors) == found
+
+
+def test_existing_rows_are_kept_at_the_destination_at_which_the_table_arrived_at_that_call(spec, actors):
+    """A table that is renamed into the rules of another apply process keeps its identity."""
+    grown = with_another_destination(spec)
+    rules = RuleSet(include=(Rule(owner="public", name="t"),))
+    narrow = replace(grown, applies=(grown.applies[0], replace(grown.applies[1], rules=rules)))
+    actors.captured["site:a"] = captured("t", "u")
+    started(narrow, actors, steps=10, keep_call="one")
+    assert kept(actors) == ("id of t", "id of u")
+    assert kept(actors, "apply:y") == ("id of t",)
+
+
+def test_apply_process_does_not_begin_before_it_is_known_what_is_kept(spec, actors):
+    started(spec, actors)
+    actors.kill("apply:x")
+    controller = started(spec, actors, steps=1, keep_call="one")
+    assert "apply:x" not in actors.running
+    for _ in range(5):
+        controller.step()
+    assert kept(actors) == ()
+    assert actors.created.count("queue:qb") == 1
