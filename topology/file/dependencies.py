@@ -38,6 +38,8 @@ def dependency_findings(applies: Mapping[str, ApplyModel]) -> Iterator[Finding]:
         for label, entries in model.value_dependencies.items():
             here = f"applies.{name}.value_dependencies.{label}"
             tables = [".".join(each.table) for each in entries]
+            if not tables:
+                yield Finding(path=here, problem="names no table", fix="list tables and columns, such as {table: shop.orders, columns: [number]}")
             for table in sorted({table for table in tables if tables.count(table) > 1}):
                 yield Finding(path=here, problem=f"names {table} twice", fix="name every table once")
             counts = {table: len(each.columns) for table, each in zip(tables, entries, strict=True)}

@@ -591,7 +591,7 @@ class ApplyModel(_Model):
     group_transactions: Annotated[int, Field(ge=1, le=GROUP_TRANSACTIONS_MAX)] | None = None
     group_rows: Annotated[int, Field(ge=1, le=GROUP_ROWS_MAX)] | None = None
     commit_serialization: CommitSerialization = "dependent_transactions"
-    value_dependencies: dict[str, Annotated[list[ValueColumnsModel], Field(min_length=1)]] = {}
+    value_dependencies: dict[str, list[ValueColumnsModel]] = {}
     object_dependencies: list[ObjectDependencyModel] = []
     combined: Combined = "auto"
     conflict_handlers: list[ConflictHandlerModel] | None = None
