@@ -323,9 +323,10 @@ def track(hashes, group, base, keys, groups, users, last_users, found):
     own = np.uint64(1) << np.uint64(group % 64)
     added = 0
     for i in range(hashes.shape[0]):
-        is_use = (hashes[i] & np.uint64(1)) != 0
-        key = hashes[i] & ~np.uint64(2) if is_use else hashes[i]
-        if key == 0:
+        key = hashes[i]
+        if key & np.uint64(1):
+            key &= ~np.uint64(2)
+        elif key == 0:
             key = np.uint64(2)
         place = (key >> np.uint64(1)) & mask
         while keys[place] != key and keys[place] != 0:
@@ -337,7 +338,7 @@ def track(hashes, group, base, keys, groups, users, last_users, found):
             last = groups[place]
             if base <= last < group:
                 found[last - base] = True
-        if not is_use:
+        if not hashes[i] & np.uint64(1):
             groups[place] = group
         elif hashes[i] & np.uint64(2):
             for other in range(base, min(group, last_users[place] + 1)):
