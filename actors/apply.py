@@ -245,7 +245,7 @@ class ApplyHost(Host):
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
-            conflicts=apply.conflicts,
+            conflicts=apply.conflicts, commits_in_order=apply.commits_in_order, dependencies=apply.dependencies,
         )
 
     def errors(self) -> list[dict[str, Any]]:

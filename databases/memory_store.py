@@ -17,6 +17,7 @@ from databases.ports import (
     DestinationColumn,
     DestinationTable,
     ErrorTransaction,
+    ForeignKey,
     Instantiation,
     ScnRange,
     Write,
@@ -230,7 +231,7 @@ class MemoryStore:
 
     def create_table(
         self, owner: str, name: str, columns: Sequence[DestinationColumn], *,
-        key: Sequence[str] = (), unique: Sequence[Sequence[str]] = (),
+        key: Sequence[str] = (), unique: Sequence[Sequence[str]] = (), references: Sequence[ForeignKey] = (),
     ) -> DestinationTable:
         """Create or replace a table. Rows of a table that is replaced are kept, columns that stay by name with their values.
 
@@ -240,6 +241,7 @@ class MemoryStore:
             columns: in the table's order, made by `destination_column`; a column of the key becomes NOT NULL.
             key: names of the primary key's columns; empty: none, and transactions on the table run one after the other.
             unique: column names of each further unique key.
+            references: foreign keys, to tables that are there or to itself; they are described, not enforced.
         """
         names = [column.name for column in columns]
         key_positions = tuple(names.index(column) for column in key)
@@ -249,7 +251,7 @@ class MemoryStore:
         )
         table = DestinationTable(
             owner=owner, name=name, columns=settled, key=key_positions, unique_keys=unique_keys, serialise=not key,
-            ordered=len(unique_keys) > 1,
+            ordered=len(unique_keys) > 1, references=tuple(references), referred=self._referred(owner, name),
         )
         before = self.tables.get((owner, name))
         if before is None:
@@ -259,7 +261,14 @@ class MemoryStore:
             place = {column.name: p for p, column in enumerate(before.table.columns)}
             for number, row in before.rows.items():
                 made.put(number, tuple(row[place[n]] if n in place else None for n in names))
-        return table
+        for foreign in references:
+            other = self.tables[foreign.owner, foreign.name]
+            other.table = replace(other.table, referred=self._referred(foreign.owner, foreign.name))
+        return self.tables[owner, name].table
+
+    def _referred(self, owner: str, name: str) -> tuple[tuple[str, ...], ...]:
+        found = (key for each in self.tables.values() for key in each.table.references if (key.owner, key.name) == (owner, name))
+        return tuple(dict.fromkeys(tuple(sorted(key.referred_columns)) for key in found))
 
     def drop_table(self, owner: str, name: str) -> None:
         """Drop a table that exists, with its rows.

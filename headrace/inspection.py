@@ -98,6 +98,7 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list
 def _table_findings(spec: TopologySpec) -> list[Finding]:
     """Differences between source and destination tables that would stop apply; both databases must be reachable."""
     from databases.conflict_lists import conflict_list_findings  # numpy, as above
+    from databases.dependency_columns import dependency_column_findings
 
     findings: list[Finding] = []
     for apply in spec.applies:
@@ -115,6 +116,7 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
                 table = target.describe(version.owner, version.name)
                 findings += () if table is None else conflict_list_findings(apply.name, apply.conflicts, version, table)
             findings += _handlers_of_nothing(apply, tables)
+            findings += dependency_column_findings(apply.name, apply.dependencies, tables, target.describe)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
             # Rows of a copy that has begun are ours, or `up` has reported them.
             begun = {TableName.of(record) for record in target.instantiations(spec.name, apply.name)}

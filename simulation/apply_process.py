@@ -19,6 +19,7 @@ from protos import apply_pb2 as pb
 from protos import codec
 from rules.conflict_handlers import ConflictRules
 from rules.evaluation import RuleEvaluation
+from rules.virtual_dependencies import VirtualDependencies
 from simulation.faults import Killed
 from simulation.network import DequeueStream
 from simulation.violations import Invariant, require
@@ -124,6 +125,7 @@ class Task:
             conflicts=ConflictSettings(
                 apply=self._spec.name, source=welcome.source, site=self._spec.site, rules=ConflictRules.from_bytes(welcome.conflicts),
             ),
+            dependencies=VirtualDependencies.from_bytes(welcome.dependencies),
         )
 
     def _connect(self, server: ApplyServer) -> None:
@@ -330,9 +332,9 @@ class Driver:
             returned_from=tuple(
                 other.name for other in sim.topology.applies if (other.site, other.source) == (spec.source, spec.site)
             ),
-            conflicts=spec.conflicts,
+            conflicts=spec.conflicts, commits_in_order=spec.commits_in_order, dependencies=spec.dependencies,
         )
-        fits = TableFits(destination.describe, self._missing_alter)
+        fits = TableFits(destination.describe, self._missing_alter, dependencies=spec.dependencies)
         self.reader = ApplyReader(
             source=spec.source, progress=progress, rules=RuleEvaluation(*config.rules, types=value_types()), fits=fits,
             tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}),
@@ -341,6 +343,7 @@ class Driver:
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,
             group_transactions=spec.group_transactions, group_rows=spec.group_rows, source=spec.source, tracks=tracks,
+            commits_in_order=spec.commits_in_order,
         )
         self.feed = _Feed(sim, spec)
         self.host = self.feed.host = CoordinatorHost(

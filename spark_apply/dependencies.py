@@ -11,6 +11,9 @@ The low bits distinguish three kinds:
     ...11   exclusive use of a table: TRUNCATE, a table whose values do not show all dependencies, a row
             whose key is not in the log. Depends on every use and every exclusive use of the same table.
 
+Foreign keys and virtual dependencies (`relations`) are hashed in the same kinds: a row uses the row that it refers to, and one that appears
+or disappears has itself to itself.
+
 If the log has old values of the key only, the old value of a second unique column is unknown. A transaction
 that reuses such a value can fail early; it is applied again when everything below it is applied
 (`groups.RetryReason.BELOW`). The opposite cannot happen, because a transaction has the values it takes as new values.
@@ -19,7 +22,7 @@ that reuses such a value can fail early; it is applied again when everything bel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +35,7 @@ from spark_apply.dependencies_kernels import (
     sort_by_transaction,
     track,
 )
+from spark_apply.relations import Relation
 from streams.cells import fixed
 from streams.cutting import row_transactions
 from streams.lcr_batch import NULL, ColumnValues, LcrBatch, RowGroup, TableVersion
@@ -39,7 +43,11 @@ from streams.lcr_batch import NULL, ColumnValues, LcrBatch, RowGroup, TableVersi
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from spark_apply.relations import RelatedColumns
     from spark_apply.tables import HashedKey, TableFit
+
+    _Known = dict[tuple[bool, int], NDArray[np.uint64]]
+    """Hashes of a column's values, by whether they are new ones and the column."""
 
 __all__ = [
     "EVERYTHING", "DependencyTracker", "KeyHashes", "hash_batch", "held_transactions", "is_table_use", "stored_hashes",
@@ -118,13 +126,20 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit]) -> K
     for group in batch.groups:
         fit = fit_of(batch.tables[group.table])
         transactions = owner[group.row_numbers]
-        exclusive = _hash_group(group, fit, transactions, hashes, owners)
+        known: _Known = {}
+        exclusive = _hash_group(group, fit, transactions, known, hashes, owners)
         _add_table_use(fit.touch, transactions, exclusive, hashes, owners)
+        for related in fit.relations.columns:
+            _hash_related(related, group, transactions, known, hashes, owners)
+        for touch in fit.relations.touches:
+            _add_table_use(touch, transactions, np.zeros(group.row_count, np.bool_), hashes, owners)
     for truncate in batch.truncates:
         for table in truncate.tables:
-            touch = fit_of(batch.tables[table]).touch
-            hashes.append(np.array([touch | _EXCLUSIVE], np.uint64))
-            owners.append(owner[truncate.row_number : truncate.row_number + 1])
+            fit = fit_of(batch.tables[table])
+            relations = fit.relations
+            touches = (fit.touch, *relations.touches, *(related.touch for related in relations.columns if related.touch))
+            hashes.append(np.array([touch | _EXCLUSIVE for touch in touches], np.uint64))
+            owners.append(np.repeat(owner[truncate.row_number], len(touches)))
     sorted_hashes, first = sort_by_transaction(
         np.concatenate(hashes), np.concatenate(owners), len(batch.transactions),
     )
@@ -145,33 +160,68 @@ def _add_table_use(
 
 
 def _hash_group(
-    group: RowGroup, fit: TableFit, transactions: NDArray[np.int32],
+    group: RowGroup, fit: TableFit, transactions: NDArray[np.int32], known: _Known,
     hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
 ) -> NDArray[np.bool_]:
     """Add the hashes of a group's rows; returns which rows need exclusive use of the table."""
     if fit.is_serialised:
         return np.ones(group.row_count, np.bool_)
     exclusive = np.zeros(group.row_count, np.bool_)
-    known: dict[tuple[bool, int], NDArray[np.uint64]] = {}
     for key in fit.hashed_keys:
         for values, is_new in ((group.old, False), (group.new, True)):
             if values is None:
                 continue
-            found, usable = _hash_key(key, group, known, is_new=is_new, exclusive=exclusive)
-            if usable.all():
-                hashes.append(found)
-                owners.append(transactions)
-            elif usable.any():
-                hashes.append(found[usable])
-                owners.append(transactions[usable])
+            found, nulls, missing = _hash_key(key, group, known, is_new=is_new)
+            if key.is_identity and (is_new or group.new is None):
+                exclusive |= missing
+            _append(found, ~missing if key.is_identity else ~(missing | nulls), transactions, hashes, owners)
     return exclusive
 
 
+def _hash_related(
+    related: RelatedColumns, group: RowGroup, transactions: NDArray[np.int32], known: _Known,
+    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+) -> None:
+    """Add the hashes of what a group's rows have in common with those of other tables."""
+    unknown = np.zeros(group.row_count, np.bool_)
+    images: list[tuple[NDArray[np.uint64], NDArray[np.bool_]]] = []
+    for values, is_new in ((group.old, False), (group.new, True)):
+        if values is not None:
+            found, nulls, missing = _hash_key(related, group, known, is_new=is_new)
+            images.append((found, ~(missing | nulls)))
+            # An UPDATE without old values of the columns that identify a row left them as they are.
+            if is_new or group.new is None or not related.is_in_identity:
+                unknown |= missing
+    if related.relation is Relation.SHARED:
+        for found, usable in images:
+            _append(found, usable, transactions, hashes, owners)
+        _add_table_use(related.touch, transactions, unknown, hashes, owners)
+        return
+    use = np.uint64(1 if related.relation is Relation.REFERRING else 1 | _EXCLUSIVE)
+    if related.relation is Relation.REFERRED and len(images) > 1:
+        (old, has_old), (new, has_new) = images
+        is_same = (has_old & has_new & (old == new)) | (~has_old & np.bool_(related.is_in_identity))
+        images = [(old, has_old & ~is_same), (new, has_new & ~is_same)]
+    for found, usable in images:
+        _append((found & ~np.uint64(3)) | use, usable, transactions, hashes, owners)
+
+
+def _append(
+    found: NDArray[np.uint64], usable: NDArray[np.bool_], transactions: NDArray[np.int32],
+    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+) -> None:
+    if usable.all():
+        hashes.append(found)
+        owners.append(transactions)
+    elif usable.any():
+        hashes.append(found[usable])
+        owners.append(transactions[usable])
+
+
 def _hash_key(
-    key: HashedKey, group: RowGroup, known: dict[tuple[bool, int], NDArray[np.uint64]], *,
-    is_new: bool, exclusive: NDArray[np.bool_],
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Hashes of one key in one image, and which of them count. Marks rows whose key is unknown in `exclusive`."""
+    key: HashedKey | RelatedColumns, group: RowGroup, known: _Known, *, is_new: bool,
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Hashes of some columns in one image; where a value is NULL; where one is not in the log."""
     count = group.row_count
     hashes = np.empty((len(key.columns), count), np.uint64)
     lengths = np.empty((len(key.columns), count), np.int32)
@@ -179,14 +229,11 @@ def _hash_key(
         hashes[place], lengths[place] = _column_hashes(group, column, int(equality), known, is_new=is_new)
     out, nulls, missing = np.empty(count, np.uint64), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     combine_key(hashes, lengths, np.uint64(key.seed), out, nulls, missing)
-    if key.is_identity and (is_new or group.new is None):
-        exclusive |= missing
-    usable = ~missing if key.is_identity else ~(missing | nulls)
-    return out, usable
+    return out, nulls, missing
 
 
 def _column_hashes(
-    group: RowGroup, column: int, equality: int, known: dict[tuple[bool, int], NDArray[np.uint64]], *, is_new: bool,
+    group: RowGroup, column: int, equality: int, known: _Known, *, is_new: bool,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     """A column's hashes and lengths in one image; for a new value that is UNCHANGED, those of the old one."""
     values = group.new if is_new else group.old
@@ -201,8 +248,7 @@ def _column_hashes(
 
 
 def _value_hashes(
-    values: ColumnValues, column: int, equality: int, known: dict[tuple[bool, int], NDArray[np.uint64]], *,
-    is_new: bool,
+    values: ColumnValues, column: int, equality: int, known: _Known, *, is_new: bool,
 ) -> NDArray[np.uint64]:
     found = known.get((is_new, column))
     if found is None:
@@ -232,24 +278,16 @@ def held_transactions(hashes: KeyHashes, held: Iterable[int]) -> NDArray[np.int6
     return behind
 
 
-@dataclass(slots=True)
-class _TableUse:
-    exclusive: int = 0  # last group with exclusive use
-    users: set[int] = field(default_factory=set)  # groups with use since then
-
-
 class DependencyTracker:
-    """Tracks what each group depends on: the last unfinished group with each of its keys.
+    """Tracks what each group depends on: the last unfinished group with each of its keys, and every one that uses what it has to itself.
 
     Only the last one per key is kept: groups with the same key form a chain. The map is
     bounded by the rows of unfinished groups, which the coordinator bounds.
     """
 
     def __init__(self) -> None:
-        self._keys = np.zeros(_MAP_SIZE_MIN, np.uint64)
-        self._groups = np.zeros(_MAP_SIZE_MIN, np.int64)
+        self._keys, self._groups, self._users, self._last_users = _new_map(_MAP_SIZE_MIN)
         self._used = 0
-        self._tables: dict[int, _TableUse] = {}
         self._barrier = 0
 
     def add(self, group: int, hashes: NDArray[np.uint64], unfinished: Sequence[int]) -> set[int]:
@@ -267,11 +305,9 @@ class DependencyTracker:
         self._make_room(hashes.shape[0], base)
         found = np.zeros(group - base + 1, np.bool_)
         self._used += track(
-            fixed(hashes), np.int64(group), np.int64(base), self._keys, self._groups, found,
+            fixed(hashes), np.int64(group), np.int64(base), self._keys, self._groups, self._users, self._last_users, found,
         )
         needed = set((np.flatnonzero(found) + base).tolist())
-        for touch in np.unique(hashes[is_table_use(hashes)]).tolist():
-            self._use_table(group, touch, needed, base)
         needed.add(self._barrier)
         return needed.intersection(unfinished)
 
@@ -279,26 +315,22 @@ class DependencyTracker:
         """Register a group that everything after it depends on (it depends on everything below)."""
         self._barrier = group
 
-    def _use_table(self, group: int, touch: int, needed: set[int], base: int) -> None:
-        use = self._tables.setdefault(touch & ~_EXCLUSIVE, _TableUse())
-        needed.add(use.exclusive)
-        if touch & _EXCLUSIVE:
-            needed |= use.users
-            use.exclusive = group
-            use.users = set()
-        else:
-            use.users = {user for user in use.users if user >= base}
-            use.users.add(group)
-
     def _make_room(self, count: int, base: int) -> None:
         size = self._keys.shape[0]
         if 2 * (self._used + count) <= size:
             return
-        live = int((self._groups >= base).sum())
+        live = int(((self._groups >= base) | (self._last_users >= base)).sum())
         size = _MAP_SIZE_MIN
         # Twice the present need, so that the next groups do not rebuild the map again.
         while size < 4 * (live + count):
             size *= 2
-        keys, groups = np.zeros(size, np.uint64), np.zeros(size, np.int64)
-        self._used = refill(self._keys, self._groups, np.int64(base), keys, groups)
-        self._keys, self._groups = keys, groups
+        keys, groups, users, last_users = _new_map(size)
+        self._used = refill(
+            self._keys, self._groups, self._users, self._last_users, np.int64(base), keys, groups, users, last_users,
+        )
+        self._keys, self._groups, self._users, self._last_users = keys, groups, users, last_users
+
+
+def _new_map(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
+    """An empty map: keys, last groups, users as bits, last users; see `dependencies_kernels.track`."""
+    return np.zeros(size, np.uint64), np.zeros(size, np.int64), np.zeros(size, np.uint64), np.zeros(size, np.int64)

@@ -299,27 +299,34 @@ def sort_by_transaction(hashes, transactions, count):
 
 
 @njit(cache=True)
-def track(hashes, group, base, keys, groups, found):
-    """Put a group's row hashes into the map; mark the unfinished groups that had them last.
+def track(hashes, group, base, keys, groups, users, last_users, found):
+    """Put a group's hashes into the map; mark the unfinished groups that it depends on.
+
+    A row's key depends on the last group that has it. Exclusive use depends on the last exclusive use and on every use since then; use on
+    the last exclusive use. Uses are bits, one per number of a group modulo 64: with more unfinished groups than that, some wait without need.
 
     Args:
-        hashes: uint64; odd ones (tables) are passed over.
+        hashes: uint64, low bits as in `spark_apply.dependencies`.
         group: number of the group.
         base: number of the lowest unfinished group.
-        keys: uint64, the map; its size is a power of two and at least twice what it will hold. 0: free.
-        groups: int64, last group of each key.
+        keys: uint64, the map; its size is a power of two and at least twice what it will hold. 0: free. Exclusive use has the key of use.
+        groups: int64, last group of each key; of use, the last one with exclusive use.
+        users: uint64, groups with use of each key since then, as bits.
+        last_users: int64, the last of these groups.
         found: bool, shape (window,); found[g - base] is set when the group depends on g.
 
     Returns:
         How many keys are new in the map.
     """
     mask = np.uint64(keys.shape[0] - 1)
+    window = _bits_of(base, group)
+    own = np.uint64(1) << np.uint64(group % 64)
     added = 0
     for i in range(hashes.shape[0]):
         key = hashes[i]
         if key & np.uint64(1):
-            continue
-        if key == 0:
+            key &= ~np.uint64(2)
+        elif key == 0:
             key = np.uint64(2)
         place = (key >> np.uint64(1)) & mask
         while keys[place] != key and keys[place] != 0:
@@ -331,20 +338,45 @@ def track(hashes, group, base, keys, groups, found):
             last = groups[place]
             if base <= last < group:
                 found[last - base] = True
-        groups[place] = group
+        if not hashes[i] & np.uint64(1):
+            groups[place] = group
+        elif hashes[i] & np.uint64(2):
+            for other in range(base, min(group, last_users[place] + 1)):
+                if users[place] & (np.uint64(1) << np.uint64(other % 64)):
+                    found[other - base] = True
+            groups[place], users[place], last_users[place] = group, np.uint64(0), 0
+        elif groups[place] != group:
+            # Bits of groups that are done go: without them the others are clear.
+            users[place] = own if last_users[place] < base else (users[place] & window) | own
+            last_users[place] = group
     return added
 
 
 @njit(cache=True)
-def refill(keys, groups, base, out_keys, out_groups):
+def _bits_of(first, last):
+    """The bits of groups from `first` up to, and without, `last`."""
+    if last - first >= 64:
+        return ~np.uint64(0)
+    bits = np.uint64(0)
+    for number in range(first, last):
+        bits |= np.uint64(1) << np.uint64(number % 64)
+    return bits
+
+
+@njit(cache=True)
+def refill(keys, groups, users, last_users, base, out_keys, out_groups, out_users, out_last_users):
     """Move the keys of unfinished groups into an empty map.
 
     Args:
         keys: uint64[s], the full map's slots; 0: empty.
-        groups: int64[s], the last group with each key.
+        groups: int64[s], as in `track`.
+        users: uint64[s], as in `track`.
+        last_users: int64[s], as in `track`.
         base: number of the lowest unfinished group.
         out_keys: uint64[z], zeros; z is a power of two, larger than the number of keys that stay. Written.
         out_groups: int64[z], written.
+        out_users: uint64[z], written.
+        out_last_users: int64[z], written.
 
     Returns:
         How many keys there are now.
@@ -352,13 +384,15 @@ def refill(keys, groups, base, out_keys, out_groups):
     mask = np.uint64(out_keys.shape[0] - 1)
     kept = 0
     for i in range(keys.shape[0]):
-        if keys[i] == 0 or groups[i] < base:
+        if keys[i] == 0 or (groups[i] < base and last_users[i] < base):
             continue
         place = (keys[i] >> np.uint64(1)) & mask
         while out_keys[place] != 0:
             place = (place + np.uint64(1)) & mask
         out_keys[place] = keys[i]
         out_groups[place] = groups[i]
+        out_users[place] = users[i]
+        out_last_users[place] = last_users[i]
         kept += 1
     return kept
 

@@ -15,39 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, ConflictRules, TableConflicts
+from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.dependencies_kernels import hash_text
+from spark_apply.equality import Equality, equality_of, touch_of
+from spark_apply.relations import NO_RELATIONS, Relations, relations_of
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
 
 if TYPE_CHECKING:
     from databases.ports import DestinationColumn, DestinationTable
 
-__all__ = ["Describe", "Equality", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVersions", "table_touch"]
+__all__ = ["Describe", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVersions"]
 
 _Key = TypeVar("_Key")
 _VERSIONS_MAX = 16  # per table; a table altered more often than that while one transaction waits has never been seen
 
 Describe = Callable[[str, str], "DestinationTable | None"]
 """Returns the destination's current description of a table (owner, name); None: it does not exist."""
-
-class Equality(IntEnum):
-    """Canonical forms for hashing: values that are equal at the destination have equal canonical forms."""
-
-    NONE = 0  # no canonical form is known
-    BYTES = 1
-    INTEGER_BINARY = 2
-    INTEGER_TEXT = 3
-    PADDED = 4  # trailing blanks are insignificant
-    NUMERIC_BINARY = 5
-    NUMERIC_TEXT = 6
-    FLOAT_BINARY = 7
-    UUID_TEXT = 8
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedKey:
@@ -75,11 +63,13 @@ class TableFit:
         version: the source's description.
         table: the destination's description.
         conflicts: what is compared, and what happens on a conflict.
+        relations: what its rows have in common with those of other tables.
     """
 
     version: TableVersion
     table: DestinationTable
     conflicts: TableConflicts = NOTHING_SET
+    relations: Relations = NO_RELATIONS
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -152,7 +142,7 @@ class TableFit:
     @cached_property
     def touch(self) -> int:
         """Hash that stands for any row of the table."""
-        return table_touch(self.version.owner, self.version.name)
+        return touch_of(f"{self.version.owner}\0{self.version.name}")
 
     @cached_property
     def hashed_keys(self) -> tuple[HashedKey, ...]:
@@ -170,7 +160,7 @@ class TableFit:
         numbers = " ".join(str(self._targets[place].number) for place in columns)
         return HashedKey(
             columns=columns,
-            equalities=tuple(_equality(self._targets[place], self.version.columns[place]) for place in columns),
+            equalities=tuple(equality_of(self._targets[place], self.version.columns[place]) for place in columns),
             seed=hash_text(f"{self.version.owner}\0{self.version.name}\0\0{numbers}"), is_identity=is_identity,
         )
 
@@ -182,36 +172,6 @@ class TableFit:
             or any(self._is_mixed(key) for key in self.table.unique_keys)
             or any(Equality.NONE in key.equalities for key in self.hashed_keys)
         )
-
-
-def table_touch(owner: str, name: str) -> int:
-    """Hash that stands for any row of a table; see `spark_apply.dependencies` for its low bits.
-
-    Args:
-        owner: schema of the table at the destination, as LCRs name it when they are applied.
-        name: of the table in that schema.
-
-    Returns:
-        64 bits: shared use of the table, marked in the two lowest.
-    """
-    return (hash_text(f"{owner}\0{name}") & ~3) | 1
-
-
-def _equality(target: DestinationColumn, column: Column) -> Equality:
-    if column.type_name in target.converted:
-        return Equality.NONE
-    binary = column.is_binary
-    # A stream can change from binary to text. So a type with a canonical form in binary has one in text only if it can be
-    # derived. The other types are rare as keys, and a float's text is not even unique (-0, exponents).
-    return {
-        "text": Equality.BYTES,
-        "bytes": Equality.BYTES if binary else Equality.NONE,
-        "uuid": Equality.BYTES if binary else Equality.UUID_TEXT,
-        "integer": Equality.INTEGER_BINARY if binary else Equality.INTEGER_TEXT,
-        "bpchar": Equality.PADDED,
-        "numeric": Equality.NUMERIC_BINARY if binary else Equality.NUMERIC_TEXT,
-        "float": Equality.FLOAT_BINARY if binary else Equality.NONE,
-    }.get(target.equality, Equality.NONE)
 
 
 def _new_names(old: TableVersion, new: TableVersion) -> dict[str, str] | None:
@@ -321,12 +281,14 @@ class TableFits:
         describe: see `Describe`; must return the current state.
         missing_alter: returns the statements that are needed before rows of a version can be written; empty: it fits.
         conflicts: of the apply process; who writes nothing needs none.
+        dependencies: virtual dependency definitions of the apply process.
     """
 
     def __init__(
         self, describe: Describe, missing_alter: Callable[[TableVersion], str], conflicts: ConflictRules = NO_CONFLICT_RULES,
+        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
     ) -> None:
-        self._describe, self._missing_alter, self._conflicts = describe, missing_alter, conflicts
+        self._describe, self._missing_alter, self._conflicts, self._dependencies = describe, missing_alter, conflicts, dependencies
         self._fits: dict[tuple[int, int], TableFit] = {}
 
     def fit(self, version: TableVersion) -> TableFit:
@@ -348,6 +310,7 @@ class TableFits:
                 )
             found = self._fits[key] = TableFit(
                 version=version, table=table, conflicts=self._conflicts.of(version.owner, version.name),
+                relations=relations_of(version, table, self._describe, self._dependencies),
             )
         return found
 

@@ -264,7 +264,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         work += "" if propagation.schedule is None else f", when open: {propagation.schedule.described()}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
-        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}"
+        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}{_order(apply)}"
         yield actor(f"apply:{apply.name}", apply.site, work)
 
 
@@ -277,6 +277,16 @@ def _conflicts(apply: ApplySpec) -> str:
     found += [f"{each.owner}.{each.name}: {', '.join(each.columns)} not compared ({', '.join(each.operations)})" for each in rules.uncompared]
     found += ["only keys are compared"] if rules.compare_key_only else []
     return f"; conflicts: {'; '.join(found)}" if found else ""
+
+
+def _order(apply: ApplySpec) -> str:
+    """What of its order the file sets; empty: constraints of the destination alone."""
+    found = ["commits in the order of the source"] if apply.commits_in_order else []
+    for value in apply.dependencies.values:
+        tables = [f"{each.owner}.{each.name} ({', '.join(each.columns)})" for each in value.tables]
+        found.append(f"rows with equal values depend on each other ({value.name}): {', '.join(tables)}")
+    found += [f"{each.owner}.{each.name} waits for {each.parent_owner}.{each.parent_name}" for each in apply.dependencies.objects]
+    return f"; {'; '.join(found)}" if found else ""
 
 
 def _transport(spec: TopologySpec, receiver: RedoReceiver) -> str:
@@ -320,8 +330,9 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
             if groups else "group_transactions is 1",
         )
         yield Optimisation(
-            name=f"{apply.name}: independent groups in parallel", applies=apply.parallelism > 1,
-            reason=f"parallelism is {apply.parallelism}",
+            name=f"{apply.name}: independent groups in parallel", applies=apply.parallelism > 1 and not apply.commits_in_order,
+            reason="commit_serialization is full: groups are prepared in parallel, and written one after the other"
+            if apply.commits_in_order else f"parallelism is {apply.parallelism}",
         )
     for capture in spec.captures:
         found = combination(spec, capture)

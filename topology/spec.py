@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
+from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import DEFAULT_APPLY_TAG
 from topology.schedule import Schedule
@@ -171,6 +172,8 @@ class ApplySpec:
         combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so unless
             it says never.
         conflicts: its conflict handlers, and which old values it compares.
+        commits_in_order: transactions are committed in the order of the source (`commit_serialization: full`); False: dependent ones are.
+        dependencies: its virtual dependency definitions.
     """
 
     name: str
@@ -184,6 +187,8 @@ class ApplySpec:
     rules: RuleSet = field(default_factory=RuleSet)
     combined: bool = False
     conflicts: ConflictRules = NO_CONFLICT_RULES
+    commits_in_order: bool = False
+    dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

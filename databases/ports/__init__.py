@@ -15,6 +15,7 @@ from databases.ports.destination import (
     DestinationSession,
     DestinationTable,
     ErrorTransaction,
+    ForeignKey,
     Instantiation,
     ScnRange,
     TruncatedTable,
@@ -41,4 +42,4 @@ from databases.ports.planning import (
 )
 from databases.ports.source import CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]
+__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "ForeignKey", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]

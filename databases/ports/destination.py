@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streams.scn import Scn
     from streams.table_name import TableName
 
-__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "Instantiation", "ScnRange", "TruncatedTable", "Write"]
+__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "Instantiation", "ScnRange", "TruncatedTable", "Write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,23 @@ class DestinationColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignKey:
+    """A foreign key of a destination table.
+
+    Args:
+        columns: names of its columns.
+        owner: schema of the table that it refers to.
+        name: of that table; of a partition, its partitioned table's.
+        referred_columns: names of the columns there, in the order of `columns`.
+    """
+
+    columns: tuple[str, ...]
+    owner: str
+    name: str
+    referred_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationTable:
     """What apply must know of a table before it writes to it.
 
@@ -58,6 +75,8 @@ class DestinationTable:
         serialise: dependencies cannot be told from values (no canonical equality in a key column, partial or
             expression unique index, exclusion constraint, no key): transactions on it run one after the other.
         ordered: collapsing could be noticed (several unique keys, replica triggers): rows in source order.
+        references: its foreign keys.
+        referred: column names of each of its keys that a foreign key refers to, each once.
     """
 
     owner: str
@@ -67,6 +86,8 @@ class DestinationTable:
     unique_keys: tuple[tuple[int, ...], ...]
     serialise: bool
     ordered: bool
+    references: tuple[ForeignKey, ...] = ()
+    referred: tuple[tuple[str, ...], ...] = ()
 
     @property
     def identifying_keys(self) -> tuple[tuple[int, ...], ...]:

@@ -249,7 +249,7 @@ class ApplyDriver:
         of_now = TablesOfNow(lambda name: _table_of_now(name, config))
         fits = TableFits(
             lambda owner, name: self._persist(lambda: destination.describe(owner, name)),
-            lambda version: self._persist(lambda: _missing_alter(destination, version, config, of_now)),
+            lambda version: self._persist(lambda: _missing_alter(destination, version, config, of_now)), dependencies=config.dependencies,
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         questions = SourceQuestions(self._identities, self.control.stopped)
@@ -260,7 +260,7 @@ class ApplyDriver:
         )
         coordinator = ApplyCoordinator(
             progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,
-            group_rows=config.group_rows, source=config.source.site, tracks=self._tracks,
+            group_rows=config.group_rows, source=config.source.site, tracks=self._tracks, commits_in_order=config.commits_in_order,
         )
         host = CoordinatorHost(
             config, epoch=progress.epoch, destination=destination, reader=reader, coordinator=coordinator, fits=fits,

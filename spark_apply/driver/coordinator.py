@@ -168,13 +168,15 @@ class ApplyCoordinator:
         group_rows: most rows in one group (a single transaction may have more).
         source: the site whose transactions are applied, for the notes of labelled ones.
         tracks: takes these notes.
+        commits_in_order: a group is written when everything below it is committed; it is prepared before that.
     """
 
     def __init__(
         self, *, progress: ApplyProgress, errors: Iterable[tuple[int, NDArray[np.uint64]]],
         encode: Callable[[LcrBatch], bytes], group_transactions: int, group_rows: int, source: str = "",
-        tracks: TrackLog | None = None,
+        tracks: TrackLog | None = None, commits_in_order: bool = False,
     ) -> None:
+        self._commits_in_order = commits_in_order
         self._labels = LabelledTransactions(source, tracks or TrackLog())
         self._new_former = functools.partial(
             GroupFormer, encode=encode, transactions_max=group_transactions, rows_max=group_rows,
@@ -481,7 +483,8 @@ class ApplyCoordinator:
                 number=number, after_scn=after, through_scn=formed.through_scn, batches=formed.batches,
                 hashes=formed.hashes, commit_scns=formed.commit_scns,
             )
-            group.waits = self._tracker.add(number, formed.hashes.hashes, self._unfinished())
+            unfinished = self._unfinished()
+            group.waits = set(unfinished) if self._commits_in_order else self._tracker.add(number, formed.hashes.hashes, unfinished)
         else:
             group = self._large_group(formed, number, after)
         self.statistics.wait_deps += bool(group.waits)

@@ -41,9 +41,10 @@ def bounded_hashes(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def tables_only(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Exclusive use of all tables that occur in stored hashes."""
+    """Exclusive use of all tables that occur in stored hashes, and of the rows that others refer to; of everything, if those are too many."""
     tables = stored[is_table_use(stored)]
-    return np.unique(np.concatenate([tables, tables | _EXCLUSIVE]))
+    found = np.unique(np.concatenate([tables, tables | _EXCLUSIVE]))
+    return found if found.shape[0] <= HASHES_PER_ERROR_MAX else np.array([EVERYTHING], np.uint64)
 
 
 class ErrorHolds:
@@ -117,7 +118,7 @@ class ErrorHolds:
         wanted = checked_hashes(mine)
         for other in sorted(self._hashes, reverse=True):
             theirs = self._hashes[other]
-            if other < number and (np.isin(wanted, theirs).any() or np.isin(EVERYTHING, theirs).any()):
+            if other < number and (np.isin(wanted, theirs).any() or EVERYTHING in mine or EVERYTHING in theirs):
                 return other
         return 0
 

@@ -46,7 +46,8 @@ import numpy as np
 from rules.evaluation import RuleEvaluation
 from spark_apply.copied import without_copied
 from spark_apply.dependencies import KeyHashes, hash_batch
-from spark_apply.tables import Equality, TableVersions
+from spark_apply.equality import Equality
+from spark_apply.tables import TableVersions
 from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError
 from streams.lcr_batch import LcrBatch, TableVersion

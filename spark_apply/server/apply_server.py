@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from databases.ports import DestinationSession, DestinationTable
+from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.groups import (
     CoordinatorMessage,
     GroupAbandon,
@@ -87,13 +88,15 @@ class ApplyServer:
         error_batches: reads an error transaction's parts.
         copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
         conflicts: what conflicts are resolved by, and how values are shown; None: there are no handlers.
+        dependencies: virtual dependency definitions: what waits behind an error transaction.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it is told once, by its welcome and its task
         self, *, apply: str, source: str, open_session: Callable[[], DestinationSession],
         decode: Callable[[bytes], LcrBatch], encode: Callable[[LcrBatch], bytes],
         error_batches: Callable[[int], Iterator[bytes]],
         copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict, conflicts: ConflictSettings | None = None,
+        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
     ) -> None:
         settings = conflicts or ConflictSettings(apply=apply, source=source)
         self._open_session = open_session
@@ -103,7 +106,7 @@ class ApplyServer:
         )
         self._context: WorkContext | None = None
         self._is_connected = False
-        self._fits = TableFits(self._describe, self._missing_alter, settings.rules)
+        self._fits = TableFits(self._describe, self._missing_alter, settings.rules, dependencies)
         self._work: dict[int, tuple[GroupAssignment, Work]] = {}
         self._backoff, self._has_failed = Backoff(), False
         self._wake_at: float | None = None

@@ -260,6 +260,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
     from databases.connectors import open_destination, value_reader
     from protos import codec
     from rules.conflict_handlers import ConflictRules
+    from rules.virtual_dependencies import VirtualDependencies
     from spark_apply.messages import access_from_wire
     from spark_apply.server.apply_server import ApplyServer
     from spark_apply.server.resolution import ConflictSettings
@@ -281,6 +282,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
                 apply=apply, source=welcome.source, site=access.site, rules=ConflictRules.from_bytes(welcome.conflicts),
                 show=value_reader(access.kind),
             ),
+            dependencies=VirtualDependencies.from_bytes(welcome.dependencies),
         )
 
     return make

@@ -713,6 +713,32 @@ def test_uniqueness_is_described(site_18, ddl, serialise, ordered, key, unique):
     assert (table.serialise, table.ordered, table.key, set(table.unique_keys)) == (serialise, ordered, key, unique)
 
 
+def test_foreign_keys_are_described_from_both_ends_with_those_of_partitions(site_18):
+    site = site_18
+    site.user.execute("""
+        CREATE TABLE orders (id bigint, part int, number int UNIQUE, PRIMARY KEY (id, part));
+        CREATE TABLE split (id int PRIMARY KEY) PARTITION BY LIST (id);
+        CREATE TABLE split_1 PARTITION OF split FOR VALUES IN (1);
+        CREATE TABLE lines (id int PRIMARY KEY, order_part int, order_id int, above int REFERENCES lines, split int REFERENCES split, leaf int REFERENCES split_1,
+            FOREIGN KEY (order_part, order_id) REFERENCES orders (part, id));
+        CREATE TABLE payments (id int, number int REFERENCES orders (number)) PARTITION BY LIST (id);
+        CREATE TABLE payments_1 PARTITION OF payments FOR VALUES IN (1);
+        ALTER TABLE payments_1 ADD FOREIGN KEY (id) REFERENCES lines;
+    """)
+    found = {name: site.session.describe("public", name, fresh=True) for name in ("orders", "split", "lines", "payments")}
+    references = {name: {(key.columns, key.name, key.referred_columns) for key in table.references} for name, table in found.items()}
+    assert references == {
+        "orders": set(), "split": set(),
+        "lines": {
+            (("order_part", "order_id"), "orders", ("part", "id")), (("above",), "lines", ("id",)), (("split",), "split", ("id",)), (("leaf",), "split", ("id",)),
+        },
+        "payments": {(("number",), "orders", ("number",)), (("id",), "lines", ("id",))},
+    }
+    assert {name: set(table.referred) for name, table in found.items()} == {
+        "orders": {("id", "part"), ("number",)}, "split": {("id",)}, "lines": {("id",)}, "payments": set(),
+    }
+
+
 def test_views_are_no_tables(site):
     site.user.execute("CREATE VIEW t AS SELECT 1 AS a")
     assert site.session.describe("public", "t", fresh=True) is None

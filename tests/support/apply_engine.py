@@ -65,6 +65,7 @@ class Engine:
         crash: probability per step that something dies.
         topology, apply, source, tag: of the apply process.
         conflicts, site: its conflict handlers, and where it applies.
+        commits_in_order: its transactions are committed in the order of the source.
     """
 
     def __init__(
@@ -73,14 +74,14 @@ class Engine:
         instantiation: dict[tuple[str, str], TableStart] | None = None, returned_from: Sequence[str] = (),
         on_commit_lost: Callable[[random.Random], None] | None = None,
         topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
-        conflicts: ConflictRules = NO_CONFLICT_RULES, site: str = "",
+        conflicts: ConflictRules = NO_CONFLICT_RULES, site: str = "", commits_in_order: bool = False,
     ) -> None:
         self.tracks = TrackLog()
         self.topology, self.apply, self.source, self.tag = topology, apply, source, tag
         self.conflicts = ConflictSettings(apply=apply, source=source, site=site, rules=conflicts)
         self.rng = random.Random(seed)
         self.batches, self.destination, self.parallelism = list(batches), destination, parallelism
-        self.bounds = {"group_transactions": group_transactions, "group_rows": group_rows}
+        self.bounds = {"group_transactions": group_transactions, "group_rows": group_rows, "commits_in_order": commits_in_order}
         self.crash, self.rules, self.instantiation = crash, rules or RuleSet(), instantiation or {}
         self.returned_from, self._lose_commit = returned_from, on_commit_lost
         self.now = 0.0

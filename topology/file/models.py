@@ -175,12 +175,6 @@ def _queue_kind(value: object) -> object:
     return value
 
 
-def _commit_serialization(value: object) -> object:
-    if value == "full":
-        raise _not_yet("commit_serialization: full", "write dependent_transactions, or parallelism: 1 for source order")
-    return value
-
-
 def _bandwidth(value: object) -> int:
     text = value.removesuffix("/s").rstrip() if isinstance(value, str) else value
     match = _SIZE.match(str(text).strip()) if isinstance(text, (str, int)) and not isinstance(text, bool) else None
@@ -242,7 +236,7 @@ def _no_latency(value: object) -> object:  # noqa: ARG001 - whatever it is
 # Values that are not built yet are refused field by field: what is checked on a whole entry is only told once the rest is right.
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
-CommitSerialization = Annotated[Literal["dependent_transactions", "full"], BeforeValidator(_commit_serialization)]
+CommitSerialization = Literal["dependent_transactions", "full"]
 Combined = Literal["auto", "never"]
 SplitMode = Literal["auto", "never"]
 SplitThreshold = Annotated[float, Field(ge=SPLIT_THRESHOLD_MIN, le=SPLIT_THRESHOLD_MAX)]
@@ -556,6 +550,20 @@ class ConflictHistoryModel(_Model):
     age_days: Annotated[float, Field(gt=0, le=HISTORY_AGE_DAYS_MAX)] | None = None
 
 
+class ValueColumnsModel(_Model):
+    """One table of an entry of `value_dependencies:`."""
+
+    table: PlainTable
+    columns: Annotated[list[str], Field(min_length=1)]
+
+
+class ObjectDependencyModel(_Model):
+    """One entry of `object_dependencies:`."""
+
+    table: PlainTable
+    parent: PlainTable
+
+
 class ApplyModel(_Model):
     """One entry of `applies:`."""
 
@@ -583,6 +591,8 @@ class ApplyModel(_Model):
     group_transactions: Annotated[int, Field(ge=1, le=GROUP_TRANSACTIONS_MAX)] | None = None
     group_rows: Annotated[int, Field(ge=1, le=GROUP_ROWS_MAX)] | None = None
     commit_serialization: CommitSerialization = "dependent_transactions"
+    value_dependencies: dict[str, list[ValueColumnsModel]] = {}
+    object_dependencies: list[ObjectDependencyModel] = []
     combined: Combined = "auto"
     conflict_handlers: list[ConflictHandlerModel] | None = None
     compare_old_values: list[UncomparedModel] | None = None

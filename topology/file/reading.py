@@ -16,6 +16,7 @@ from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
 from topology.file.conflicts import conflict_findings, conflict_rules
 from topology.file.connection_strings import ConnectionStringError, references, resolve
+from topology.file.dependencies import dependency_findings, virtual_dependencies
 from topology.file.document import Document, Path_, read_document
 from topology.file.models import (
     NAME_LENGTH_MAX,
@@ -292,6 +293,7 @@ class _Reader:
         self._check_unreadable(spec)
         if self._top is not None:
             self.document.findings += [self._located(each) for each in conflict_findings(self._top, self._applies, spec)]
+        self.document.findings += [self._located(each) for each in dependency_findings(self._applies)]
         checked = check_and_prove(spec, broken)
         self.reach = checked.proof.reach() if checked.proof is not None else ()
         for finding in checked.findings:
@@ -456,7 +458,7 @@ def _schedule(model: ScheduleModel) -> Schedule:
 def _apply(name: str, model: ApplyModel) -> ApplySpec:
     spec = ApplySpec(
         name=name, site=model.site, source=model.source, queue=model.queue, tag=model.tag, rules=_rule_set(model.rules),
-        combined=model.combined == "auto",
+        combined=model.combined == "auto", commits_in_order=model.commit_serialization == "full", dependencies=virtual_dependencies(model),
     )
     return _with(
         spec, parallelism=model.parallelism, group_transactions=model.group_transactions,

@@ -24,13 +24,14 @@ A domain has its base type's. A table with "none" in a unique key cannot be hash
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
-from databases.ports import DestinationColumn, DestinationTable
+from databases.ports import DestinationColumn, DestinationTable, ForeignKey
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import quote, translated
 from streams.lcr_batch import Column, OldImage, TableVersion
@@ -172,6 +173,26 @@ WHERE (i.indisunique OR i.indisexclusion) AND i.indislive AND i.indisready
 ORDER BY i.indisprimary DESC, i.indnkeyatts, x.relname
 """
 
+# Foreign keys from the table and to it, those of its partitions too; not the copies that PostgreSQL makes of them for partitions.
+_FOREIGN_KEYS = """
+WITH family(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r UNION SELECT %(oid)s::oid),
+keys AS (
+    SELECT k.conrelid, k.confrelid,
+           (SELECT array_agg(a.attname::text ORDER BY c.place) FROM unnest(k.conkey) WITH ORDINALITY c(number, place)
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.number) AS columns,
+           (SELECT array_agg(a.attname::text ORDER BY c.place) FROM unnest(k.confkey) WITH ORDINALITY c(number, place)
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = c.number) AS referred_columns
+    FROM pg_catalog.pg_constraint k
+    WHERE k.contype = 'f' AND k.conparentid = 0
+      AND (k.conrelid IN (SELECT relid FROM family) OR k.confrelid IN (SELECT relid FROM family))
+)
+SELECT DISTINCT k.conrelid IN (SELECT relid FROM family) AS refers, k.confrelid IN (SELECT relid FROM family) AS is_referred,
+       n.nspname AS owner, c.relname AS name, k.columns, k.referred_columns
+FROM keys k JOIN pg_catalog.pg_class c ON c.oid = coalesce(pg_catalog.pg_partition_root(k.confrelid), k.confrelid)
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ORDER BY 3, 4, 5, 6, 1, 2
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueForm:
@@ -299,7 +320,9 @@ def describe_table(connection: psycopg.Connection[Any], owner: str, name: str) -
         names = [column["name"] for column in columns]
         functions = [conversion_function(owner, name, column) for column in names]
         given = cursor.execute(_FUNCTIONS, {"oid": found["oid"], "columns": names, "functions": functions}).fetchall()
-    return _catalog_table(found, columns, indexes, given)
+        keys = cursor.execute(_FOREIGN_KEYS, {"oid": found["oid"]}).fetchall()
+    catalog = _catalog_table(found, columns, indexes, given)
+    return replace(catalog, table=replace(catalog.table, references=tuple(_references(keys)), referred=tuple(_referred(keys))))
 
 
 def conversion_function(owner: str, table: str, column: str) -> str:
@@ -372,6 +395,19 @@ def _catalog_table(
             serialise=key is None or hidden or unhashable, ordered=len(unique) > 1 or hidden or found["fires"],
         ),
     )
+
+
+def _references(keys: list[dict[str, Any]]) -> Iterator[ForeignKey]:
+    for key in keys:
+        if key["refers"]:
+            yield ForeignKey(
+                columns=tuple(key["columns"]), owner=key["owner"], name=key["name"], referred_columns=tuple(key["referred_columns"]),
+            )
+
+
+def _referred(keys: list[dict[str, Any]]) -> Iterable[tuple[str, ...]]:
+    """The columns of each key that is referred to, once, in one order."""
+    return dict.fromkeys(tuple(sorted(key["referred_columns"])) for key in keys if key["is_referred"])
 
 
 def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> DestinationColumn:

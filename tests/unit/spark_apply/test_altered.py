@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.memory_store import MemoryStore
-from spark_apply.tables import Equality, TableVersions
+from spark_apply.equality import Equality
+from spark_apply.tables import TableVersions
 from streams.lcr_batch import Column, Command, OldImage
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Table, Transaction, cut_batches

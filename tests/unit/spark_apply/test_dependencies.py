@@ -16,7 +16,8 @@ from databases.memory_store import MemoryStore, destination_column
 from spark_apply.dependencies import DependencyTracker, KeyHashes, hash_batch, held_transactions, stored_hashes
 from spark_apply.dependencies_kernels import hash_values
 from spark_apply.driver.holds import ErrorHolds, bounded_hashes
-from spark_apply.tables import Equality, TableFits
+from spark_apply.equality import Equality
+from spark_apply.tables import TableFits
 from streams.lcr_batch import Command, OldImage
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 

@@ -335,8 +335,8 @@ COMPONENT_PROBLEMS = {
     "dbs1: {site: dbs2, source": (
         "dbs1: {parallelism: 0, site: dbs2, source", "applies.apply_from_dbs1.parallelism", "0 is out of range: write at least 1"),
     "dbs1: {site: dbs2,": (
-        "dbs1: {commit_serialization: full, site: dbs2,", "applies.apply_from_dbs1.commit_serialization",
-        "commit_serialization: full is known but not yet built: write dependent_transactions, or parallelism: 1 for source order"),
+        "dbs1: {commit_serialization: none, site: dbs2,", "applies.apply_from_dbs1.commit_serialization",
+        "'none' is not one of dependent_transactions, full: write one of these"),
     "_dbs1: {site: dbs2": (
         "_dbs1: {tombstones: {}, site: dbs2", "applies.apply_from_dbs1.tombstones",
         "this key is known but not yet built: leave it out, and let one site alone delete rows"),
@@ -399,13 +399,13 @@ def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
     text = EXPLICIT.replace("{site: dbs2}", "{site: dbs9, kind: persistent, memory: 5}")
     text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, parallelism: 5, queue: q_9,")
     text = text.replace("to: q_dbs2}", "to: q_8, split_threshold: 5}")
-    text = text.replace("queue: q_dbs2}", "queue: q_dbs2, commit_serialization: full, parallelism: 0}")
+    text = text.replace("queue: q_dbs2}", "queue: q_dbs2, mode: direct, parallelism: 0}")
     text += "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs6], ddl: true}"
     assert [found.partition(" (line")[0] for found in problems(tmp_path, text)] == [
         "queues.q_dbs2.kind", "queues.q_dbs2.memory", "queues.q_dbs2.site",
         "captures.capture_hr.parallelism", "captures.capture_hr.source", "captures.capture_hr.queue",
         "propagations.dbs1_to_dbs2.split_threshold", "propagations.dbs1_to_dbs2.to",
-        "applies.apply_from_dbs1.parallelism", "applies.apply_from_dbs1.commit_serialization",
+        "applies.apply_from_dbs1.parallelism", "applies.apply_from_dbs1.mode",
         "replicate[0].ddl", "replicate[0].to[0]",
     ]
 

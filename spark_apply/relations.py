@@ -1,0 +1,187 @@
+"""What rows of different tables have in common, so that their transactions depend on each other.
+
+    SHARED     columns of a value dependency: rows with equal values depend on each other
+    REFERRING  columns of a foreign key at the destination: a row needs the row that it refers to
+    REFERRED   columns that foreign keys refer to: a row that appears, disappears or gets other values there has them to itself
+
+Rows that refer to one row do not depend on each other. Where values cannot be compared by their canonical forms, or the log lacks them, whole
+tables stand for the rows: false dependencies only cost parallelism.
+
+Source: Oracle Streams Replication Administrator's Guide, "Dependent Transactions" and "Virtual Dependency Definitions"; `semantics.md` 4.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, ValueDependency, VirtualDependencies
+from spark_apply.dependencies_kernels import hash_text
+from spark_apply.equality import Equality, equality_of, touch_of
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationColumn, DestinationTable
+    from streams.lcr_batch import TableVersion
+
+__all__ = ["NO_RELATIONS", "RelatedColumns", "Relation", "Relations", "relations_of"]
+
+
+class Relation(IntEnum):
+    """See the module."""
+
+    SHARED = 0
+    REFERRING = 1
+    REFERRED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelatedColumns:
+    """Columns whose values other tables' rows have too.
+
+    Args:
+        relation: see the module.
+        columns: positions in the source version.
+        equalities: canonical form per column.
+        seed: the same for every table that takes part.
+        is_in_identity: the log identifies rows by them: where it has no old values they did not change.
+        touch: hash that stands for all rows of a value dependency; 0 for foreign keys.
+    """
+
+    relation: Relation
+    columns: tuple[int, ...]
+    equalities: tuple[Equality, ...]
+    seed: int
+    is_in_identity: bool
+    touch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relations:
+    """What a table's rows have in common with others'.
+
+    Args:
+        columns: compared value by value.
+        touches: hashes that every transaction with a row of the table has, marked as use or as exclusive use.
+    """
+
+    columns: tuple[RelatedColumns, ...] = ()
+    touches: tuple[int, ...] = ()
+
+
+NO_RELATIONS = Relations()
+_EXCLUSIVE = 2
+
+
+def relations_of(
+    version: TableVersion, table: DestinationTable, describe: Callable[[str, str], DestinationTable | None],
+    definitions: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
+) -> Relations:
+    """Find what the rows of a table have in common with others.
+
+    Args:
+        version: the source's description, named as at the destination.
+        table: the destination's description.
+        describe: the destination's description of another table (owner, name); None: it does not exist.
+        definitions: virtual ones of the apply process.
+    """
+    if not (table.references or table.referred or definitions.values or definitions.objects):
+        return NO_RELATIONS
+    finder = _Finder(version, table, describe)
+    columns: list[RelatedColumns] = []
+    touches: dict[int, None] = {}
+    for found in (*finder.referred(), *finder.referring(), *finder.shared(definitions)):
+        if isinstance(found, RelatedColumns):
+            columns.append(found)
+        else:
+            touches[found] = None
+    for each in definitions.objects:
+        touch = touch_of(f"object dependency\0{each.label}")
+        # Tables that wait do not wait for each other; those that are waited for do: use is what many may have at a time.
+        if (each.parent_owner, each.parent_name) == (table.owner, table.name):
+            touches[touch | _EXCLUSIVE] = None
+        elif (each.owner, each.name) == (table.owner, table.name):
+            touches[touch] = None
+    return Relations(columns=tuple(dict.fromkeys(columns)), touches=tuple(touches))
+
+
+class _Finder:
+    def __init__(
+        self, version: TableVersion, table: DestinationTable, describe: Callable[[str, str], DestinationTable | None],
+    ) -> None:
+        self._version, self._table, self._describe = version, table, describe
+        self._places = {column.name: place for place, column in enumerate(version.columns)}
+        self._targets = {column.name: column for column in table.columns}
+
+    def referred(self) -> Iterator[RelatedColumns | int]:
+        """Of the foreign keys that refer to the table."""
+        for key in self._table.referred:
+            found = self._columns(Relation.REFERRED, sorted(key), _seed_of(self._table, sorted(key)))
+            yield found or touch_of(f"{self._table.owner}\0{self._table.name}") | _EXCLUSIVE
+
+    def referring(self) -> Iterator[RelatedColumns | int]:
+        """Of the table's own foreign keys."""
+        for key in self._table.references:
+            touch = touch_of(f"{key.owner}\0{key.name}")
+            other = self._describe(key.owner, key.name)
+            pairs = sorted(zip(key.referred_columns, key.columns, strict=True))  # both sides in the same order
+            theirs = [] if other is None else [column for name, _ in pairs for column in other.columns if column.name == name]
+            own = [self._targets[column] for _, column in pairs]
+            found = None
+            if other is not None and len(theirs) == len(own) and all(map(_is_comparable, own, theirs)):
+                seed = _seed_of(other, [name for name, _ in pairs])
+                found = self._columns(Relation.REFERRING, [column for _, column in pairs], seed)
+            if found is not None:
+                yield found
+            yield touch if found is not None else touch | _EXCLUSIVE
+
+    def shared(self, definitions: VirtualDependencies) -> Iterator[RelatedColumns | int]:
+        """Of value dependencies."""
+        for value in definitions.values:
+            for each in value.tables:
+                if (each.owner, each.name) != (self._table.owner, self._table.name):
+                    continue
+                touch = touch_of(f"value dependency\0{value.name}")
+                found = None
+                if self._is_comparable(value):
+                    seed = hash_text(f"value dependency\0{value.name}\0values")
+                    found = self._columns(Relation.SHARED, each.columns, seed, touch)
+                yield found or touch | _EXCLUSIVE
+
+    def _is_comparable(self, value: ValueDependency) -> bool:
+        """Whether the columns of all tables have the same canonical forms, as far as the tables are there."""
+        found = []
+        for each in value.tables:
+            is_own = (each.owner, each.name) == (self._table.owner, self._table.name)
+            table = self._table if is_own else self._describe(each.owner, each.name)
+            if table is not None:
+                by_name = {column.name: column for column in table.columns}
+                if any(column not in by_name for column in each.columns):
+                    return False
+                found.append([by_name[column] for column in each.columns])
+        return all(_is_comparable(one, other) for columns in found for one, other in zip(found[0], columns, strict=True))
+
+    def _columns(self, relation: Relation, names: Sequence[str], seed: int, touch: int = 0) -> RelatedColumns | None:
+        """Columns by name; None: the LCRs lack one, or a value's bytes do not show what it equals."""
+        if any(name not in self._places or name not in self._targets for name in names):
+            return None
+        places = tuple(self._places[name] for name in names)
+        equalities = tuple(equality_of(self._targets[name], self._version.columns[self._places[name]]) for name in names)
+        if Equality.NONE in equalities:
+            return None
+        return RelatedColumns(
+            relation=relation, columns=places, equalities=equalities, seed=seed, touch=touch,
+            is_in_identity=all(self._version.columns[place].is_key for place in places),
+        )
+
+
+def _seed_of(table: DestinationTable, names: Sequence[str]) -> int:
+    """A seed for a referred key, which survives that a column is renamed."""
+    numbers = {column.name: column.number for column in table.columns}
+    return hash_text(f"{table.owner}\0{table.name}\0referred\0{' '.join(str(numbers.get(name, name)) for name in names)}")
+
+
+def _is_comparable(one: DestinationColumn, other: DestinationColumn) -> bool:
+    """Whether equal values have equal canonical forms; "bytes" are those of one type's binary form."""
+    return one.equality == other.equality != "none" and (one.equality != "bytes" or one.type_name == other.type_name)

@@ -1,0 +1,259 @@
+"""Dependencies between tables: foreign keys of the destination, virtual dependency definitions, and the order of commits."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore, destination_column
+from databases.ports import ForeignKey
+from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
+from spark_apply.dependencies import DependencyTracker, hash_batch, held_transactions, stored_hashes
+from spark_apply.driver.holds import ErrorHolds, bounded_hashes
+from spark_apply.tables import TableFits
+from streams.lcr_batch import Command, OldImage
+from tests.support.apply_engine import Engine
+from tests.support.apply_history import Change, Table, Transaction, batch_of
+
+PARENT = Table(11, "orders", ("id", "number", "note"), OldImage.FULL, unique=True)
+CHILD = Table(12, "lines", ("id", "order_number", "note"), OldImage.FULL)
+THIN = Table(13, "thin", ("id", "order_number"), OldImage.KEY)
+OTHER = Table(14, "other", ("id", "v"), OldImage.FULL)
+TREE = Table(15, "tree", ("id", "name", "above"), OldImage.FULL, unique=True)
+TO_PARENT = ForeignKey(columns=("order_number",), owner="public", name="orders", referred_columns=("number",))
+TO_TREE = ForeignKey(columns=("above",), owner="public", name="tree", referred_columns=("name",))
+
+
+def store_with_keys() -> MemoryStore:
+    store = MemoryStore()
+    for table in (PARENT, CHILD, THIN, OTHER, TREE):
+        table.create(store)
+    for table, reference in ((CHILD, TO_PARENT), (THIN, TO_PARENT), (TREE, TO_TREE)):
+        found = store.tables[table.owner, table.name].table
+        names = [found.columns[place].name for place in found.key]
+        unique = [[found.columns[place].name for place in key] for key in found.unique_keys if key != found.key]
+        store.create_table(table.owner, table.name, found.columns, key=names, unique=unique, references=[reference])
+    return store
+
+
+def depend(first: list[Change], second: list[Change], definitions: VirtualDependencies | None = None, store: MemoryStore | None = None) -> bool:
+    """Whether the second transaction waits for the first: the same answer from groups, from one group, and from the error queue."""
+    there = store or store_with_keys()
+    fits = TableFits(
+        lambda owner, name: there.tables[owner, name].table, lambda version: "", dependencies=definitions or VirtualDependencies(),
+    )
+    found = hash_batch(batch_of([Transaction(1, first), Transaction(2, second)], 0), fits.fit)
+    tracker = DependencyTracker()
+    assert tracker.add(1, found.of(0), []) == set()
+    waits = tracker.add(2, found.of(1), [1]) == {1}
+    assert (held_transactions(found, [0])[1] == 0) == waits
+    holds = ErrorHolds([(7, stored_hashes(found.of(0)))])
+    assert bool(holds.held(found.part(1, 2))) == waits
+    return waits
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+def insert(table: Table, *row: bytes | None) -> Change:
+    return Change(table, Command.INSERT, new=row)
+
+
+def delete(table: Table, *row: bytes | None) -> Change:
+    return Change(table, Command.DELETE, old=row)
+
+
+def update(table: Table, old: tuple[bytes | None, ...], new: tuple[bytes | None, ...]) -> Change:
+    return Change(table, Command.UPDATE, old=old, new=new)
+
+
+ORDER = (key(1), b"A", b"x")
+
+
+@pytest.mark.parametrize(("first", "second", "expected"), [
+    ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"A", b"")], True),
+    ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"B", b"")], False),
+    ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), None, b"")], False),
+    ([insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"A")], False),
+    # Rows that refer to the same row are independent, and so is a change of it that leaves the key alone.
+    ([insert(CHILD, key(8), b"A", b"")], [insert(CHILD, key(9), b"A", b"")], False),
+    ([insert(CHILD, key(8), b"A", b"")], [update(PARENT, ORDER, (key(1), b"A", b"y"))], False),
+    ([delete(CHILD, key(8), b"A", b"")], [delete(PARENT, *ORDER)], True),
+    ([update(CHILD, (key(8), b"A", b""), (key(8), b"B", b""))], [delete(PARENT, *ORDER)], True),
+    ([update(PARENT, ORDER, (key(1), b"B", b"x"))], [insert(CHILD, key(9), b"B", b"")], True),
+    ([update(CHILD, (key(8), b"A", b""), (key(8), None, b""))], [update(PARENT, ORDER, (key(1), b"B", b"x"))], True),
+    ([insert(PARENT, *ORDER)], [insert(THIN, key(9), b"A")], True),
+    ([Change(CHILD, Command.TRUNCATE)], [delete(PARENT, *ORDER)], True),
+    ([Change(PARENT, Command.TRUNCATE)], [insert(CHILD, key(9), b"A", b"")], True),
+    ([insert(TREE, key(1), b"root", None)], [insert(TREE, key(2), b"leaf", b"root")], True),
+    ([insert(TREE, key(2), b"leaf", b"root")], [insert(TREE, key(3), b"twig", b"root")], False),
+])
+def test_a_row_depends_on_the_row_that_it_refers_to(first: list[Change], second: list[Change], *, expected: bool) -> None:
+    assert depend(first, second) is expected
+
+
+def test_foreign_keys_whose_values_cannot_be_compared_make_rows_wait_for_the_whole_table() -> None:
+    store = store_with_keys()
+    columns = [destination_column("id", "pg_catalog.int4", equality="integer"), *(
+        destination_column(name, "pg_catalog.citext", equality="none") for name in ("order_number", "note")
+    )]
+    store.create_table("public", "lines", columns, key=["id"], references=[TO_PARENT])
+    assert depend([insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"B", b"")], store=store)
+    assert not depend([insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"B")], store=store)
+
+
+def test_an_error_transaction_with_too_many_rows_that_others_refer_to_holds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 8)
+    store = store_with_keys()
+    fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
+    changes = [
+        [insert(PARENT, key(k), b"%d" % k, b"") for k in range(5)], [insert(CHILD, key(9), b"3", b"")], [insert(CHILD, key(10), b"77", b"")],
+    ]
+    found = hash_batch(batch_of([Transaction(n + 1, each) for n, each in enumerate(changes)], 0), fits.fit)
+    holds = ErrorHolds([(1, bounded_hashes(stored_hashes(found.of(0)))), (2, stored_hashes(found.of(1)))])
+    assert [held.transaction for held in holds.held(found.part(1, 3))] == [0, 1]
+    assert holds.blocker(2) == 1
+    later = ErrorHolds([(1, stored_hashes(found.of(1))), (2, bounded_hashes(stored_hashes(found.of(0))))])
+    assert later.blocker(2) == 1
+
+
+BOTH = ValueDependency(name="order_number", tables=(
+    ValueColumns(owner="public", name="other", columns=("v",)), ValueColumns(owner="public", name="thin", columns=("order_number",)),
+))
+VALUES = VirtualDependencies(values=(BOTH,))
+
+
+@pytest.mark.parametrize(("first", "second", "expected"), [
+    ([insert(OTHER, key(1), b"A")], [insert(THIN, key(2), b"A")], True),
+    ([insert(THIN, key(2), b"A")], [insert(OTHER, key(1), b"A")], True),
+    ([insert(OTHER, key(1), b"A")], [insert(OTHER, key(2), b"A")], True),
+    ([insert(OTHER, key(1), b"A")], [insert(THIN, key(2), b"B")], False),
+    ([insert(OTHER, key(1), None)], [insert(THIN, key(2), None)], False),
+    ([update(OTHER, (key(1), b"A"), (key(1), b"B"))], [insert(THIN, key(2), b"A")], True),
+    ([update(OTHER, (key(1), b"A"), (key(1), b"B"))], [insert(THIN, key(2), b"B")], True),
+    # The log does not say which value the row had.
+    ([delete(THIN, key(2), b"A")], [insert(OTHER, key(1), b"Z")], True),
+    ([delete(THIN, key(2), b"A")], [insert(CHILD, key(1), b"Z", b"")], False),
+    ([Change(THIN, Command.TRUNCATE)], [insert(OTHER, key(1), b"Z")], True),
+])
+def test_rows_with_equal_values_depend_on_each_other_where_a_value_dependency_says_so(
+    first: list[Change], second: list[Change], *, expected: bool,
+) -> None:
+    assert depend(first, second, VALUES) is expected
+
+
+def test_a_value_dependency_over_types_that_cannot_be_compared_is_one_of_all_rows() -> None:
+    store = store_with_keys()
+    columns = [destination_column("id", "pg_catalog.int4", equality="integer"), destination_column("v", "pg_catalog.varchar", equality="bytes")]
+    store.create_table("public", "other", columns, key=["id"])
+    assert depend([insert(OTHER, key(1), b"A")], [insert(THIN, key(2), b"B")], VALUES, store)
+    assert not depend([insert(OTHER, key(1), b"A")], [insert(PARENT, *ORDER)], VALUES, store)
+
+
+def test_a_table_waits_for_its_parent_where_an_object_dependency_says_so() -> None:
+    definitions = VirtualDependencies(objects=(ObjectDependency(owner="public", name="other", parent_owner="public", parent_name="tree"),))
+    tree, other = insert(TREE, key(1), b"root", None), insert(OTHER, key(1), b"x")
+    assert depend([tree], [other], definitions)
+    assert not depend([other], [insert(OTHER, key(2), b"x")], definitions)
+    assert not depend([tree], [insert(PARENT, *ORDER)], definitions)
+    assert depend([Change(TREE, Command.TRUNCATE)], [other], definitions)
+
+
+def test_definitions_travel_to_the_servers() -> None:
+    definitions = VirtualDependencies(
+        values=(BOTH,), objects=(ObjectDependency(owner="a", name="b", parent_owner="c", parent_name="d"),),
+    )
+    assert VirtualDependencies.from_bytes(definitions.to_bytes()) == definitions
+    assert VirtualDependencies.from_bytes(b"") == VirtualDependencies()
+
+
+@given(st.integers(0, 2**32))
+def test_use_and_exclusive_use_are_tracked_as_sets_would(seed: int) -> None:
+    rng = random.Random(seed)
+    tracker, unfinished = DependencyTracker(), []
+    alone: dict[int, int] = {}
+    users: dict[int, set[int]] = {}
+    for group in range(1, 120):
+        hashes = {rng.randrange(1, 3000 if rng.random() < 0.3 else 40) << 2 | rng.choice([1, 1, 1, 3]) for _ in range(rng.randrange(6))}
+        expected: set[int] = set()
+        for found in hashes:
+            name = found >> 2
+            expected |= {alone.get(name, 0)} | (users.get(name, set()) if found & 2 else set())
+        for found in hashes:
+            if found & 2:
+                alone[found >> 2], users[found >> 2] = group, set()
+        for found in hashes:
+            if not found & 2 and alone.get(found >> 2) != group:
+                users.setdefault(found >> 2, set()).add(group)
+        waits = tracker.add(group, np.array(sorted(hashes), np.uint64), list(unfinished))
+        assert waits >= expected & set(unfinished)
+        if group - min(unfinished, default=group) < 64:
+            assert waits == expected & set(unfinished)
+        unfinished = [number for number in [*unfinished, group] if rng.random() < 0.85]
+
+
+def test_uses_of_more_groups_than_there_are_bits_wait_for_too_much_never_for_too_little() -> None:
+    tracker = DependencyTracker()
+    for group in range(1, 200):
+        name = 5 if group in {1, 10} else 9
+        assert tracker.add(group, np.array([name], np.uint64), list(range(1, group))) == set()
+    assert tracker.add(200, np.array([7], np.uint64), list(range(1, 200))) == {1, 10}
+    assert tracker.add(201, np.array([11], np.uint64), list(range(1, 201))) >= set(range(1, 200)) - {1, 10}
+
+
+A = Table(21, "a", ("id", "name", "b_name"), OldImage.FULL, unique=True)
+B = Table(22, "b", ("id", "name", "a_name"), OldImage.FULL, unique=True)
+
+
+def circular(transactions: int, seed: int) -> tuple[list[Transaction], MemoryStore]:
+    """A refers to B and B to A; each transaction adds a pair that refers to each other, and some are taken out again."""
+    store, rng = MemoryStore(), random.Random(seed)
+    for table in (A, B):
+        table.create(store)
+    for table, column, other in ((A, "b_name", "b"), (B, "a_name", "a")):
+        found = store.tables["public", table.name].table
+        reference = ForeignKey(columns=(column,), owner="public", name=other, referred_columns=("name",))
+        store.create_table("public", table.name, found.columns, key=["id"], unique=[["name"]], references=[reference])
+    history: list[Transaction] = []
+    alive: list[tuple[tuple[bytes, ...], tuple[bytes, ...]]] = []
+    for number in range(1, transactions + 1):
+        if alive and rng.random() < 0.3:
+            a, b = alive.pop(rng.randrange(len(alive)))
+            changes = [delete(A, *a), delete(B, *b)]
+        else:
+            a, b = (key(number), b"a%d" % number, b"b%d" % number), (key(number), b"b%d" % number, b"a%d" % number)
+            if alive and rng.random() < 0.5:
+                a = (a[0], a[1], rng.choice(alive)[1][1])
+            alive.append((a, b))
+            changes = [insert(A, *a), insert(B, *b)]
+        history.append(Transaction(number, changes))
+    return history, store
+
+
+@pytest.mark.parametrize("commits_in_order", [False, True])
+def test_a_thousand_transactions_over_circular_foreign_keys_end_with_four_servers(*, commits_in_order: bool) -> None:
+    history, store = circular(1000, 5)
+    batches = [batch_of(history[first : first + 7], first * 100 + 50) for first in range(0, 1000, 7)]
+    engine = Engine(
+        seed=3, batches=batches, destination=MemoryDestination(store=store), parallelism=4, crash=0.002, commits_in_order=commits_in_order,
+    )
+    ahead = []
+    engine.beside = lambda running: ahead.append(bool(running.destination.progress(running.topology, running.apply).above))
+    engine.run()
+    names = set(range(1, 1001))
+    gone = {int.from_bytes(change.old[0], "big") for each in history for change in each.changes if change.command is Command.DELETE and change.old}
+    added = {int.from_bytes(change.new[0], "big") for each in history for change in each.changes if change.command is Command.INSERT and change.new}
+    assert {int.from_bytes(row[0] or b"", "big") for row in store.rows("public", "a")} == added - gone <= names
+    assert {int.from_bytes(row[0] or b"", "big") for row in store.rows("public", "b")} == added - gone
+    assert not store.errors
+    assert engine.coordinator.statistics.wait_deps > 0 or engine.crashes
+    if commits_in_order:
+        assert not any(ahead), "something was committed above what was not"
+    else:
+        assert any(ahead), "no group was committed before an earlier one: the other case proves nothing"
