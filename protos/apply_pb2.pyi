@@ -261,7 +261,7 @@ class HeldTransaction(_message.Message):
     def __init__(self, transaction: _Optional[int] = ..., depends_on: _Optional[int] = ...) -> None: ...
 
 class GroupAssignment(_message.Message):
-    __slots__ = ("group", "attempt", "mode", "streamed", "batches", "after_scn", "through_scn", "first_transaction", "error_number", "failure")
+    __slots__ = ("group", "attempt", "mode", "streamed", "batches", "after_scn", "through_scn", "first_transaction", "error_number", "failure", "role")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +272,7 @@ class GroupAssignment(_message.Message):
     FIRST_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     ERROR_NUMBER_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     group: int
     attempt: int
     mode: int
@@ -282,7 +283,8 @@ class GroupAssignment(_message.Message):
     first_transaction: int
     error_number: int
     failure: Failure
-    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., mode: _Optional[int] = ..., streamed: _Optional[bool] = ..., batches: _Optional[_Iterable[bytes]] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., first_transaction: _Optional[int] = ..., error_number: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    role: str
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., mode: _Optional[int] = ..., streamed: _Optional[bool] = ..., batches: _Optional[_Iterable[bytes]] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., first_transaction: _Optional[int] = ..., error_number: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., role: _Optional[str] = ...) -> None: ...
 
 class GroupPart(_message.Message):
     __slots__ = ("group", "attempt", "part", "batch", "is_last", "through_scn")
@@ -301,18 +303,20 @@ class GroupPart(_message.Message):
     def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[int] = ..., batch: _Optional[bytes] = ..., is_last: _Optional[bool] = ..., through_scn: _Optional[int] = ...) -> None: ...
 
 class GroupGo(_message.Message):
-    __slots__ = ("group", "attempt", "low_watermark", "below_applied", "held")
+    __slots__ = ("group", "attempt", "low_watermark", "below_applied", "held", "on_error")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     BELOW_APPLIED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    ON_ERROR_FIELD_NUMBER: _ClassVar[int]
     group: int
     attempt: int
     low_watermark: int
     below_applied: bool
     held: _containers.RepeatedCompositeFieldContainer[HeldTransaction]
-    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., low_watermark: _Optional[int] = ..., below_applied: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[HeldTransaction, _Mapping]]] = ...) -> None: ...
+    on_error: int
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., low_watermark: _Optional[int] = ..., below_applied: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[HeldTransaction, _Mapping]]] = ..., on_error: _Optional[int] = ...) -> None: ...
 
 class GroupAbandon(_message.Message):
     __slots__ = ("group", "attempt")
@@ -688,19 +692,23 @@ class CopyAgainReply(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ...) -> None: ...
 
 class ErrorsRequest(_message.Message):
-    __slots__ = ("numbers", "all")
+    __slots__ = ("numbers", "all", "role")
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     numbers: _containers.RepeatedScalarFieldContainer[int]
     all: bool
-    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ...) -> None: ...
+    role: str
+    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ..., role: _Optional[str] = ...) -> None: ...
 
 class ErrorOutcome(_message.Message):
-    __slots__ = ("number", "done", "problem")
+    __slots__ = ("number", "done", "problem", "failure")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     number: int
     done: bool
     problem: str
-    def __init__(self, number: _Optional[int] = ..., done: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+    failure: Failure
+    def __init__(self, number: _Optional[int] = ..., done: _Optional[bool] = ..., problem: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...

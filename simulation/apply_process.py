@@ -28,6 +28,7 @@ from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
+from spark_apply.groups import OnError
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.server.resolution import ConflictSettings
@@ -330,7 +331,7 @@ class Driver:
             returned_from=tuple(
                 other.name for other in sim.topology.applies if (other.site, other.source) == (spec.source, spec.site)
             ),
-            conflicts=spec.conflicts,
+            conflicts=spec.conflicts, on_error=OnError[spec.on_error.upper()],
         )
         fits = TableFits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(
@@ -341,6 +342,7 @@ class Driver:
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,
             group_transactions=spec.group_transactions, group_rows=spec.group_rows, source=spec.source, tracks=tracks,
+            on_error=config.on_error,
         )
         self.feed = _Feed(sim, spec)
         self.host = self.feed.host = CoordinatorHost(

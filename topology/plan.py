@@ -264,8 +264,15 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         work += "" if propagation.schedule is None else f", when open: {propagation.schedule.described()}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
-        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}"
+        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}{_ON_ERROR[apply.on_error]}"
         yield actor(f"apply:{apply.name}", apply.site, work)
+
+
+_ON_ERROR = {
+    "hold_dependents": "",
+    "continue": "; on an error: transactions that depend on the failed one are applied all the same",
+    "disable": "; on an error: applies nothing more until its error queue is empty",
+}
 
 
 def _conflicts(apply: ApplySpec) -> str:

@@ -171,6 +171,8 @@ class ApplySpec:
         combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so unless
             it says never.
         conflicts: its conflict handlers, and which old values it compares.
+        on_error: what becomes of others when a transaction enters the error queue: "hold_dependents", "continue" or "disable"
+            (`spark_apply.groups.OnError`).
     """
 
     name: str
@@ -184,6 +186,7 @@ class ApplySpec:
     rules: RuleSet = field(default_factory=RuleSet)
     combined: bool = False
     conflicts: ConflictRules = NO_CONFLICT_RULES
+    on_error: str = "hold_dependents"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from spark_apply.groups import (
     Failure,
     GroupAssignment,
     GroupGo,
+    OnError,
     RetryReason,
     ServerMessage,
     TransactionError,
@@ -83,6 +84,8 @@ class SetsWork(Work):
         self._decode()
         if not self._ranges:
             return self._result(), True
+        if self._failed and self._on_error is OnError.DISABLE:
+            return self._retry(RetryReason.REPLAY, self._ranges[-1][0]), True
         if self._behind_stale:
             self._find_held()
         first, last = self._ranges[-1]
@@ -97,6 +100,11 @@ class SetsWork(Work):
             return self._retry(RetryReason.BELOW, first), True
         self._apply_alone(first)
         return None
+
+    @property
+    def _on_error(self) -> OnError:
+        assert self._go is not None
+        return self._go.on_error
 
     # ------------------------------------------------------------------ transactions of the group
 
@@ -293,7 +301,7 @@ class SetsWork(Work):
                 conflict_type=queued.failure.conflict_type, message=queued.failure.message,
             ))
             # Transactions that depend on a held one are held already.
-            self._behind_stale = self._behind_stale or queued.depends_on == 0
+            self._behind_stale = self._behind_stale or (queued.depends_on == 0 and self._on_error is not OnError.CONTINUE)
         self.totals.commits += 1
         self.totals.transactions += last - first - len(outcome.errors)
         self.totals.rows += outcome.rows

@@ -243,6 +243,7 @@ def _no_latency(value: object) -> object:  # noqa: ARG001 - whatever it is
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Annotated[Literal["dependent_transactions", "full"], BeforeValidator(_commit_serialization)]
+OnError = Literal["hold_dependents", "continue", "disable"]
 Combined = Literal["auto", "never"]
 SplitMode = Literal["auto", "never"]
 SplitThreshold = Annotated[float, Field(ge=SPLIT_THRESHOLD_MIN, le=SPLIT_THRESHOLD_MAX)]
@@ -567,10 +568,9 @@ class ApplyModel(_Model):
         "ddl_handler": "leave it out",
         "key_columns": "leave it out: the destination's primary or unique keys are used",
         "tombstones": "leave it out, and let one site alone delete rows",
-        "on_error": "leave it out: transactions that depend on a failed one wait behind it",
         "mode": "leave it out: apply is transactional",
         "allow_duplicate_rows": "leave it out",
-        "disable_on_error": "leave it out: other transactions go on",
+        "disable_on_error": "write on_error: disable; without it other transactions go on",
         "maximum_scn": "leave it out",
         "transform": "keep names and columns equal on both sides",
     }
@@ -587,6 +587,7 @@ class ApplyModel(_Model):
     conflict_handlers: list[ConflictHandlerModel] | None = None
     compare_old_values: list[UncomparedModel] | None = None
     compare_key_only: bool | None = None
+    on_error: OnError | None = None
     rules: RulesModel = RulesModel()
 
 
@@ -607,6 +608,7 @@ class TopologyModel(_Model):
     compare_old_values: list[UncomparedModel] = []
     compare_key_only: bool = False
     conflict_history: ConflictHistoryModel = ConflictHistoryModel()
+    on_error: OnError | None = None
     tls: Any = None
     sites: dict[str, Any]
     replicate: list[Any] = []

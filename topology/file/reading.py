@@ -178,16 +178,18 @@ class _Reader:
                 spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s,
                 allow_cycle=top.allow_cycle,
             )
-            spec = replace(spec, applies=tuple(self._with_conflicts(apply, top) for apply in spec.applies))
+            spec = replace(spec, applies=tuple(self._with_defaults(apply, top) for apply in spec.applies))
             if top.combined == "never":
                 spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
         spec = route(spec)
         self._check(spec)
         return spec
 
-    def _with_conflicts(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
-        """An apply process with what the file says of conflicts: of it alone, else of all of them."""
-        return replace(apply, conflicts=conflict_rules(top, self._applies.get(apply.name)))
+    def _with_defaults(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
+        """An apply process with what the file says of conflicts and errors: of it alone, else of all of them."""
+        own = self._applies.get(apply.name)
+        said = replace(apply, conflicts=conflict_rules(top, own))
+        return _with(said, on_error=(own.on_error if own is not None else None) or top.on_error)
 
     def _topology_name(self, name: object) -> str:
         if isinstance(name, str) and not valid_name(name):
