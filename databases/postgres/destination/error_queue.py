@@ -10,8 +10,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from databases.ports import ErrorEdit, ErrorTransaction
-from databases.postgres.destination.schema import schema_version
 from databases.ports.error_queue import EDITS_AGE_MAX_S, EDITS_KEPT_MAX
+from databases.postgres.destination.schema import schema_version
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
