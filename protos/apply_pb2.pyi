@@ -345,7 +345,7 @@ class TransactionError(_message.Message):
     def __init__(self, number: _Optional[int] = ..., transaction: _Optional[int] = ..., commit_scn: _Optional[int] = ..., depends_on: _Optional[int] = ..., key_hashes: _Optional[bytes] = ..., conflict_type: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class GroupStatistics(_message.Message):
-    __slots__ = ("transactions", "rows", "rows_written", "commits", "rollbacks", "retried", "last_commit_time_us")
+    __slots__ = ("transactions", "rows", "rows_written", "commits", "rollbacks", "retried", "last_commit_time_us", "conflicts")
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ROWS_WRITTEN_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +353,7 @@ class GroupStatistics(_message.Message):
     ROLLBACKS_FIELD_NUMBER: _ClassVar[int]
     RETRIED_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     transactions: int
     rows: int
     rows_written: int
@@ -360,7 +361,8 @@ class GroupStatistics(_message.Message):
     rollbacks: int
     retried: int
     last_commit_time_us: int
-    def __init__(self, transactions: _Optional[int] = ..., rows: _Optional[int] = ..., rows_written: _Optional[int] = ..., commits: _Optional[int] = ..., rollbacks: _Optional[int] = ..., retried: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ...) -> None: ...
+    conflicts: int
+    def __init__(self, transactions: _Optional[int] = ..., rows: _Optional[int] = ..., rows_written: _Optional[int] = ..., commits: _Optional[int] = ..., rollbacks: _Optional[int] = ..., retried: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., conflicts: _Optional[int] = ...) -> None: ...
 
 class GroupResult(_message.Message):
     __slots__ = ("group", "attempt", "applied", "errors", "statistics", "failure")

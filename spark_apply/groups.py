@@ -235,6 +235,7 @@ class GroupStatistics:
         rollbacks: destination transactions rolled back.
         retried: destination transactions repeated because the database was unavailable.
         last_commit_time_us: source commit time of the last transaction, microseconds since the epoch; 0: none.
+        conflicts: that were met, resolved or not.
     """
 
     transactions: int = 0
@@ -244,6 +245,7 @@ class GroupStatistics:
     rollbacks: int = 0
     retried: int = 0
     last_commit_time_us: int = 0
+    conflicts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -233,7 +233,8 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
     def actor(name: str, site: str, work: str) -> PlannedActor:
         return PlannedActor(name=name, site=site, resources=node[site], work=work)
 
-    yield PlannedActor(name="controller", site="", resources=(), work="keeps the actors as the topology wants them")
+    alerts = f", and sends alerts to {', '.join(target.name for target in spec.alerts.to)}" if spec.alerts is not None else ""
+    yield PlannedActor(name="controller", site="", resources=(), work=f"keeps the actors as the topology wants them{alerts}")
     for site in spec.sites:
         if site.name in sources:
             yield actor(f"site:{site.name}", site.name, "log writer: drains the source's log into the redo log")

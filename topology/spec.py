@@ -9,6 +9,7 @@ from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import DEFAULT_APPLY_TAG
+from topology.alerts import AlertsSpec
 from topology.schedule import Schedule
 
 __all__ = [
@@ -201,6 +202,7 @@ class TopologySpec:
         segment_bytes: size at which a redo segment is switched.
         heartbeat_s: how often an idle source writes a heartbeat into its log, seconds.
         allow_cycle: changes that come home, arrive twice or go round for ever are meant, and no error.
+        alerts: what alerts are sent of, and where to; None: nobody is told.
     """
 
     name: str
@@ -215,6 +217,7 @@ class TopologySpec:
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
     heartbeat_s: float = 10.0
     allow_cycle: bool = False
+    alerts: AlertsSpec | None = None
 
     def site(self, name: str) -> SiteSpec:
         """The site called `name`; KeyError when there is none (checked when the topology was read)."""

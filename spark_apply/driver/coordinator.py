@@ -113,6 +113,7 @@ class CoordinatorStatistics:
     retried: int = 0  # destination transactions
     replays: int = 0
     last_commit_time_us: int = 0
+    conflicts: int = 0  # resolved or not
 
 
 @dataclass(slots=True, kw_only=True)
@@ -321,7 +322,7 @@ class ApplyCoordinator:
             "total_groups": totals.groups, "total_retried": totals.retried, "total_replays": totals.replays,
             "unassigned_complete_txns": self._former.transactions, "active_server_count": len(self._servers),
             "groups_in_flight": len(self._groups), "error_transactions": len(self._holds),
-            "last_commit_time_us": totals.last_commit_time_us,
+            "last_commit_time_us": totals.last_commit_time_us, "total_conflicts": totals.conflicts,
         }
 
     def waits_for(self, server: int) -> tuple[int, int]:
@@ -755,6 +756,7 @@ class ApplyCoordinator:
         totals.commits += found.commits
         totals.rollbacks += found.rollbacks
         totals.retried += found.retried
+        totals.conflicts += found.conflicts
         totals.last_commit_time_us = max(totals.last_commit_time_us, found.last_commit_time_us)
 
     def _advance(self) -> None:

@@ -57,7 +57,7 @@ class ExecuteWork(Work):
         recorded = self._context.copied_scns()
         if any(recorded.get(name) != copied.get(name) for name in touched):
             return Failure(position=-1, conflict_type="", sqlstate="", message=_COPIED_MEANWHILE)
-        resolution.write(self._context.session)
+        self._write_history(resolution)
         failpoint("apply.execute_error")
         try:
             self._commit((), lambda: None, labels)

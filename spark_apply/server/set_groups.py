@@ -217,7 +217,7 @@ class SetsWork(Work):
             resolution = Resolution(self._context.conflicts)
             written = self._write_around(batches, found, resolution)
             if written is not None:
-                resolution.write(session)
+                self._write_history(resolution)
                 self._finish_sets(first, last, batches, written)
                 return True
         except DataError:
@@ -249,7 +249,7 @@ class SetsWork(Work):
         failure = apply_rows(session, batch, self._context.fit_of, resolution)
         if failure is None:
             try:
-                resolution.write(session)
+                self._write_history(resolution)
                 self._finish_range(transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count, _labels([batch])))
                 return
             except DataError as error:
@@ -260,7 +260,7 @@ class SetsWork(Work):
         failpoint("apply.error_queue_write")
         number = self._put(transaction, failure, 0)
         record = failed_conflict(self._context.conflicts, failure, batch, number)
-        Resolution(self._context.conflicts, [] if record is None else [record]).write(session)
+        self._write_history(Resolution(self._context.conflicts, [] if record is None else [record]))
         self._finish_range(transaction, transaction + 1, _Outcome({transaction: _Queued(number, failure, 0)}, 0, 0))
 
     def _put_held(self, held: Sequence[int]) -> dict[int, _Queued]:

@@ -27,7 +27,7 @@ from topology.problems import nearest
 from topology.schedule import DURATION_MAX_S, DURATION_MIN_S, HOUR_S, knows_time_zone
 
 __all__ = [
-    "ApplyModel", "CaptureModel", "ConflictHandlerModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
+    "AlertsModel", "ApplyModel", "CaptureModel", "ConflictHandlerModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
     "ScheduleModel", "SiteModel", "SpokeModel", "TopologyModel", "UncomparedModel", "read_shape", "valid_name",
 ]
 
@@ -46,6 +46,7 @@ SPLIT_THRESHOLD_MIN, SPLIT_THRESHOLD_MAX = 10, 7 * 86_400
 MERGE_THRESHOLD_MIN = 1  # seconds: positions are observed once a second
 HISTORY_COUNT_MAX = 100_000_000  # conflicts: what a database can hold beside its own tables
 HISTORY_AGE_DAYS_MAX = 3660  # ten years
+ALERT_TARGETS_MAX = 8  # each has a thread
 WINDOWS_MAX = 50  # of one schedule: what a person writes; each costs a millisecond whenever one opens or closes
 _MINUTE = re.compile(r"^(\*|[01]?\d|2[0-3]):([0-5]\d)$")
 _DURATION = re.compile(r"^(\d{1,6})\s*(s|min|h)$")
@@ -371,6 +372,40 @@ class TlsModel(_Model):
     key: str | None = None
 
 
+class AlertTargetModel(_Model):
+    """One entry of `alerts.to:`."""
+
+    command: Annotated[list[str], Field(min_length=1)] | None = None
+    webhook: str | None = None
+    token: str | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> AlertTargetModel:
+        if (self.command is None) == (self.webhook is None):
+            raise _problem("is not one target", "write command: [program, argument], or webhook: with the address")
+        if self.token is not None and self.webhook is None:
+            raise _problem("a command takes no token", "leave it out: the command has an environment and files of its own")
+        return self
+
+
+class BurstModel(_Model):
+    """`alerts.conflicts:`."""
+
+    count: Annotated[int, Field(ge=1, le=HISTORY_COUNT_MAX)]
+    seconds: Annotated[float, Field(ge=5, le=86_400)]
+
+
+class AlertsModel(_Model):
+    """`alerts:`."""
+
+    to: Annotated[list[AlertTargetModel], Field(min_length=1, max_length=ALERT_TARGETS_MAX)]
+    error_transaction: bool = True
+    conflicts: BurstModel | None = None
+    lag_s: Annotated[float, Field(ge=5, le=7 * 86_400)] | None = None
+    component: bool = True
+    per_hour_max: Annotated[int, Field(ge=1, le=3600)] | None = None
+
+
 class SiteModel(_Model):
     """One entry of `sites:`."""
 
@@ -609,6 +644,7 @@ class TopologyModel(_Model):
     compare_key_only: bool = False
     conflict_history: ConflictHistoryModel = ConflictHistoryModel()
     on_error: OnError | None = None
+    alerts: Any = None
     tls: Any = None
     sites: dict[str, Any]
     replicate: list[Any] = []

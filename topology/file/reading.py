@@ -14,6 +14,7 @@ from databases.ports import Finding
 from rules.condition import Attribute, Condition, operands_of
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
+from topology.file.alerts import read_alerts
 from topology.file.conflicts import conflict_findings, conflict_rules
 from topology.file.connection_strings import ConnectionStringError, references, resolve
 from topology.file.document import Document, Path_, read_document
@@ -155,6 +156,7 @@ class _Reader:
         self._folder = file.parent
         if content.get("tls") is not None:
             self._tls = read_shape(TlsModel, content["tls"], ("tls",), self.document)
+        alerts = None if content.get("alerts") is None else read_alerts(content["alerts"], self.document, self._environment)
         sites = self._section("sites", SiteModel, self._site)
         if content.get("sites") == {}:
             self._report(("sites",), "there is none", "name the databases, such as dbs1: {database: {kind: postgres, dsn: ...}}")
@@ -171,7 +173,7 @@ class _Reader:
         spec = TopologySpec(
             name=name, file=file, state_dir=(file.parent / Path(state_dir).expanduser()).resolve(), sites=sites,
             queues=components.queues, captures=components.captures, propagations=propagations,
-            applies=components.applies,
+            applies=components.applies, alerts=alerts,
         )
         if top is not None:
             spec = _with(
