@@ -177,12 +177,34 @@ class ApplyHost(Host):
         names = [pb.TableName(owner=owner, name=name) for owner, name in tables]
         return [_plain(each) for each in self._live().copy_again(pb.CopyAgainRequest(tables=names)).tables]
 
-    def execute_errors(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Execute error transactions again; all if `numbers` is empty."""
+    def execute_errors(self, numbers: Sequence[int], role: str = "") -> list[dict[str, Any]]:
+        """Execute error transactions again.
+
+        Args:
+            numbers: of the error transactions; empty: all.
+            role: of the destination: whose rights are checked; empty: the apply servers' own.
+        """
         from protos import apply_pb2 as pb
 
-        request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers)
+        request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers, role=role)
         return [_plain(answer) for answer in self._live().execute_errors(request)]
+
+    def edit_error(self, number: int, edit: int, position: int, values: Sequence[Mapping[str, Any]], edited_by: str) -> dict[str, Any]:
+        """Edit one row LCR of an error transaction; answers what is recorded of it.
+
+        Args:
+            number: of the error transaction.
+            edit: which edit of it this is, from 1.
+            position: of the row LCR, from 0.
+            values: what it gets, each with the names of `spark_apply.error_edits.ValueEdit`.
+            edited_by: who asks.
+        """
+        from spark_apply.error_edits import EditRequest, ValueEdit
+
+        given = tuple(ValueEdit(**value) for value in values)
+        return dataclasses.asdict(self._live().edit_error(
+            EditRequest(number=number, edit=edit, position=position, values=given, edited_by=edited_by)
+        ))
 
     def delete_errors(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Delete error transactions; all if `numbers` is empty."""
@@ -218,6 +240,7 @@ class ApplyHost(Host):
         from actors.runtime import actors_of, own_host
         from actors.site.wire import identity_of
         from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+        from spark_apply.groups import OnError
 
         actors, apply = actors_of(self._spec.name), self._apply
 
@@ -246,6 +269,7 @@ class ApplyHost(Host):
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
             conflicts=apply.conflicts, commits_in_order=apply.commits_in_order, dependencies=apply.dependencies,
+            on_error=OnError[apply.on_error.upper()],
         )
 
     def errors(self) -> list[dict[str, Any]]:

@@ -51,6 +51,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from actors.alerts.sending import Alerts
 from actors.calls import Calls
 from actors.cluster.nodes import absence_of
 from actors.edit import Edit
@@ -107,6 +108,7 @@ def fingerprint_of(spec: TopologySpec) -> str:
     """A hash of the whole topology."""
     # A connection string is not part of a repr (it may contain a password), but a changed one matters.
     text = repr(spec) + "".join(site.database.dsn for site in spec.sites)
+    text += "".join(target.url + target.token for target in (spec.alerts.to if spec.alerts is not None else ()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -179,6 +181,7 @@ class Controller(Host):
         self._note_at = self._clear_at = 0.0
         self._left: tuple[LeftSite, ...] = ()  # sites that the last edits left and that have not cleared their databases yet
         self._left_problems: dict[str, str] = {}
+        self._alerts = Alerts(spec, self._clock)
         self._present: set[str] = set()  # components at the last attempt to clear that
         self._ended: tuple[Component, ...] = ()  # of streams that were merged: they may have left something on disk
         self._names: dict[str, dict[int, TableName]] = {}  # of each source's tables at the last preflight, by object number
@@ -197,6 +200,11 @@ class Controller(Host):
         self._left = left_of(self._desired())
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
+        self._alerts = Alerts(self._file, self._clock)
+
+    def close(self) -> None:
+        """What is to be sent goes on being sent while the process lives."""
+        self._alerts.stop()
 
     def step(self) -> float:
         """Reconcile, advance the set-up by one step, and collect the status of all components."""
@@ -204,6 +212,8 @@ class Controller(Host):
         self.reconcile()
         self._observe()
         self._advance()
+        if self._is_created and self._phase != "PREPARING":  # before, an operator is there; while preparing, nothing is observed
+            self._alerts.look(self.overview)
         if self._phase in {"RUNNING", "REFUSED"}:
             self._calls.settle()
         self._split_and_merge()
@@ -247,7 +257,7 @@ class Controller(Host):
             "at_us": self._clock.time_us() if asks_now else self._latest_us, "findings": [asdict(finding) for finding in self._findings],
             "statements": self._statements, "components": components, "flows": self._flows(components),
             "splits": self._splitting.described(self._facts(components)),
-            "left": [self._described_left(each) for each in self._left], "calls": self._calls.described(),
+            "left": [self._described_left(each) for each in self._left], "calls": self._calls.described(), "alerts": self._alerts.described(),
         }
 
     def retry(self, call: str, earlier: bool = False) -> None:  # noqa: FBT001, FBT002 - arguments of actors have places, not names

@@ -39,6 +39,7 @@ from databases.ports import (
     ApplyProgress,
     ConflictRecord,
     DestinationTable,
+    ErrorEdit,
     ErrorTransaction,
     Finding,
     Instantiation,
@@ -176,10 +177,37 @@ class MemoryDestination:
         found = [record for _, (of, record) in sorted(self._reach().conflicts.items()) if of == topology and apply in {None, record.apply}]
         return tuple(found[-last:])
 
-    def error_batches(self, number: int) -> Iterator[bytes]:
+    def error_batches(self, number: int, *, original: bool = False) -> Iterator[bytes]:
         """See `DestinationDatabase.error_batches`."""
         error = self._reach().errors.get(number)
-        yield from (batch for _, (batch, _) in sorted(error.parts.items())) if error else ()
+        for part, (batch, _) in sorted(error.parts.items()) if error else ():
+            yield error.originals.get(part, batch) if error is not None and original else batch
+
+    def edit_error(self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
+        """See `DestinationDatabase.edit_error`."""
+        store = self._reach()
+        error = store.errors.get(edit.number)
+        if error is None or error.topology != topology or edit.edit != error.transaction.edits + 1:
+            return False
+        before, hashes = error.parts[part]
+        error.originals.setdefault(part, before)
+        error.parts[part] = batch, np.concatenate([hashes, np.asarray(key_hashes, np.uint64)])
+        error.transaction = replace(error.transaction, edits=edit.edit)
+        store.edits.append((topology, replace(edit, edited_us=store.clock.time_us())))
+        return True
+
+    def error_edits(self, topology: str, number: int | None = None) -> tuple[ErrorEdit, ...]:
+        """See `DestinationDatabase.error_edits`; nothing is forgotten here."""
+        return tuple(edit for of, edit in self._reach().edits if of == topology and number in {None, edit.number})
+
+    def note_failure(self, topology: str, found: ErrorTransaction) -> None:
+        """See `DestinationDatabase.note_failure`."""
+        error = self._reach().errors.get(found.number)
+        if error is not None and error.topology == topology:
+            error.transaction = replace(
+                error.transaction, depends_on=0, failed_position=found.failed_position, conflict_type=found.conflict_type,
+                sqlstate=found.sqlstate, message=found.message, readable=found.readable,
+            )
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """See `DestinationDatabase.error_key_hashes`."""
@@ -192,7 +220,7 @@ class MemoryDestination:
         error = self._reach().errors.get(number)
         if error is None or error.topology != topology:
             return False
-        del self.store.errors[number]
+        self.store.end_error(number, "DELETED")
         return True
 
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
@@ -629,8 +657,15 @@ class MemorySession:
         if error is None or error.topology != self._topology or number in self._deleted_errors:
             return False
         self._deleted_errors.add(number)
-        self._at_commit.append(lambda: self._store.errors.pop(number, None))
+        self._at_commit.append(lambda: self._store.end_error(number, "EXECUTED"))
         return True
+
+    def as_role(self, role: str) -> None:
+        """See `DestinationSession.as_role`; a role has every right here."""
+        self._in_transaction()
+        if role and role not in self._store.roles:
+            self._state = "failed"
+            raise DataError(f"role {role!r} does not exist", sqlstate="22023")
 
     def close(self) -> None:
         """See `DestinationSession.close`."""

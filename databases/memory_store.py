@@ -16,6 +16,7 @@ from databases.ports import (
     ConflictRecord,
     DestinationColumn,
     DestinationTable,
+    ErrorEdit,
     ErrorTransaction,
     ForeignKey,
     Instantiation,
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 Row = tuple[bytes | None, ...]
-_COMMITTED = ("tables", "processes", "errors", "conflicts", "instantiations", "recorded")
+_COMMITTED = ("tables", "processes", "errors", "edits", "conflicts", "instantiations", "recorded")
 
 
 def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
@@ -160,6 +161,7 @@ class StoredError:
     topology: str
     transaction: ErrorTransaction
     parts: dict[int, tuple[bytes, NDArray[np.uint64]]] = field(default_factory=dict)
+    originals: dict[int, bytes] = field(default_factory=dict)  # of parts that were edited
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,8 @@ class MemoryStore:
         self.tables: dict[tuple[str, str], StoredTable] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
+        self.edits: list[tuple[str, ErrorEdit]] = []  # of error transactions: the topology, and what was changed
+        self.roles: set[str] = set()  # that a session may take
         self.conflicts: dict[int, tuple[str, ConflictRecord]] = {}  # by number: the topology, and what happened
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
         self.recorded: dict[tuple[str, str, str, str], int] = {}  # the number of the table that an instantiation was recorded of
@@ -221,6 +225,19 @@ class MemoryStore:
         self.lost_answers: deque[bool] = deque()
         self.life = 0
         self._last_epoch = 0
+
+    def end_error(self, number: int, outcome: str) -> None:
+        """An error transaction is executed or deleted: it goes, and its edits say what became of it.
+
+        Args:
+            number: of the error transaction; nothing happens when it is not there.
+            outcome: EXECUTED or DELETED.
+        """
+        found = self.errors.pop(number, None)
+        if found is not None:
+            self.edits = [
+                (of, replace(edit, outcome=outcome) if of == found.topology and edit.number == number else edit) for of, edit in self.edits
+            ]
 
     def next_epoch(self, epoch: int) -> int:
         """An epoch above this one, and above every one that a restore took back."""

@@ -114,6 +114,24 @@ class RowReader(Protocol):
         """
         ...
 
+    def value_of(self, owner: str, name: str, column: Column, text: str | None) -> tuple[bytes | None, str | None]:
+        """A value that a person typed, in the form in which LCRs of this column carry it.
+
+        Args:
+            owner: the table's schema.
+            name: the table at this database.
+            column: as the source describes it.
+            text: in any form that the database reads; None: NULL.
+
+        Returns:
+            The value, and how the database shows it; None: NULL.
+
+        Raises:
+            ConfigError: it is no value of the column's type at the source, or does not fit the destination's column.
+            DatabaseUnavailable: the database does not answer.
+        """
+        ...
+
     def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
         """A row's key in the database's own forms, from what a person typed.
 

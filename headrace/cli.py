@@ -25,9 +25,12 @@ from headrace.process_end import defect, of_the_machine, reader_left, terminated
 from streams.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
+    from headrace.commands.error_queue import ErrorQueue
     from headrace.deployment import Deployment
 
 __all__ = ["app", "main"]
+
+_LOSSES_SHOWN = 20  # lines that fit a terminal
 
 app = typer.Typer(
     name="headrace", help="Log-based, rule-steered replication.", no_args_is_help=True, add_completion=False,
@@ -580,27 +583,77 @@ def errors_list(file: File, address: Address = "", as_json: Json = False, apply:
 
 
 @errors_app.command("show")
-def errors_show(file: File, number: Number, address: Address = "", as_json: Json = False, apply: Apply = "") -> int:
+def errors_show(
+    file: File, number: Number, address: Address = "", as_json: Json = False, apply: Apply = "",
+    original: Annotated[bool, typer.Option("--original", help="As it failed, without edits.")] = False,
+) -> int:
     """Show one error transaction with its row LCRs."""
-    return _errors(file, address, as_json, lambda queue, output: queue.show(output, number, apply))
+    return _errors(file, address, as_json, lambda queue, output: queue.show(output, number, apply, original=original))
+
+
+@errors_app.command("edit")
+def errors_edit(
+    file: File, number: Number, address: Address = "", as_json: Json = False, apply: Apply = "",
+    row: Annotated[int | None, typer.Option("--row", min=0, help="Which row, as `errors show` counts them. Default: the one that failed.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="column=value; old.column=value is the value before an UPDATE. Can be repeated.")
+    ] = None,
+    nulls: Annotated[list[str] | None, typer.Option("--null", help="A column that becomes NULL. Can be repeated.")] = None,
+) -> int:
+    """Give a row of an error transaction other values: with --set and --null, or in an editor. The original is kept."""
+    from headrace.commands.error_edits import WantedEdit
+
+    wanted = WantedEdit(row=row, sets=tuple(sets or ()), nulls=tuple(nulls or ()))
+    return _errors(file, address, as_json, lambda queue, output: queue.edit(output, number, apply, wanted))
 
 
 @errors_app.command("execute")
 def errors_execute(
     file: File, numbers: Numbers = None, address: Address = "", as_json: Json = False, apply: Apply = "",
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    role: Annotated[str, typer.Option("--role", help="A role of the destination: its rights are checked, not the apply process's.")] = "",
+    stop: Annotated[bool, typer.Option("--stop", help="Stop at the first that fails again. Default: go on with the others.")] = False,
 ) -> int:
-    """Execute error transactions again, in order."""
-    return _errors(file, address, as_json, lambda queue, output: queue.execute(output, _chosen(numbers, everything), apply))
+    """Execute error transactions again, in the order of their SCNs."""
+    return _errors(
+        file, address, as_json,
+        lambda queue, output: queue.execute(output, _chosen(numbers, everything), apply, role=role, stops=stop),
+    )
 
 
 @errors_app.command("delete")
 def errors_delete(
     file: File, numbers: Numbers = None, address: Address = "", as_json: Json = False, apply: Apply = "",
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> int:
     """Delete error transactions: their changes are lost at the destination."""
-    return _errors(file, address, as_json, lambda queue, output: queue.delete(output, _chosen(numbers, everything), apply))
+
+    def delete(queue: ErrorQueue, output: Output) -> int:
+        chosen = _chosen(numbers, everything)
+        if not yes and not _may_delete(output, queue.losses(chosen, apply)):
+            output.say("nothing was deleted")
+            return FINDING
+        return queue.delete(output, chosen, apply)
+
+    return _errors(file, address, as_json, delete)
+
+
+def _may_delete(output: Output, losses: tuple[str, ...]) -> bool:
+    """Ask before error transactions are deleted; nothing is asked where there are none.
+
+    Raises:
+        ConfigError: there is no terminal at which to ask.
+    """
+    if not losses:
+        return True
+    if output.as_json or not sys.stdin.isatty():
+        raise ConfigError(f"`errors delete` loses the changes of {len(losses)} transactions for good", hint="confirm with --yes")
+    for line in losses[:_LOSSES_SHOWN]:
+        output.say(line)
+    if len(losses) > _LOSSES_SHOWN:
+        output.say(f"... {len(losses) - _LOSSES_SHOWN} more")
+    return typer.confirm(f"Lose the changes of {len(losses)} transactions at the destination?", err=True)
 
 
 def _errors(file: Path, address: str, as_json: bool, run: Callable[[Any, Output], int]) -> int:  # noqa: FBT001

@@ -112,6 +112,7 @@ class Deployment:
         # Connection strings reach the components that need them as arguments; every process of Ray, Spark and the embedded servers
         # would have an environment variable for as long as it runs.
         secrets = frozenset(name for site in self.spec.sites for name in site.database.environment)
+        secrets |= frozenset(self.spec.alerts.environment if self.spec.alerts is not None else ())
         return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources, secrets=secrets)
 
     # ------------------------------------------------------------------ reaching it

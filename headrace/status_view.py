@@ -69,6 +69,10 @@ def notes(overview: Mapping[str, Any]) -> list[Note]:
     return [
         *(_split_note(split) for split in overview.get("splits", ())), *(note for component in overview["components"] for note in _notes(component)),
         *(_left_note(site) for site in overview.get("left", ()) if site["is_running"] or site["kind"] != "embedded"),
+        *(
+            Note(component="controller", problem=f"alerts cannot be sent to {target['to']}: {target['problem']}", fix="correct `alerts` in the file, then headrace up FILE")
+            for target in overview.get("alerts", ()) if target["problem"]
+        ),
     ]
 
 

@@ -263,7 +263,7 @@ class HeldTransaction(_message.Message):
     def __init__(self, transaction: _Optional[int] = ..., depends_on: _Optional[int] = ...) -> None: ...
 
 class GroupAssignment(_message.Message):
-    __slots__ = ("group", "attempt", "mode", "streamed", "batches", "after_scn", "through_scn", "first_transaction", "error_number", "failure")
+    __slots__ = ("group", "attempt", "mode", "streamed", "batches", "after_scn", "through_scn", "first_transaction", "error_number", "failure", "role")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +274,7 @@ class GroupAssignment(_message.Message):
     FIRST_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     ERROR_NUMBER_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     group: int
     attempt: int
     mode: int
@@ -284,7 +285,8 @@ class GroupAssignment(_message.Message):
     first_transaction: int
     error_number: int
     failure: Failure
-    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., mode: _Optional[int] = ..., streamed: _Optional[bool] = ..., batches: _Optional[_Iterable[bytes]] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., first_transaction: _Optional[int] = ..., error_number: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    role: str
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., mode: _Optional[int] = ..., streamed: _Optional[bool] = ..., batches: _Optional[_Iterable[bytes]] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., first_transaction: _Optional[int] = ..., error_number: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., role: _Optional[str] = ...) -> None: ...
 
 class GroupPart(_message.Message):
     __slots__ = ("group", "attempt", "part", "batch", "is_last", "through_scn")
@@ -303,18 +305,20 @@ class GroupPart(_message.Message):
     def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[int] = ..., batch: _Optional[bytes] = ..., is_last: _Optional[bool] = ..., through_scn: _Optional[int] = ...) -> None: ...
 
 class GroupGo(_message.Message):
-    __slots__ = ("group", "attempt", "low_watermark", "below_applied", "held")
+    __slots__ = ("group", "attempt", "low_watermark", "below_applied", "held", "on_error")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     BELOW_APPLIED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    ON_ERROR_FIELD_NUMBER: _ClassVar[int]
     group: int
     attempt: int
     low_watermark: int
     below_applied: bool
     held: _containers.RepeatedCompositeFieldContainer[HeldTransaction]
-    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., low_watermark: _Optional[int] = ..., below_applied: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[HeldTransaction, _Mapping]]] = ...) -> None: ...
+    on_error: int
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., low_watermark: _Optional[int] = ..., below_applied: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[HeldTransaction, _Mapping]]] = ..., on_error: _Optional[int] = ...) -> None: ...
 
 class GroupAbandon(_message.Message):
     __slots__ = ("group", "attempt")
@@ -343,7 +347,7 @@ class TransactionError(_message.Message):
     def __init__(self, number: _Optional[int] = ..., transaction: _Optional[int] = ..., commit_scn: _Optional[int] = ..., depends_on: _Optional[int] = ..., key_hashes: _Optional[bytes] = ..., conflict_type: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class GroupStatistics(_message.Message):
-    __slots__ = ("transactions", "rows", "rows_written", "commits", "rollbacks", "retried", "last_commit_time_us")
+    __slots__ = ("transactions", "rows", "rows_written", "commits", "rollbacks", "retried", "last_commit_time_us", "conflicts")
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ROWS_WRITTEN_FIELD_NUMBER: _ClassVar[int]
@@ -351,6 +355,7 @@ class GroupStatistics(_message.Message):
     ROLLBACKS_FIELD_NUMBER: _ClassVar[int]
     RETRIED_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     transactions: int
     rows: int
     rows_written: int
@@ -358,7 +363,8 @@ class GroupStatistics(_message.Message):
     rollbacks: int
     retried: int
     last_commit_time_us: int
-    def __init__(self, transactions: _Optional[int] = ..., rows: _Optional[int] = ..., rows_written: _Optional[int] = ..., commits: _Optional[int] = ..., rollbacks: _Optional[int] = ..., retried: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ...) -> None: ...
+    conflicts: int
+    def __init__(self, transactions: _Optional[int] = ..., rows: _Optional[int] = ..., rows_written: _Optional[int] = ..., commits: _Optional[int] = ..., rollbacks: _Optional[int] = ..., retried: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., conflicts: _Optional[int] = ...) -> None: ...
 
 class GroupResult(_message.Message):
     __slots__ = ("group", "attempt", "applied", "errors", "statistics", "failure")
@@ -690,19 +696,23 @@ class CopyAgainReply(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ...) -> None: ...
 
 class ErrorsRequest(_message.Message):
-    __slots__ = ("numbers", "all")
+    __slots__ = ("numbers", "all", "role")
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     numbers: _containers.RepeatedScalarFieldContainer[int]
     all: bool
-    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ...) -> None: ...
+    role: str
+    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ..., role: _Optional[str] = ...) -> None: ...
 
 class ErrorOutcome(_message.Message):
-    __slots__ = ("number", "done", "problem")
+    __slots__ = ("number", "done", "problem", "failure")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     number: int
     done: bool
     problem: str
-    def __init__(self, number: _Optional[int] = ..., done: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+    failure: Failure
+    def __init__(self, number: _Optional[int] = ..., done: _Optional[bool] = ..., problem: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...

@@ -29,6 +29,7 @@ from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
+from spark_apply.groups import OnError
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.server.resolution import ConflictSettings
@@ -333,6 +334,7 @@ class Driver:
                 other.name for other in sim.topology.applies if (other.site, other.source) == (spec.source, spec.site)
             ),
             conflicts=spec.conflicts, commits_in_order=spec.commits_in_order, dependencies=spec.dependencies,
+            on_error=OnError[spec.on_error.upper()],
         )
         fits = TableFits(destination.describe, self._missing_alter, dependencies=spec.dependencies)
         self.reader = ApplyReader(
@@ -343,7 +345,7 @@ class Driver:
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=destination.error_key_hashes(sim.topology.name, spec.name), encode=codec.encode,
             group_transactions=spec.group_transactions, group_rows=spec.group_rows, source=spec.source, tracks=tracks,
-            commits_in_order=spec.commits_in_order,
+            commits_in_order=spec.commits_in_order, on_error=config.on_error,
         )
         self.feed = _Feed(sim, spec)
         self.host = self.feed.host = CoordinatorHost(

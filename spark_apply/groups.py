@@ -35,7 +35,7 @@ from typing import TypeAlias
 __all__ = [
     "PARTS_AHEAD", "AppliedRange", "CoordinatorMessage", "Failure", "GroupAbandon", "GroupAbandoned",
     "GroupAssignment", "GroupGo", "GroupMode", "GroupPart", "GroupResult", "GroupRetry", "GroupStatistics",
-    "HeldTransaction", "PartDone", "Reopen", "RetryReason", "ServerMessage", "TransactionError",
+    "HeldTransaction", "OnError", "PartDone", "Reopen", "RetryReason", "ServerMessage", "TransactionError",
 ]
 
 PARTS_AHEAD = 3  # parts a server may hold: one being written, one prepared, one in flight
@@ -49,11 +49,19 @@ class GroupMode(IntEnum):
     EXECUTE_ERROR = 4  # apply an error transaction again and delete it from the error queue
 
 
+class OnError(IntEnum):
+    """What becomes of others when a transaction enters the error queue, because it failed itself."""
+
+    HOLD_DEPENDENTS = 0  # those that depend on it join the error queue behind it; all others go on
+    CONTINUE = 1  # all go on, also those that depend on it: they fail by themselves, or not
+    DISABLE = 2  # nothing is applied until the error queue is empty
+
+
 class RetryReason(IntEnum):
     """Why a server returns a group."""
 
     BELOW = 1  # the next transaction failed while groups below were not applied: assign it again when they are
-    # A streamed transaction failed, or a table no longer fits: it must be read from the queue again.
+    # A streamed transaction failed, a table no longer fits, or nothing more is applied after an error: it must be read from the queue again.
     REPLAY = 2
 
 
@@ -121,6 +129,7 @@ class GroupAssignment:
             committed in an earlier attempt.
         error_number: EXECUTE_ERROR: the error transaction. ERROR_QUEUE: the one it depends on, 0 if it failed itself.
         failure: ERROR_QUEUE: the failure.
+        role: EXECUTE_ERROR: whose rights the destination checks; empty: the session's own.
     """
 
     group: int
@@ -133,6 +142,7 @@ class GroupAssignment:
     first_transaction: int = 0
     error_number: int = 0
     failure: Failure | None = None
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +176,7 @@ class GroupGo:
         low_watermark: the coordinator's, recorded with the data.
         below_applied: every group below is done, so a failure is final.
         held: transactions that must join the error queue behind another.
+        on_error: what becomes of the rest of the group when a transaction of it fails.
     """
 
     group: int
@@ -173,6 +184,7 @@ class GroupGo:
     low_watermark: int
     below_applied: bool
     held: tuple[HeldTransaction, ...] = ()
+    on_error: OnError = OnError.HOLD_DEPENDENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +235,7 @@ class GroupStatistics:
         rollbacks: destination transactions rolled back.
         retried: destination transactions repeated because the database was unavailable.
         last_commit_time_us: source commit time of the last transaction, microseconds since the epoch; 0: none.
+        conflicts: that were met, resolved or not.
     """
 
     transactions: int = 0
@@ -232,6 +245,7 @@ class GroupStatistics:
     rollbacks: int = 0
     retried: int = 0
     last_commit_time_us: int = 0
+    conflicts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -233,7 +233,8 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
     def actor(name: str, site: str, work: str) -> PlannedActor:
         return PlannedActor(name=name, site=site, resources=node[site], work=work)
 
-    yield PlannedActor(name="controller", site="", resources=(), work="keeps the actors as the topology wants them")
+    alerts = f", and sends alerts to {', '.join(target.name for target in spec.alerts.to)}" if spec.alerts is not None else ""
+    yield PlannedActor(name="controller", site="", resources=(), work=f"keeps the actors as the topology wants them{alerts}")
     for site in spec.sites:
         if site.name in sources:
             yield actor(f"site:{site.name}", site.name, "log writer: drains the source's log into the redo log")
@@ -264,8 +265,15 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         work += "" if propagation.schedule is None else f", when open: {propagation.schedule.described()}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
-        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}{_order(apply)}"
+        work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}{_order(apply)}{_ON_ERROR[apply.on_error]}"
         yield actor(f"apply:{apply.name}", apply.site, work)
+
+
+_ON_ERROR = {
+    "hold_dependents": "",
+    "continue": "; on an error: transactions that depend on the failed one are applied all the same",
+    "disable": "; on an error: applies nothing more until its error queue is empty",
+}
 
 
 def _conflicts(apply: ApplySpec) -> str:

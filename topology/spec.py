@@ -10,6 +10,7 @@ from rules.rule import RuleSet
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import DEFAULT_APPLY_TAG
+from topology.alerts import AlertsSpec
 from topology.schedule import Schedule
 
 __all__ = [
@@ -174,6 +175,8 @@ class ApplySpec:
         conflicts: its conflict handlers, and which old values it compares.
         commits_in_order: transactions are committed in the order of the source (`commit_serialization: full`); False: dependent ones are.
         dependencies: its virtual dependency definitions.
+        on_error: what becomes of others when a transaction enters the error queue: "hold_dependents", "continue" or "disable"
+            (`spark_apply.groups.OnError`).
     """
 
     name: str
@@ -189,6 +192,7 @@ class ApplySpec:
     conflicts: ConflictRules = NO_CONFLICT_RULES
     commits_in_order: bool = False
     dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
+    on_error: str = "hold_dependents"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +207,7 @@ class TopologySpec:
         segment_bytes: size at which a redo segment is switched.
         heartbeat_s: how often an idle source writes a heartbeat into its log, seconds.
         allow_cycle: changes that come home, arrive twice or go round for ever are meant, and no error.
+        alerts: what alerts are sent of, and where to; None: nobody is told.
     """
 
     name: str
@@ -217,6 +222,7 @@ class TopologySpec:
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
     heartbeat_s: float = 10.0
     allow_cycle: bool = False
+    alerts: AlertsSpec | None = None
 
     def site(self, name: str) -> SiteSpec:
         """The site called `name`; KeyError when there is none (checked when the topology was read)."""

@@ -71,18 +71,22 @@ def prepared_document(state_dir: Path) -> dict[str, Any]:
 
 
 def without_secrets(spec: TopologySpec) -> TopologySpec:
-    """The topology with digests in the place of connection strings; idempotent."""
-    return _with_dsns(spec, {site.name: _digest(site.database.dsn) for site in spec.sites})
+    """The topology with digests in the place of connection strings, and of the secrets of alerts; idempotent."""
+    stored = _with_dsns(spec, {site.name: _digest(site.database.dsn) for site in spec.sites})
+    if spec.alerts is None:
+        return stored
+    to = tuple(dataclasses.replace(each, url=_digest(each.url), token=_digest(each.token)) for each in spec.alerts.to)
+    return dataclasses.replace(stored, alerts=dataclasses.replace(spec.alerts, to=to))
 
 
 def with_secrets_of(spec: TopologySpec, other: TopologySpec) -> TopologySpec:
-    """A topology with connection strings in the place of their digests.
+    """A topology with connection strings in the place of their digests, and the alerts of the other one.
 
     Args:
         spec: the topology, as `without_secrets` left it.
         other: where the connection strings are, by name of the site; a site that it does not have keeps what `spec` says.
     """
-    return _with_dsns(spec, {site.name: site.database.dsn for site in other.sites})
+    return dataclasses.replace(_with_dsns(spec, {site.name: site.database.dsn for site in other.sites}), alerts=other.alerts)
 
 
 def _with_dsns(spec: TopologySpec, dsns: Mapping[str, str]) -> TopologySpec:

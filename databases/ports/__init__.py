@@ -21,6 +21,7 @@ from databases.ports.destination import (
     TruncatedTable,
     Write,
 )
+from databases.ports.error_queue import ErrorEdit
 from databases.ports.log import (
     DecodedChunk,
     DictionaryBuild,
@@ -42,4 +43,4 @@ from databases.ports.planning import (
 )
 from databases.ports.source import CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "ForeignKey", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]
+__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]

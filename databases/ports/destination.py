@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports.conflicts import ConflictRecord, RowInTheWay, RowQuestion
+    from databases.ports.error_queue import ErrorEdit
     from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
     from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
     from streams.scn import Scn
@@ -180,6 +181,7 @@ class ErrorTransaction:
         message: what happened, no row values.
         created_us: when, microseconds since the epoch.
         readable: the failing LCR's values as text, "column=value"; only for `errors show`.
+        edits: how often an operator edited it; a transaction that failed again after that says why in its place.
     """
 
     number: int
@@ -196,6 +198,7 @@ class ErrorTransaction:
     message: str
     created_us: int
     readable: tuple[str, ...] = ()
+    edits: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,7 +391,19 @@ class DestinationSession(TableWriter, Protocol):
     def delete_error(self, number: int) -> bool:
         """Delete an error transaction with all its parts, inside the transaction; False when it is not there.
 
-        `errors execute`: together with the data it applies, then `commit` with nothing in `applied`.
+        `errors execute`: together with the data it applies, then `commit` with nothing in `applied`. Its edits count as EXECUTED
+        from then on, and the original of what was edited goes with it.
+        """
+        ...
+
+    def as_role(self, role: str) -> None:
+        """What follows in this transaction is done with a role's rights; the end of the transaction takes that back.
+
+        Args:
+            role: of the database; empty: the session's own again.
+
+        Raises:
+            DataError: there is no such role, or the session may not take it.
         """
         ...
 
@@ -534,12 +549,56 @@ class DestinationDatabase(Protocol):
         """
         ...
 
-    def error_batches(self, number: int) -> Iterator[bytes]:
-        """The serialized LcrBatches of one error transaction, part by part."""
+    def error_batches(self, number: int, *, original: bool = False) -> Iterator[bytes]:
+        """The serialized LcrBatches of one error transaction, part by part.
+
+        Args:
+            number: of the error transaction.
+            original: as it failed, without an operator's edits.
+        """
+        ...
+
+    def edit_error(self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
+        """Replace one part of an error transaction, in one transaction with the record of what was changed.
+
+        The part as it failed is kept until the transaction is executed or deleted; a later edit does not touch it.
+
+        Args:
+            topology: whose error queue.
+            edit: `number`, and `edit` as it must be the next one: another operator's edit in between is not overwritten.
+            part: which of its parts (`error_batches`), from 0.
+            batch: the part as it is now, serialized.
+            key_hashes: what later transactions must be checked against besides what is stored already.
+
+        Returns:
+            False, and nothing is changed: the error transaction is not there, or `edit.edit` is not its next edit.
+        """
+        ...
+
+    def error_edits(self, topology: str, number: int | None = None) -> tuple[ErrorEdit, ...]:
+        """The edits of error transactions, also of some that were executed or deleted since, in order.
+
+        Args:
+            topology: whose error queue.
+            number: of an error transaction; None: all.
+
+        Returns:
+            In the order they were made; `EDITS_KEPT_MAX` of ended transactions at most, none older than `EDITS_AGE_MAX_S`.
+        """
+        ...
+
+    def note_failure(self, topology: str, found: ErrorTransaction) -> None:
+        """An error transaction was executed and failed again: record why, in the place of why it failed before.
+
+        Args:
+            topology: whose error queue.
+            found: `number`, and the failure: `failed_position`, `conflict_type`, `sqlstate`, `message`, `readable`. One that waited
+                behind another does so no more. One that is not there is left alone.
+        """
         ...
 
     def delete_error(self, topology: str, number: int) -> bool:
-        """Delete an error transaction (`errors delete`); False when it is not there.
+        """Delete an error transaction (`errors delete`) and what was kept of its original; False when it is not there.
 
         Args:
             topology: whose error queue.

@@ -1,6 +1,6 @@
-"""The error queue, from the command line: list, show, execute, delete.
+"""The error queue, from the command line: list, show, edit, execute, delete.
 
-Listing and showing read the destination's database, so they work while nothing runs. The apply process executes and deletes,
+Listing and showing read the destination's database, so they work while nothing runs. The apply process edits, executes and deletes,
 because it knows which transactions wait behind another.
 """
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
     from databases.operator_ports import RowReader
     from databases.ports import ConflictRecord
+    from headrace.commands.error_edits import WantedEdit
     from streams.lcr import LcrValue, RowLcr
     from topology.spec import TopologySpec
 
 __all__ = ["ErrorQueue"]
 
 EXECUTE_TIMEOUT_S = 3600.0  # a transaction may have millions of rows
+EDIT_TIMEOUT_S = 60.0  # one part of a transaction is read and written; to delete one takes less
 SHOWN_ROWS_MAX = 1000  # of one transaction: nobody reads more
 SHOWN_CHARACTERS_MAX = 60  # of one value
 _DETAIL = "DETAIL: "  # prefix of the database's DETAIL among the texts stored with an error
@@ -68,13 +70,14 @@ class ErrorQueue:
             )
         return DONE
 
-    def show(self, output: Output, number: int, apply: str) -> int:
-        """Show one error transaction: its row LCRs, the changed columns, and the destination's current row.
+    def show(self, output: Output, number: int, apply: str, *, original: bool = False) -> int:
+        """Show one error transaction: its row LCRs, the changed columns, the destination's current row, and how it was edited.
 
         Args:
             output: where it is printed; `SHOWN_ROWS_MAX` row LCRs at most.
             number: of the error transaction.
             apply: name of its apply process; empty: the only one that has this number.
+            original: as it failed, without edits.
 
         Returns:
             The exit code.
@@ -84,9 +87,11 @@ class ErrorQueue:
         """
         error = self._find(number, apply)
         access = self._access(self._spec.apply(error["apply"]).site)
-        lcrs = list(self._lcrs(error, access))
-        output.json({"error": error, "lcrs": lcrs})
+        lcrs, edits = list(self._lcrs(error, access, original=original)), self._edits(number, access)
+        output.json({"error": error, "lcrs": lcrs, "edits": edits})
         output.result(_line(error))
+        for edit in edits:
+            output.result(f"  edited by {edit['edited_by']} at {_time(edit['edited_us'])}, row {edit['position']}: {', '.join(edit['changes'])}")
         for lcr in lcrs:
             for line in _lines(lcr, error):
                 output.result(line)
@@ -94,18 +99,58 @@ class ErrorQueue:
             output.result(f"  ... {error['row_count'] - len(lcrs)} more")
         return DONE
 
-    def execute(self, output: Output, numbers: list[int], apply: str) -> int:
-        """Execute error transactions again, in order; waits up to `EXECUTE_TIMEOUT_S` per apply process, which must run.
+    def edit(self, output: Output, number: int, apply: str, wanted: WantedEdit) -> int:
+        """Give one row LCR of an error transaction other values; its apply process must run.
 
         Args:
-            output: where the outcome of each is printed.
+            output: where the edit is printed.
+            number: of the error transaction.
+            apply: name of its apply process; empty: the only one that has this number.
+            wanted: which row, and its values; without values an editor is opened.
+
+        Returns:
+            The exit code: a finding when nothing was changed.
+
+        Raises:
+            ConfigError: there is no such row or column, or a value does not fit the column.
+        """
+        from databases.connectors import open_row_reader
+        from headrace.commands.error_edits import edit_values, edited, not_edited, one_row, operator
+
+        error = self._find(number, apply)
+        access = self._access(self._spec.apply(error["apply"]).site)
+        with closing(open_row_reader(access)) as reader:
+            lcr = one_row(self._rows(error, access, wanted.row), error, wanted)
+            values = edit_values(output, error, lcr, reader, wanted)
+        if not values:
+            return not_edited(output)
+        recorded = self._connect().call(
+            f"apply:{error['apply']}", "edit_error", number, error["edits"] + 1, lcr.position, values, operator(), timeout_s=EDIT_TIMEOUT_S
+        )
+        return edited(output, recorded, self._spec.file)
+
+    def execute(self, output: Output, numbers: list[int], apply: str, *, role: str = "", stops: bool = False) -> int:
+        """Execute error transactions again, in the order of their SCNs; each apply process must run.
+
+        Args:
+            output: where the outcome of each is printed, as soon as it is known.
             numbers: of the error transactions; empty: all.
             apply: name of an apply process; empty: all that have one of the numbers.
+            role: of the destinations: whose rights are checked; empty: the apply processes' own.
+            stops: after the first that fails again; False: goes on with those that do not wait behind it.
 
         Returns:
             The exit code: a finding when one is left.
         """
-        return self._change(output, numbers, apply, "execute_errors", "executed")
+        chosen = self._chosen(numbers, apply)
+
+        def execute(error: Mapping[str, Any]) -> dict[str, Any]:
+            (answer,) = self._connect().call(
+                f"apply:{error['apply']}", "execute_errors", [error["number"]], role, timeout_s=EXECUTE_TIMEOUT_S
+            )
+            return dict(answer)
+
+        return _one_by_one(output, chosen, execute, "executed", stops=stops)
 
     def delete(self, output: Output, numbers: list[int], apply: str) -> int:
         """Delete error transactions: their changes are lost at the destination. Their apply processes must run.
@@ -118,7 +163,20 @@ class ErrorQueue:
         Returns:
             The exit code: a finding when one is left.
         """
-        return self._change(output, numbers, apply, "delete_errors", "deleted")
+        def delete(error: Mapping[str, Any]) -> dict[str, Any]:
+            (answer,) = self._connect().call(f"apply:{error['apply']}", "delete_errors", [error["number"]], timeout_s=EDIT_TIMEOUT_S)
+            return dict(answer)
+
+        return _one_by_one(output, self._chosen(numbers, apply), delete, "deleted", stops=False)
+
+    def losses(self, numbers: list[int], apply: str) -> tuple[str, ...]:
+        """What deleting error transactions loses, a line each.
+
+        Args:
+            numbers: of the error transactions; empty: all.
+            apply: name of an apply process; empty: all that have one of the numbers.
+        """
+        return tuple(_line(error) for error in self._chosen(numbers, apply))
 
     def conflicts(self, apply: str, last: int) -> list[ConflictRecord]:
         """The history of conflicts at the destinations, by apply process and number.
@@ -174,14 +232,34 @@ class ErrorQueue:
             raise ConfigError(f"several apply processes have an error transaction {number}", hint=f"--apply one of {names}")
         return found[0]
 
-    def _lcrs(self, error: Mapping[str, Any], access: DatabaseAccess) -> Iterator[dict[str, Any]]:
+    def _edits(self, number: int, access: DatabaseAccess) -> list[dict[str, Any]]:
+        from databases.connectors import open_destination
+
+        with closing(open_destination(access)) as destination:
+            return [asdict(edit) for edit in destination.error_edits(self._spec.name, number)]
+
+    def _rows(self, error: Mapping[str, Any], access: DatabaseAccess, row: int | None) -> list[RowLcr]:
+        """The row LCRs of the part of an error transaction that has a row; None: the one that failed."""
+        from databases.connectors import open_destination
+        from protos.codec import decode
+        from streams.lcr import RowLcr
+
+        position = error["failed_position"] if row is None else row
+        with closing(open_destination(access)) as destination:
+            for data in destination.error_batches(error["number"]):
+                batch = decode(data)
+                if 0 <= position - batch.first_position < batch.row_count:
+                    return [RowLcr(batch, position - batch.first_position)]
+        return []
+
+    def _lcrs(self, error: Mapping[str, Any], access: DatabaseAccess, *, original: bool) -> Iterator[dict[str, Any]]:
         from databases.connectors import open_destination, open_row_reader
         from protos.codec import decode
         from streams.lcr import RowLcr
 
         left = SHOWN_ROWS_MAX
         with closing(open_destination(access)) as destination, closing(open_row_reader(access)) as reader:
-            for data in destination.error_batches(error["number"]):
+            for data in destination.error_batches(error["number"], original=original):
                 batch = decode(data)
                 for row in range(min(batch.row_count, left)):
                     lcr = RowLcr(batch, row)
@@ -190,30 +268,55 @@ class ErrorQueue:
                 if left <= 0:
                     return
 
-    def _change(self, output: Output, numbers: list[int], apply: str, method: str, word: str) -> int:
-        outcomes: list[dict[str, Any]] = []
-        for name, theirs in self._by_apply(numbers, apply).items():
-            answers = self._connect().call(f"apply:{name}", method, theirs, timeout_s=EXECUTE_TIMEOUT_S)
-            outcomes += [{"apply": name, **answer} for answer in answers]
-        output.json({"outcomes": outcomes})
-        if not outcomes:
-            output.result("no error transactions")
-        for outcome in outcomes:
-            words = word if outcome["done"] else f"not {word}: {outcome['problem']}"
-            output.result(f"{outcome['apply']} {outcome['number']}: {words}")
-        return DONE if all(outcome["done"] for outcome in outcomes) else FINDING
+    def _chosen(self, numbers: list[int], apply: str) -> list[dict[str, Any]]:
+        """Error transactions by number (none: all), per apply process in the order of their SCNs."""
+        chosen = [self._find(number, apply) for number in sorted(set(numbers))] if numbers else self._all(apply)
+        return sorted(chosen, key=lambda error: (error["apply"], error["commit_scn"], error["number"]))
 
-    def _by_apply(self, numbers: list[int], apply: str) -> dict[str, list[int]]:
-        if not numbers:
-            return {name: [] for name in self._applies(apply)}
-        chosen: dict[str, list[int]] = {}
-        for number in sorted(set(numbers)):
-            chosen.setdefault(self._find(number, apply)["apply"], []).append(number)
-        return chosen
+
+def _one_by_one(
+    output: Output, errors: list[dict[str, Any]], change: Callable[[Mapping[str, Any]], dict[str, Any]], word: str, *, stops: bool,
+) -> int:
+    """Execute or delete error transactions one after the other, and say of each what became of it.
+
+    Args:
+        output: where that is printed.
+        errors: in order.
+        change: asks for one; the answer has `done`, `problem` and, of an execution that failed, `failure`.
+        word: what it is then, such as "executed".
+        stops: after the first that is not done; the others are not tried.
+    """
+    outcomes: list[dict[str, Any]] = []
+    is_stopped = False
+    for place, error in enumerate(errors, 1):
+        if is_stopped:
+            outcome = {"number": error["number"], "done": False, "problem": "not tried: one before it failed"}
+        else:
+            outcome = change(error)
+        outcomes.append({"apply": error["apply"], **outcome})
+        is_stopped = is_stopped or (stops and not outcome["done"])
+        words = word if outcome["done"] else f"not {word}: {_why(outcome)}"
+        output.result(f"{place}/{len(errors)} {error['apply']} {error['number']}: {words}")
+    output.json({"outcomes": outcomes})
+    if not outcomes:
+        output.result("no error transactions")
+    return DONE if all(outcome["done"] for outcome in outcomes) else FINDING
+
+
+def _why(outcome: Mapping[str, Any]) -> str:
+    """Why one was not executed: the row, the conflict or the database's number of the error, and the message."""
+    failure = outcome.get("failure") or {}
+    row = f"row {failure['position']}: " if failure.get("position", -1) >= 0 else ""
+    kind = failure.get("conflict_type") or failure.get("sqlstate") or ""
+    return f"{row}{kind + ': ' if kind else ''}{outcome['problem']}"
+
+
+def _time(time_us: int) -> str:
+    return dt.datetime.fromtimestamp(time_us / 1e6, tz=dt.UTC).isoformat(timespec="seconds")
 
 
 def _line(error: Mapping[str, Any]) -> str:
-    when = dt.datetime.fromtimestamp(error["created_us"] / 1e6, tz=dt.UTC).isoformat(timespec="seconds")
+    when, edited = _time(error["created_us"]), f", edited {error['edits']} times" if error["edits"] else ""
     why = error["message"]
     if error["waits_behind"]:
         why = f"waits behind {error['waits_behind']}"
@@ -222,7 +325,7 @@ def _line(error: Mapping[str, Any]) -> str:
     kind = error["conflict_type"] or error["sqlstate"]
     return (
         f"{error['number']} {error['apply']} from {error['source']}: transaction {error['transaction_id']} at "
-        f"{scn_text(error['commit_scn'])}, {error['row_count']} rows, {when}: {kind + ': ' if kind else ''}{why}"
+        f"{scn_text(error['commit_scn'])}, {error['row_count']} rows, {when}{edited}: {kind + ': ' if kind else ''}{why}"
     )
 
 

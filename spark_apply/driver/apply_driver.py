@@ -261,6 +261,7 @@ class ApplyDriver:
         coordinator = ApplyCoordinator(
             progress=progress, errors=errors, encode=codec.encode, group_transactions=config.group_transactions,
             group_rows=config.group_rows, source=config.source.site, tracks=self._tracks, commits_in_order=config.commits_in_order,
+            on_error=config.on_error,
         )
         host = CoordinatorHost(
             config, epoch=progress.epoch, destination=destination, reader=reader, coordinator=coordinator, fits=fits,

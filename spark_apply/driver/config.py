@@ -9,6 +9,7 @@ from protos.identity import Identity
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
+from spark_apply.groups import OnError
 from streams.errors import ConfigError
 from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
@@ -71,6 +72,7 @@ class ApplyConfig:
         conflicts: its conflict handlers, and what is compared.
         commits_in_order: transactions are committed in the order of the source; False: dependent ones are.
         dependencies: its virtual dependency definitions.
+        on_error: what becomes of others when a transaction enters the error queue.
     """
 
     topology: str
@@ -90,6 +92,7 @@ class ApplyConfig:
     conflicts: ConflictRules = NO_CONFLICT_RULES
     commits_in_order: bool = False
     dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
+    on_error: OnError = OnError.HOLD_DEPENDENTS
 
     def __post_init__(self) -> None:
         if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:

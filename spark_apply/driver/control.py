@@ -21,15 +21,19 @@ from spark_apply.arriving import restart_hint
 from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
-from streams.errors import NOT_REPLICATED, ApplyError, StreamsError
+from spark_apply.error_edits import edited_part
+from spark_apply.tables import TableFits
+from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, StreamsError
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
+    from databases.ports import ErrorEdit
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator, ErrorOutcome
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.driver.runs import TaskRun, TaskRunner
+    from spark_apply.error_edits import EditRequest
 
 __all__ = ["ApplyControl", "Cores"]
 
@@ -170,7 +174,7 @@ class ApplyControl:
         """Execute error transactions again, in order; yields one outcome each."""
         cores = self._running()
         numbers = self._numbers(cores, request)
-        outcomes = cores.host.call(lambda: cores.host.execute_errors(numbers))
+        outcomes = cores.host.call(lambda: cores.host.execute_errors(numbers, request.role))
         for _ in numbers:
             try:
                 outcome: ErrorOutcome = outcomes.get(timeout=_OUTCOME_TIMEOUT_S)
@@ -179,10 +183,30 @@ class ApplyControl:
                     f"apply {self.config.apply}: an error transaction was not executed within {_OUTCOME_TIMEOUT_S:g} s",
                     hint="it will be; look again with `headrace errors list`",
                 ) from None
-            yield pb.ErrorOutcome(
-                number=outcome.number, done=outcome.failure is None,
-                problem="" if outcome.failure is None else outcome.failure.message,
+            yield _outcome_message(outcome)
+
+    def edit_error(self, request: EditRequest) -> ErrorEdit:
+        """Edit one row LCR of an error transaction; it stays in the error queue.
+
+        Raises:
+            ConfigError: it is not there, was edited or executed meanwhile, or has no such row or column.
+            ApplyError: it is being executed, or nothing is applied yet.
+        """
+        cores = self._running()
+        config = self.config
+        # Read beside the coordinator's thread, which has more to do than to read a large transaction.
+        with contextlib.closing(open_destination(config.destination)) as destination:
+            fits = TableFits(destination.describe, lambda _version: "")
+            made = edited_part(request, config.apply, destination.error_batches(request.number), fits.fit)
+        done = cores.host.call(
+            lambda: cores.host.edit_error(made.edit, part=made.part, batch=made.batch, key_hashes=made.key_hashes)
+        )
+        if not done:
+            raise ConfigError(
+                f"error transaction {request.number} is not as it was: edited, executed or deleted meanwhile",
+                hint="headrace errors show FILE N shows it as it is now",
             )
+        return made.edit
 
     def delete_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """Delete error transactions; yields one outcome each."""
@@ -286,6 +310,14 @@ class ApplyControl:
             status.instantiation.append(pb.InstantiationProgress(
                 owner=name.owner, name=name.name, state="FAILED", problem=f"{_STRANGER}: {restart_hint(self.config.apply)}",
             ))
+        if cores.coordinator.is_disabled:
+            number = cores.coordinator.first_error
+            status.state = "PAUSED: DISABLED BY ERROR"
+            status.detail = f"nothing is applied while error transaction {number} is in the error queue (on_error: disable)"
+            status.hint = (
+                f"headrace errors show FILE {number}, correct what it names, then headrace errors execute (or edit, or delete): it goes on"
+                " by itself when the error queue is empty; or write another on_error, then headrace up FILE"
+            )
         if self._stopping.is_set():
             status.state = "SHUTTING DOWN CLEANLY"
         return status
@@ -303,6 +335,17 @@ def _difference_message(found: RowDifference) -> pb.RowDifference:
         columns=found.columns, values=[value or "" for value in found.key], nulls=[value is None for value in found.key],
         what=found.what,
     )
+
+
+def _outcome_message(outcome: ErrorOutcome) -> pb.ErrorOutcome:
+    found = outcome.failure
+    message = pb.ErrorOutcome(number=outcome.number, done=found is None, problem="" if found is None else found.message)
+    if found is not None:
+        message.failure.CopyFrom(pb.Failure(
+            position=found.position, conflict_type=found.conflict_type, sqlstate=found.sqlstate, message=found.message,
+            readable=found.readable,
+        ))
+    return message
 
 
 def _comparison_message(found: TableComparison) -> pb.TableComparison:

@@ -62,6 +62,7 @@ from spark_apply.groups import (
     GroupRetry,
     GroupStatistics,
     HeldTransaction,
+    OnError,
     PartDone,
     Reopen,
     RetryReason,
@@ -85,10 +86,14 @@ _GROUPS_PER_SERVER = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorOutcome:
-    """The outcome of executing an error transaction. `failure` None: applied and deleted."""
+    """The outcome of executing an error transaction. `failure` None: applied and deleted.
+
+    `is_of_server`: an apply server tried it; otherwise it was refused, and why it failed before still holds.
+    """
 
     number: int
     failure: Failure | None
+    is_of_server: bool = False
 
 
 @dataclass(slots=True)
@@ -108,6 +113,7 @@ class CoordinatorStatistics:
     retried: int = 0  # destination transactions
     replays: int = 0
     last_commit_time_us: int = 0
+    conflicts: int = 0  # resolved or not
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,25 +175,27 @@ class ApplyCoordinator:
         source: the site whose transactions are applied, for the notes of labelled ones.
         tracks: takes these notes.
         commits_in_order: a group is written when everything below it is committed; it is prepared before that.
+        on_error: what becomes of others when a transaction enters the error queue.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the file says of the apply process
         self, *, progress: ApplyProgress, errors: Iterable[tuple[int, NDArray[np.uint64]]],
         encode: Callable[[LcrBatch], bytes], group_transactions: int, group_rows: int, source: str = "",
-        tracks: TrackLog | None = None, commits_in_order: bool = False,
+        tracks: TrackLog | None = None, commits_in_order: bool = False, on_error: OnError = OnError.HOLD_DEPENDENTS,
     ) -> None:
         self._commits_in_order = commits_in_order
         self._labels = LabelledTransactions(source, tracks or TrackLog())
         self._new_former = functools.partial(
             GroupFormer, encode=encode, transactions_max=group_transactions, rows_max=group_rows,
         )
-        self._holds = ErrorHolds(errors)
+        self._holds, self._on_error = ErrorHolds(errors), on_error
         self._epoch, self._number = progress.epoch, 0
         self._servers: dict[int, set[int]] = {}
         self._outbox: list[tuple[int, CoordinatorMessage]] = []
         self._outcomes: list[ErrorOutcome] = []
         self._escalations: dict[Scn, _Escalation] = {}
         self._to_execute: deque[int] = deque()
+        self._roles: dict[int, str] = {}  # of those that are to be executed, where one was named
         self.statistics = CoordinatorStatistics()
         self._durable = progress.low_watermark
         self._ahead = progress.ahead_scn
@@ -286,6 +294,19 @@ class ApplyCoordinator:
             return "INITIALIZING"
         return "IDLE" if not self._groups and self._former.is_empty else "APPLYING"
 
+    @property
+    def is_disabled(self) -> bool:
+        """Nothing is applied but error transactions that an operator executes: there are some, and `on_error` is to disable.
+
+        This follows from what the destination has, so no restart takes it back; it ends with the last error transaction.
+        """
+        return self._on_error is OnError.DISABLE and len(self._holds) > 0
+
+    @property
+    def first_error(self) -> int:
+        """The lowest number in the error queue; 0: it is empty."""
+        return min(self._holds.numbers, default=0)
+
     def take_outcomes(self) -> tuple[ErrorOutcome, ...]:
         """The outcomes of executed error transactions since the last call."""
         outcomes, self._outcomes = tuple(self._outcomes), []
@@ -303,7 +324,7 @@ class ApplyCoordinator:
             "total_groups": totals.groups, "total_retried": totals.retried, "total_replays": totals.replays,
             "unassigned_complete_txns": self._former.transactions, "active_server_count": len(self._servers),
             "groups_in_flight": len(self._groups), "error_transactions": len(self._holds),
-            "last_commit_time_us": totals.last_commit_time_us,
+            "last_commit_time_us": totals.last_commit_time_us, "total_conflicts": totals.conflicts,
         }
 
     def waits_for(self, server: int) -> tuple[int, int]:
@@ -352,7 +373,7 @@ class ApplyCoordinator:
         for number, hashes in errors or ():
             queued.add(number)
             if number not in self._holds.numbers:
-                self._holds.add(number, hashes)
+                self._hold(number, hashes)
         self._servers[server] = set()
         if self._has_rewound:
             # Its session may be older than the join, which removed what the session goes on from.
@@ -412,9 +433,26 @@ class ApplyCoordinator:
                 self._finish(group, message.failure)
         self._advance()
 
-    def execute_errors(self, numbers: Iterable[int]) -> None:
-        """Execute error transactions again, in the order of the queue; see `take_outcomes`."""
-        self._to_execute.extend(sorted(set(numbers)))
+    def execute_errors(self, numbers: Iterable[int], role: str = "") -> None:
+        """Execute error transactions again, in the order of the queue; see `take_outcomes`.
+
+        Args:
+            numbers: of the error transactions.
+            role: of the destination, whose rights are checked; empty: the apply servers' own.
+        """
+        wanted = sorted(set(numbers))
+        self._roles |= dict.fromkeys(wanted, role)
+        self._to_execute.extend(wanted)
+
+    def error_edited(self, number: int, hashes: NDArray[np.uint64]) -> None:
+        """An error transaction was edited: it has these keys too.
+
+        Args:
+            number: of the error transaction.
+            hashes: what was stored with the edit.
+        """
+        if number in self._holds.numbers:
+            self._holds.add(number, hashes)
 
     def error_deleted(self, number: int) -> None:
         """An error transaction was deleted from the queue: no transaction waits behind it any more."""
@@ -472,6 +510,8 @@ class ApplyCoordinator:
         if self._to_execute and self._former.open is None and not executing:
             self._form_execution(self._to_execute.popleft())
             return True
+        if self.is_disabled:
+            return False
         formed = self._former.take()
         if formed is None:
             return False
@@ -511,7 +551,7 @@ class ApplyCoordinator:
         if problem:
             message = f"error transaction {error_number} cannot be executed: {problem}"
             failure = Failure(position=-1, conflict_type="", sqlstate="", message=message)
-            self._outcomes.append(ErrorOutcome(number=error_number, failure=failure))
+            self._ended(ErrorOutcome(number=error_number, failure=failure))
             return
         number = self._number + 1
         group = _Group(
@@ -558,13 +598,14 @@ class ApplyCoordinator:
             group=group.number, attempt=group.attempt, mode=group.mode, streamed=group.is_large,
             batches=group.batches, after_scn=group.after_scn, through_scn=0 if group.is_large else group.through_scn,
             first_transaction=group.next_transaction, error_number=group.error_number, failure=group.failure,
+            role=self._roles.get(group.error_number, "") if group.mode is GroupMode.EXECUTE_ERROR else "",
         )))
 
     def _let_go(self, group: _Group) -> None:
         if group.went or self._replay or self._still(group):
             return
         held: tuple[HeldTransaction, ...] = ()
-        if group.hashes is not None:
+        if group.hashes is not None and self._on_error is not OnError.CONTINUE:
             held = tuple(h for h in self._holds.held(group.hashes) if h.transaction >= group.next_transaction)
         for hashes in group.unchecked:
             if self._hold_large(group, hashes):
@@ -573,7 +614,7 @@ class ApplyCoordinator:
         group.went, group.watermark_sent = True, self._low_watermark
         self._outbox.append((group.server, GroupGo(
             group=group.number, attempt=group.attempt, low_watermark=self._low_watermark,
-            below_applied=self._unfinished()[0] == group.number, held=held,
+            below_applied=self._unfinished()[0] == group.number, held=held, on_error=self._on_error,
         )))
 
     # ------------------------------------------------------------------ large transactions
@@ -604,7 +645,8 @@ class ApplyCoordinator:
 
     def _hold_large(self, group: _Group, hashes: KeyHashes) -> bool:
         """Whether a part depends on an error transaction: the whole transaction must join the error queue."""
-        held = self._holds.held(hashes) if group.mode is GroupMode.SETS else ()
+        holds = group.mode is GroupMode.SETS and self._on_error is not OnError.CONTINUE
+        held = self._holds.held(hashes) if holds else ()
         if held and group.large is not None:
             self._escalations[group.large.order_scn] = _Escalation(None, max(h.depends_on for h in held))
             self._start_replay(group)
@@ -692,12 +734,22 @@ class ApplyCoordinator:
         if group.mode is GroupMode.EXECUTE_ERROR:
             if failure is None:
                 self._holds.remove(group.error_number)
-            self._outcomes.append(ErrorOutcome(number=group.error_number, failure=failure))
+            self._ended(ErrorOutcome(number=group.error_number, failure=failure, is_of_server=True))
+
+    def _ended(self, outcome: ErrorOutcome) -> None:
+        self._roles.pop(outcome.number, None)
+        self._outcomes.append(outcome)
 
     def _add_errors(self, errors: Iterable[TransactionError]) -> None:
         for error in errors:
             self.statistics.errors += 1
-            self._holds.add(error.number, np.frombuffer(error.key_hashes, np.uint64))
+            self._hold(error.number, np.frombuffer(error.key_hashes, np.uint64))
+
+    def _hold(self, number: int, hashes: NDArray[np.uint64]) -> None:
+        """A transaction is in the error queue. Where that disables, what has no permission to write is dropped, and read again later."""
+        self._holds.add(number, hashes)
+        if self._on_error is OnError.DISABLE:
+            self._start_replay()
 
     def _count(self, found: GroupStatistics) -> None:
         totals = self.statistics
@@ -707,6 +759,7 @@ class ApplyCoordinator:
         totals.commits += found.commits
         totals.rollbacks += found.rollbacks
         totals.retried += found.retried
+        totals.conflicts += found.conflicts
         totals.last_commit_time_us = max(totals.last_commit_time_us, found.last_commit_time_us)
 
     def _advance(self) -> None:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from databases.progress import check_epoch
@@ -48,7 +48,10 @@ from streams.errors import ApplyError, DatabaseUnavailable, StreamsError
 from streams.scn import Scn
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from databases.ports import DestinationDatabase, ErrorEdit
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
@@ -279,14 +282,37 @@ class CoordinatorHost:
         found = self._destination.errors(self._config.topology, self._config.apply)
         return tuple(sorted(error.number for error in found))
 
-    def execute_errors(self, numbers: Iterable[int]) -> queue.SimpleQueue[ErrorOutcome]:
-        """Execute error transactions; the returned queue receives one outcome for each."""
+    def execute_errors(self, numbers: Iterable[int], role: str = "") -> queue.SimpleQueue[ErrorOutcome]:
+        """Execute error transactions; the returned queue receives one outcome for each.
+
+        Args:
+            numbers: of the error transactions.
+            role: see `ApplyCoordinator.execute_errors`; one that is being executed already keeps the role it has.
+        """
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
         new = [number for number in dict.fromkeys(numbers) if number not in self._waiting_outcomes]
         for number in numbers:
             self._waiting_outcomes.setdefault(number, []).append(outcomes)
-        self._coordinator.execute_errors(new)
+        self._coordinator.execute_errors(new, role)
         return outcomes
+
+    def edit_error(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
+        """Edit an error transaction; see `DestinationDatabase.edit_error`. Later transactions wait behind its new keys too.
+
+        Args:
+            edit: see there.
+            part: see there.
+            batch: see there.
+            key_hashes: see there.
+
+        Raises:
+            ApplyError: it is being executed.
+        """
+        self._refuse_executing(edit.number)
+        done = self._destination.edit_error(self._config.topology, edit, part=part, batch=batch, key_hashes=key_hashes)
+        if done:
+            self._coordinator.error_edited(edit.number, key_hashes)
+        return done
 
     def delete_error(self, number: int) -> bool:
         """Delete an error transaction; False when it is not there.
@@ -294,11 +320,14 @@ class CoordinatorHost:
         Raises:
             ApplyError: it is being executed: its row is locked, and nothing would be applied until that has ended.
         """
-        if number in self._waiting_outcomes:
-            raise ApplyError(f"error transaction {number} is being executed", hint="look again with `headrace errors list`")
+        self._refuse_executing(number)
         found = self._destination.delete_error(self._config.topology, number)
         self._coordinator.error_deleted(number)
         return found
+
+    def _refuse_executing(self, number: int) -> None:
+        if number in self._waiting_outcomes:
+            raise ApplyError(f"error transaction {number} is being executed", hint="look again with `headrace errors list`")
 
     @property
     def told_scn(self) -> Scn:
@@ -499,8 +528,24 @@ class CoordinatorHost:
 
     def _deliver_outcomes(self) -> None:
         for outcome in self._coordinator.take_outcomes():
+            self._note_failure(outcome)
             for waiting in self._waiting_outcomes.pop(outcome.number, ()):
                 waiting.put(outcome)
+
+    def _note_failure(self, outcome: ErrorOutcome) -> None:
+        """Record why an error transaction failed again: what is listed is what an operator has to correct now."""
+        failure, topology = outcome.failure, self._config.topology
+        if failure is None or not outcome.is_of_server:
+            return
+        try:
+            found = next((e for e in self._destination.errors(topology, self._config.apply) if e.number == outcome.number), None)
+            if found is not None:
+                self._destination.note_failure(topology, replace(
+                    found, failed_position=failure.position, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate,
+                    message=failure.message, readable=failure.readable,
+                ))
+        except DatabaseUnavailable as error:
+            self._problem = error.message  # the operator who asked is told all the same; the queue says why it failed before
 
     def _forget_executions(self) -> None:
         """Answer who waits for the execution of error transactions: this driver will not say how they end."""

@@ -11,7 +11,7 @@ from spark_apply.groups import Failure, ServerMessage
 from spark_apply.server.conflicts import apply_rows
 from spark_apply.server.group_work import Work, refused_at_commit
 from spark_apply.server.resolution import Resolution
-from streams.errors import DataError, UnfitTableError
+from streams.errors import DatabaseError, DataError, Retry, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 
@@ -49,7 +49,7 @@ class ExecuteWork(Work):
             failure = self._apply(batch, resolution)
             if failure is not None:
                 return failure
-            resolution.write(self._context.session)  # part by part: a transaction of any size may conflict in all its rows
+            self._write_history(resolution)  # part by part: a transaction of any size may conflict in all its rows
             rows += batch.row_count
             labels += (label.text for label in batch.labels)
         if left_out and not rows:
@@ -70,8 +70,21 @@ class ExecuteWork(Work):
         return None
 
     def _apply(self, batch: LcrBatch, resolution: Resolution) -> Failure | None:
+        session, role = self._context.session, self._assignment.role
         try:
-            return apply_rows(self._context.session, batch, self._context.fit_of, resolution)
+            if role:
+                session.as_role(role)
+            failure = apply_rows(session, batch, self._context.fit_of, resolution)
+            if role and failure is None:
+                session.as_role("")  # what is written beside the rows is Headrace's own
         except UnfitTableError as error:
             # Do not wait for the ALTER here: the transaction stays in the error queue.
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")
+        except DatabaseError as error:
+            # Of an apply server's own role, a missing right ends it: nothing could be applied. Of this one, only this is refused.
+            if not role or error.retry is Retry.TIMED:
+                raise
+            return Failure(
+                position=-1, conflict_type="", sqlstate=str(error.context.get("sqlstate", "")), message=f"as role {role}: {error.message}",
+            )
+        return failure

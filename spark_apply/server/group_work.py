@@ -31,7 +31,7 @@ from spark_apply.groups import (
     TransactionError,
 )
 from spark_apply.server.collapse import FitOf
-from spark_apply.server.resolution import ConflictSettings
+from spark_apply.server.resolution import ConflictSettings, Resolution
 from streams.errors import DatabaseUnavailable, DataError, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
@@ -95,12 +95,14 @@ class Totals:
     rollbacks: int = 0
     retried: int = 0
     last_commit_time_us: int = 0
+    conflicts: int = 0
 
     def frozen(self) -> GroupStatistics:
         """The counters as an immutable message."""
         return GroupStatistics(
             transactions=self.transactions, rows=self.rows, rows_written=self.rows_written, commits=self.commits,
             rollbacks=self.rollbacks, retried=self.retried, last_commit_time_us=self.last_commit_time_us,
+            conflicts=self.conflicts,
         )
 
 
@@ -121,6 +123,7 @@ class Work(ABC):
         self._doubt: _Doubt | None = None
         self._applied: list[AppliedRange] = []
         self._errors: list[TransactionError] = []
+        self._met = 0  # conflicts in the open destination transaction
         self.totals = Totals()
 
     @property
@@ -157,6 +160,7 @@ class Work(ABC):
     def broken(self, *, retried: bool) -> ServerMessage | None:
         """The transaction was rolled back. Returns the last message if the work cannot restart it."""
         self.totals.retried += int(retried and self._go is not None)
+        self._met = 0
         return None
 
     def given_back(self) -> ServerMessage | None:
@@ -176,17 +180,29 @@ class Work(ABC):
 
     def _commit(self, applied: tuple[ScnRange, ...], succeed: Callable[[], None], labels: Iterable[str] = ()) -> None:
         assert self._go is not None
+        met, self._met = self._met, 0
+
+        def done() -> None:
+            self.totals.conflicts += met
+            succeed()
+
         failpoint("apply.before_commit")
         try:
             self._context.session.commit(applied, Scn(self._go.low_watermark), tuple(dict.fromkeys(labels))[:LABELS_PER_BATCH_MAX])
         except DatabaseUnavailable:
             if applied:
-                self._doubt = _Doubt(applied, succeed)
+                self._doubt = _Doubt(applied, done)
             raise
         failpoint("apply.after_commit")
-        succeed()
+        done()
+
+    def _write_history(self, resolution: Resolution) -> None:
+        """Write the conflicts of the open transaction into the history, and count them once it is committed."""
+        self._met += len(resolution.records)
+        resolution.write(self._context.session)
 
     def _roll_back(self) -> None:
+        self._met = 0
         self._context.session.rollback()
         self.totals.rollbacks += 1
 

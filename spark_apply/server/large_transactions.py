@@ -87,7 +87,7 @@ class _LargeBase(Work):
 
     def _finish(self, batch: LcrBatch, part: GroupPart) -> Failure | None:
         found = ScnRange(after=Scn(self._assignment.after_scn), through=Scn(part.through_scn))
-        self._resolution.write(self._context.session)
+        self._write_history(self._resolution)
         try:
             self._commit((found,), lambda: self._succeed(found, batch), self._labels)
         except DataError as error:
@@ -134,7 +134,7 @@ class LargeWork(_LargeBase):
             failure = apply_rows(session, batch, self._context.fit_of, self._resolution)
             if failure is not None:
                 return failure  # the session takes nothing but a rollback
-            self._resolution.write(session)  # part by part: a transaction of any size may conflict in all its rows
+            self._write_history(self._resolution)  # part by part: a transaction of any size may conflict in all its rows
             written = batch.row_count
         self.totals.rows_written += written
         return None

@@ -16,6 +16,7 @@ from spark_apply.groups import (
     Failure,
     GroupAssignment,
     GroupGo,
+    OnError,
     RetryReason,
     ServerMessage,
     TransactionError,
@@ -83,6 +84,8 @@ class SetsWork(Work):
         self._decode()
         if not self._ranges:
             return self._result(), True
+        if self._failed and self._on_error is OnError.DISABLE:
+            return self._retry(RetryReason.REPLAY, self._ranges[-1][0]), True
         if self._behind_stale:
             self._find_held()
         first, last = self._ranges[-1]
@@ -97,6 +100,11 @@ class SetsWork(Work):
             return self._retry(RetryReason.BELOW, first), True
         self._apply_alone(first)
         return None
+
+    @property
+    def _on_error(self) -> OnError:
+        assert self._go is not None
+        return self._go.on_error
 
     # ------------------------------------------------------------------ transactions of the group
 
@@ -209,7 +217,7 @@ class SetsWork(Work):
             resolution = Resolution(self._context.conflicts)
             written = self._write_around(batches, found, resolution)
             if written is not None:
-                resolution.write(session)
+                self._write_history(resolution)
                 self._finish_sets(first, last, batches, written)
                 return True
         except DataError:
@@ -241,7 +249,7 @@ class SetsWork(Work):
         failure = apply_rows(session, batch, self._context.fit_of, resolution)
         if failure is None:
             try:
-                resolution.write(session)
+                self._write_history(resolution)
                 self._finish_range(transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count, _labels([batch])))
                 return
             except DataError as error:
@@ -252,7 +260,7 @@ class SetsWork(Work):
         failpoint("apply.error_queue_write")
         number = self._put(transaction, failure, 0)
         record = failed_conflict(self._context.conflicts, failure, batch, number)
-        Resolution(self._context.conflicts, [] if record is None else [record]).write(session)
+        self._write_history(Resolution(self._context.conflicts, [] if record is None else [record]))
         self._finish_range(transaction, transaction + 1, _Outcome({transaction: _Queued(number, failure, 0)}, 0, 0))
 
     def _put_held(self, held: Sequence[int]) -> dict[int, _Queued]:
@@ -293,7 +301,7 @@ class SetsWork(Work):
                 conflict_type=queued.failure.conflict_type, message=queued.failure.message,
             ))
             # Transactions that depend on a held one are held already.
-            self._behind_stale = self._behind_stale or queued.depends_on == 0
+            self._behind_stale = self._behind_stale or (queued.depends_on == 0 and self._on_error is not OnError.CONTINUE)
         self.totals.commits += 1
         self.totals.transactions += last - first - len(outcome.errors)
         self.totals.rows += outcome.rows

@@ -13,9 +13,10 @@ import pytest
 
 from databases.ports import (
     ApplyProgress,
+    ErrorEdit,
     Instantiation,
 )
-from streams.errors import DatabaseUnavailable, FencedError
+from streams.errors import DatabaseUnavailable, DataError, FencedError
 from tests.support.destination_contract import (
     APPLY,
     TAG,
@@ -235,6 +236,96 @@ def test_error_can_be_deleted_from_outside(destination, session):
     assert not destination.delete_error("another", number)
     assert destination.delete_error(TOPOLOGY, number)
     assert not destination.delete_error(TOPOLOGY, number)
+
+
+def put_parts(session, *parts: bytes) -> int:
+    """An error transaction with these parts, each with the hash of its place; its number."""
+    session.begin()
+    number = 0
+    for part, batch in enumerate(parts):
+        number = session.put_error(error_transaction(number=number), batch, np.array([10 + 2 * part], np.uint64), part=part)
+    session.commit([], 0)
+    return number
+
+
+def edit_of(number: int, edit: int = 1, **changed) -> ErrorEdit:
+    fields = {
+        "number": number, "edit": edit, "apply": APPLY, "position": 3, "owner": "hr", "name": "t", "command": "UPDATE",
+        "changes": ("new.v: 1 -> 2", "new.w: NULL -> (absent)"), "edited_by": "ada@desk",
+    }
+    return ErrorEdit(**{**fields, **changed})
+
+
+def test_edit_replaces_one_part_keeps_its_original_and_says_who_did_what(destination, session):
+    number, other = put_parts(session, b"a", b"b"), put_parts(session, b"c")
+    assert destination.edit_error(TOPOLOGY, edit_of(number), part=1, batch=b"B", key_hashes=np.array([40], np.uint64))
+    assert destination.edit_error(TOPOLOGY, edit_of(number, 2), part=1, batch=b"BB", key_hashes=np.array([50], np.uint64))
+    assert list(destination.error_batches(number)) == [b"a", b"BB"]
+    assert list(destination.error_batches(number, original=True)) == [b"a", b"b"]
+    assert list(destination.error_batches(other)) == list(destination.error_batches(other, original=True)) == [b"c"]
+    assert [found.edits for found in destination.errors(TOPOLOGY)] == [2, 0]
+    keys = dict(destination.error_key_hashes(TOPOLOGY, APPLY))
+    assert sorted(keys[number].tolist()) == [10, 12, 40, 50]
+    first, second = destination.error_edits(TOPOLOGY, number)
+    assert first == edit_of(number, edited_us=first.edited_us)
+    assert second.edit == 2
+    assert 0 < first.edited_us <= second.edited_us
+    assert destination.error_edits(TOPOLOGY, other) == destination.error_edits("another") == ()
+
+
+def test_edit_that_is_not_the_next_one_or_of_nothing_changes_nothing(destination, session):
+    number = put_parts(session, b"a")
+    nothing = np.empty(0, np.uint64)
+    assert not destination.edit_error(TOPOLOGY, edit_of(number, 2), part=0, batch=b"x", key_hashes=nothing)
+    assert not destination.edit_error("another", edit_of(number), part=0, batch=b"x", key_hashes=nothing)
+    assert not destination.edit_error(TOPOLOGY, edit_of(number + 1), part=0, batch=b"x", key_hashes=nothing)
+    assert destination.edit_error(TOPOLOGY, edit_of(number), part=0, batch=b"x", key_hashes=nothing)
+    assert not destination.edit_error(TOPOLOGY, edit_of(number), part=0, batch=b"y", key_hashes=nothing)
+    assert list(destination.error_batches(number)) == [b"x"]
+    assert len(destination.error_edits(TOPOLOGY)) == 1
+
+
+def test_edits_say_what_became_of_the_transaction_and_the_original_goes_with_it(destination, session):
+    executed, deleted = put_parts(session, b"a"), put_parts(session, b"b")
+    for number in (executed, deleted):
+        assert destination.edit_error(TOPOLOGY, edit_of(number), part=0, batch=b"x", key_hashes=np.empty(0, np.uint64))
+    session.begin()
+    assert session.delete_error(executed)
+    session.rollback()
+    assert [edit.outcome for edit in destination.error_edits(TOPOLOGY)] == ["", ""]
+    session.begin()
+    assert session.delete_error(executed)
+    session.commit([], 0)
+    assert destination.delete_error(TOPOLOGY, deleted)
+    assert [edit.outcome for edit in destination.error_edits(TOPOLOGY)] == ["EXECUTED", "DELETED"]
+    assert list(destination.error_batches(executed, original=True)) == list(destination.error_batches(deleted, original=True)) == []
+
+
+def test_error_that_failed_again_says_why_and_waits_behind_nobody(destination, session):
+    session.begin()
+    number = session.put_error(error_transaction(failed_position=-1, depends_on=9), b"x", np.empty(0, np.uint64), part=0)
+    session.commit([], 0)
+    again = error_transaction(
+        number=number, failed_position=0, conflict_type="", sqlstate="23514", message="refused", readable=("id=1",), apply=APPLY,
+    )
+    destination.note_failure("another", again)
+    assert destination.errors(TOPOLOGY)[0].depends_on == 9
+    destination.note_failure(TOPOLOGY, again)
+    (found,) = destination.errors(TOPOLOGY)
+    assert found == dataclasses.replace(again, created_us=found.created_us)
+    destination.note_failure(TOPOLOGY, dataclasses.replace(again, number=number + 1))
+
+
+def test_role_that_is_not_there_is_refused_and_the_transaction_can_be_rolled_back(harness, destination, session):
+    table = keyed(harness, session)
+    session.begin()
+    with pytest.raises(DataError):
+        session.as_role("nobody who is known")
+    session.rollback()
+    session.begin()
+    session.as_role("")
+    session.write([insert(table, [(int4(1), b"x", None)])])
+    session.commit([], 0)
 
 
 # --------------------------------------------------------------------------- instantiation

@@ -47,7 +47,7 @@ def conflict(one_way: System) -> Iterator[int]:
     one_way.wait_caught_up()
     (error,) = answer(one_way, "errors", "list", verb_end=2)["errors"]
     yield error["number"]
-    headrace(one_way, "errors", "delete", "--all", verb_end=2)
+    headrace(one_way, "errors", "delete", "--all", "--yes", verb_end=2)
     one_way.execute("dst", "TRUNCATE notes")
     one_way.execute("src", "TRUNCATE notes")
     one_way.assert_converged(["notes"])
@@ -88,7 +88,7 @@ def test_error_transaction_is_shown_refused_mended_and_executed(one_way: System,
 
 
 def test_deleted_error_transaction_is_gone_and_nothing_of_it_is_applied(one_way: System, conflict: int):
-    outcome = answer(one_way, "errors", "delete", conflict, verb_end=2)["outcomes"][0]
+    outcome = answer(one_way, "errors", "delete", conflict, "--yes", verb_end=2)["outcomes"][0]
     assert (outcome["number"], outcome["done"]) == (conflict, True)
     assert answer(one_way, "errors", "list", verb_end=2) == {"errors": []}
     assert one_way.execute("dst", "SELECT * FROM notes") == [(7, "in the way")]

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import queue
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
 
+from actors.apply import ApplyHost
+from databases.connectors import DatabaseAccess
+from databases.ports import ErrorEdit
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.row_reader import PostgresRowReader
+from databases.postgres.destination.schema import VERSIONS, schema_version
 from headrace.cli import main
-from headrace.console import DONE, WRONG_USE
+from headrace.console import DONE, FINDING, WRONG_USE
+from spark_apply.driver.config import ApplyConfig
+from spark_apply.driver.control import ApplyControl, Cores
+from streams.errors import ConfigError
 from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
 from tests.support.lcr_batches import column_values, transactions
@@ -152,6 +162,182 @@ def test_error_queue_is_read_while_nothing_runs(destination: str, run: Callable[
     code, said = run("execute", 2)
     assert code == WRONG_USE
     assert "is not up" in said
+
+
+class Applying:
+    """A running apply process as the command line meets it, in this process: its control, its coordinator and its servers."""
+
+    def __init__(self, destination: str) -> None:
+        access = DatabaseAccess(site="dbs2", kind="postgres", dsn=destination)
+        config = ApplyConfig(topology=TOPOLOGY, apply=APPLY, source=replace(access, site=SOURCE), destination=access, queue="q2")
+        self.database = PostgresDestination(destination, site="dbs2")
+        self.engine = Engine(seed=1, batches=(), destination=self.database, parallelism=1)
+        cores: Any = Cores(host=self, reader=None, coordinator=self.engine.coordinator, epoch=1)  # type: ignore[arg-type]
+        self.host = ApplyHost.__new__(ApplyHost)
+        self.host._driver = SimpleNamespace(control=ApplyControl(config=config, cores=cores))  # type: ignore[assignment]
+
+    def call(self, *arguments: Any, timeout_s: float = 0.0) -> Any:
+        """As an actor's method, or as the coordinator's thread."""
+        if callable(arguments[0]):
+            return arguments[0]()
+        assert arguments[0] == f"apply:{APPLY}"
+        return getattr(self.host, arguments[1])(*arguments[2:])
+
+    def edit_error(self, edit: ErrorEdit, **stored: Any) -> bool:
+        done = self.database.edit_error(TOPOLOGY, edit, **stored)
+        self.engine.coordinator.error_edited(edit.number, stored["key_hashes"])
+        return done
+
+    def delete_error(self, number: int) -> bool:
+        self.engine.coordinator.error_deleted(number)
+        return self.database.delete_error(TOPOLOGY, number)
+
+    def execute_errors(self, numbers: list[int], role: str) -> Any:
+        outcomes: Any = queue.SimpleQueue()
+        self.engine.coordinator.execute_errors(numbers, role)
+        while outcomes.qsize() < len(numbers):
+            self.engine.step()
+            for outcome in self.engine.coordinator.take_outcomes():
+                outcomes.put(outcome)
+        return outcomes
+
+    def close(self) -> None:
+        for server in self.engine.servers.values():
+            server.close()
+        self.database.close()
+
+
+@pytest.fixture
+def applying(destination: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Applying]:
+    """Two error transactions, the second behind the first, and the apply process that can execute them."""
+    changed = (*OLD[:1], b"happy", *OLD[2:])
+    fail(destination, batch(Command.INSERT, 100, old=None, new=OLD), batch(Command.UPDATE, 200, old=OLD, new=changed))
+    found = Applying(destination)
+    monkeypatch.setattr("headrace.deployment.Deployment.connect", lambda _: found)
+    yield found
+    found.close()
+
+
+def test_operator_edits_a_row_and_executes_it(destination: str, run: Callable[..., Any], applying: Applying):
+    code, said = run("edit", 1, "--set", "id=8", "--set", "mood=happy", "--set", "moods={happy,sad}", "--null", "yes", "--json")
+    assert code == DONE
+    assert json.loads(said)["edit"]["changes"] == [
+        "new.id: 7 -> 8", "new.mood: sad -> happy", "new.moods: {sad,happy} -> {happy,sad}", "new.yes: t -> NULL",
+    ]
+    shown = run("show", 1)[1]
+    assert "edited by " in shown
+    assert "id='8', mood='happy', moods='{happy,sad}'" in shown
+    assert "id='7', mood='sad', moods='{sad,happy}'" in run("show", 1, "--original")[1]
+    assert "edited 1 times" in run("list")[1]
+    code, said = run("execute", 1)
+    assert (code, said.strip()) == (DONE, f"1/1 {APPLY} 1: executed")
+    with psycopg.connect(destination, autocommit=True) as user:
+        rows = user.execute("SELECT id, mood::text, moods::text, yes FROM t ORDER BY id").fetchall()
+        assert rows == [(7, "happy", "{sad}", False), (8, "happy", "{happy,sad}", None)]
+        assert user.execute("SELECT outcome FROM headrace.apply_error_edit").fetchall() == [("EXECUTED",)]
+        assert user.execute("SELECT FROM headrace.apply_error_original").fetchall() == []
+
+
+def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(run: Callable[..., Any], applying: Applying):
+    for given, message in (
+        (("--set", "id=seven"), "'seven' is no pg_catalog.int4"), (("--set", "mood=angry"), "'angry' is no public.mood"),
+        (("--null", "id"), "column id is NOT NULL"), (("--set", "nothing=1"), "has no column nothing"),
+        (("--set", "id"), "there is no value"), (("--row", 5, "--set", "id=8"), "has no row 5"), ((), "no terminal for an editor"),
+    ):
+        code, said = run("edit", 1, *given)
+        assert (code, message in said) == (WRONG_USE, True), said
+    assert run("edit", 1, "--set", "id=7")[0] == FINDING
+    assert "edited" not in run("list")[1]
+
+
+def test_value_that_is_too_long_or_too_exact_is_refused(destination: str):
+    with psycopg.connect(destination, autocommit=True) as user:
+        user.execute("CREATE TABLE narrow (v varchar(3), n numeric(4,1), c char(2), t timestamp(0))")
+    column = {name: Column(name=name, type_name=f"pg_catalog.{kind}", type_number=number, is_binary=True) for name, kind, number in (
+        ("v", "varchar", 1043), ("n", "numeric", 1700), ("c", "bpchar", 1042), ("t", "timestamp", 1114),
+    )}
+    with closing(PostgresRowReader(destination)) as reader:
+        for name, good, bad in (("v", "abc", "abcd"), ("n", "100.5", "1.25"), ("c", "a", "abc"), ("t", "2026-01-01", "2026-01-01 00:00:00.5")):
+            raw, shown = reader.value_of("public", "narrow", column[name], good)
+            assert (raw is not None, shown) != (False, None)
+            with pytest.raises(ConfigError, match=r"does not fit|is no "):
+                reader.value_of("public", "narrow", column[name], bad)
+
+
+def test_editor_shows_the_row_and_takes_what_was_changed(
+    run: Callable[..., Any], applying: Applying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    editor = tmp_path / "editor.sh"
+    editor.write_text("#!/bin/sh\nsed -i -e 's/\"id\": \"7\"/\"id\": \"9\"/' -e 's/\"day\": .*/\"day\": null/' \"$1\"\n")
+    editor.chmod(0o700)
+    monkeypatch.setenv("VISUAL", str(editor))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    code, said = run("edit", 1)
+    assert (code, "new.id: 7 -> 9" in said, " BC -> NULL" in said) == (DONE, True, True), said
+    monkeypatch.setenv("VISUAL", "true")
+    assert run("edit", 1) == (FINDING, "nothing was changed\n")
+    monkeypatch.setenv("VISUAL", "false")
+    assert run("edit", 1)[0] == WRONG_USE
+
+
+def test_all_are_executed_in_the_order_of_their_scns_and_stop_or_go_on(run: Callable[..., Any], applying: Applying):
+    code, said = run("execute", "--all", "--json")
+    first, second = json.loads(said)["outcomes"]
+    assert (code, first["done"], second["done"]) == (FINDING, False, False)
+    assert first["failure"]["conflict_type"] == "insert_exists"
+    assert first["failure"]["sqlstate"] == "23505"
+    assert "id=7" in " ".join(first["failure"]["readable"])
+    assert "depends on error transaction 1" in second["problem"]
+    _, stopped = run("execute", "--all", "--stop")
+    assert "not tried: one before it failed" in stopped
+
+
+def test_role_that_lacks_a_right_leaves_the_transaction_in_the_queue_and_the_apply_process_goes_on(
+    destination: str, run: Callable[..., Any], applying: Applying,
+):
+    with psycopg.connect(destination, autocommit=True) as user:
+        user.execute("CREATE ROLE headrace_clerk")
+        user.execute("DELETE FROM t")
+        try:
+            assert "as role headrace_clerk: " in run("execute", 1, "--role", "headrace_clerk")[1]
+            assert "as role headrace_nobody: " in run("execute", 1, "--role", "headrace_nobody")[1]
+            user.execute("GRANT SELECT, INSERT, UPDATE ON t TO headrace_clerk")
+            assert run("execute", 1, "--role", "headrace_clerk")[0] == DONE
+            assert run("execute", 2)[0] == DONE
+            assert user.execute("SELECT id, mood::text FROM t").fetchall() == [(7, "happy")]
+        finally:
+            user.execute("DROP OWNED BY headrace_clerk")
+            user.execute("DROP ROLE headrace_clerk")
+
+
+def test_deleting_asks(run: Callable[..., Any], applying: Applying):
+    code, said = run("delete", "--all")
+    assert (code, "loses the changes of 2 transactions" in said) == (WRONG_USE, True)
+    code, said = run("delete", "--all", "--yes")
+    assert (code, said) == (DONE, f"1/2 {APPLY} 1: deleted\n2/2 {APPLY} 2: deleted\n")
+    assert run("delete", "--all") == (DONE, "no error transactions\n")
+
+
+def test_queue_of_the_version_before_is_read_and_upgraded_with_what_is_in_it(destination_database: str):
+    """Version 8 had no edits."""
+    with psycopg.connect(destination_database, autocommit=True) as admin, closing(PostgresDestination(destination_database)) as database:
+        for statement in (statement for version in VERSIONS[:8] for statement in version):
+            admin.execute(statement.encode())
+        admin.execute("UPDATE headrace.schema_version SET version = 8")
+        admin.execute(
+            "INSERT INTO headrace.apply_error (topology, apply, source, transaction_id, commit_scn, commit_time, row_count, failed_position,"
+            " depends_on, conflict_type, sqlstate, message, readable) VALUES (%s, %s, 'a', 1, 2, now(), 1, 0, 0, '', '', 'old', '{}')",
+            (TOPOLOGY, APPLY),
+        )
+        admin.execute("INSERT INTO headrace.apply_error_part VALUES (1, 0, 'batch')")
+        assert [error.edits for error in database.errors(TOPOLOGY)] == [0]
+        assert (database.error_edits(TOPOLOGY), list(database.error_batches(1, original=True))) == ((), [b"batch"])
+        database.prepare(TOPOLOGY)
+        assert [(error.number, error.message, error.edits) for error in database.errors(TOPOLOGY)] == [(1, "old", 0)]
+        assert list(database.error_batches(1, original=True)) == [b"batch"]
+        assert database.delete_error(TOPOLOGY, 1)
+        database.remove(TOPOLOGY)
+        assert schema_version(admin) == 0
 
 
 def test_number_that_is_not_there_is_said_without_anything_running(run: Callable[..., Any]):

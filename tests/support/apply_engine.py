@@ -25,7 +25,7 @@ from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader
-from spark_apply.groups import CoordinatorMessage, ServerMessage
+from spark_apply.groups import CoordinatorMessage, OnError, ServerMessage
 from spark_apply.server import error_execution as work_execute
 from spark_apply.server import group_work as work
 from spark_apply.server import large_transactions as work_large
@@ -66,6 +66,7 @@ class Engine:
         topology, apply, source, tag: of the apply process.
         conflicts, site: its conflict handlers, and where it applies.
         commits_in_order: its transactions are committed in the order of the source.
+        on_error: what becomes of others when a transaction fails.
     """
 
     def __init__(
@@ -75,11 +76,12 @@ class Engine:
         on_commit_lost: Callable[[random.Random], None] | None = None,
         topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
         conflicts: ConflictRules = NO_CONFLICT_RULES, site: str = "", commits_in_order: bool = False,
+        on_error: OnError = OnError.HOLD_DEPENDENTS,
     ) -> None:
         self.tracks = TrackLog()
         self.topology, self.apply, self.source, self.tag = topology, apply, source, tag
         self.conflicts = ConflictSettings(apply=apply, source=source, site=site, rules=conflicts)
-        self.rng = random.Random(seed)
+        self.rng, self.on_error = random.Random(seed), on_error
         self.batches, self.destination, self.parallelism = list(batches), destination, parallelism
         self.bounds = {"group_transactions": group_transactions, "group_rows": group_rows, "commits_in_order": commits_in_order}
         self.crash, self.rules, self.instantiation = crash, rules or RuleSet(), instantiation or {}
@@ -107,7 +109,7 @@ class Engine:
         )
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=self.destination.error_key_hashes(self.topology, self.apply), encode=codec.encode,
-            source=self.source, tracks=self.tracks, **self.bounds,
+            source=self.source, tracks=self.tracks, on_error=self.on_error, **self.bounds,
         )
         copied = [each.scn for each in recorded if each.state == "COPIED"]
         self.joins = TableJoins(
@@ -281,9 +283,9 @@ class Engine:
         while self.from_server[number] and self.rng.random() < 0.8:
             self.coordinator.report(number, self.from_server[number].popleft())
 
-    def execute_errors(self, numbers: Sequence[int]) -> dict[int, str]:
+    def execute_errors(self, numbers: Sequence[int], role: str = "") -> dict[int, str]:
         """Execute error transactions; returns the problem of each; empty: it was applied."""
-        self.coordinator.execute_errors(numbers)
+        self.coordinator.execute_errors(numbers, role)
         outcomes: dict[int, str] = {}
         for _ in range(STEPS_MAX):
             self.step()

@@ -27,7 +27,7 @@ from topology.problems import nearest
 from topology.schedule import DURATION_MAX_S, DURATION_MIN_S, HOUR_S, knows_time_zone
 
 __all__ = [
-    "ApplyModel", "CaptureModel", "ConflictHandlerModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
+    "AlertsModel", "ApplyModel", "CaptureModel", "ConflictHandlerModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
     "ScheduleModel", "SiteModel", "SpokeModel", "TopologyModel", "UncomparedModel", "read_shape", "valid_name",
 ]
 
@@ -46,6 +46,7 @@ SPLIT_THRESHOLD_MIN, SPLIT_THRESHOLD_MAX = 10, 7 * 86_400
 MERGE_THRESHOLD_MIN = 1  # seconds: positions are observed once a second
 HISTORY_COUNT_MAX = 100_000_000  # conflicts: what a database can hold beside its own tables
 HISTORY_AGE_DAYS_MAX = 3660  # ten years
+ALERT_TARGETS_MAX = 8  # each has a thread
 WINDOWS_MAX = 50  # of one schedule: what a person writes; each costs a millisecond whenever one opens or closes
 _MINUTE = re.compile(r"^(\*|[01]?\d|2[0-3]):([0-5]\d)$")
 _DURATION = re.compile(r"^(\d{1,6})\s*(s|min|h)$")
@@ -237,6 +238,7 @@ def _no_latency(value: object) -> object:  # noqa: ARG001 - whatever it is
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Literal["dependent_transactions", "full"]
+OnError = Literal["hold_dependents", "continue", "disable"]
 Combined = Literal["auto", "never"]
 SplitMode = Literal["auto", "never"]
 SplitThreshold = Annotated[float, Field(ge=SPLIT_THRESHOLD_MIN, le=SPLIT_THRESHOLD_MAX)]
@@ -362,6 +364,40 @@ class TlsModel(_Model):
     authority: str | None = None
     certificate: str | None = None
     key: str | None = None
+
+
+class AlertTargetModel(_Model):
+    """One entry of `alerts.to:`."""
+
+    command: Annotated[list[str], Field(min_length=1)] | None = None
+    webhook: str | None = None
+    token: str | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> AlertTargetModel:
+        if (self.command is None) == (self.webhook is None):
+            raise _problem("is not one target", "write command: [program, argument], or webhook: with the address")
+        if self.token is not None and self.webhook is None:
+            raise _problem("a command takes no token", "leave it out: the command has an environment and files of its own")
+        return self
+
+
+class BurstModel(_Model):
+    """`alerts.conflicts:`."""
+
+    count: Annotated[int, Field(ge=1, le=HISTORY_COUNT_MAX)]
+    seconds: Annotated[float, Field(ge=5, le=86_400)]
+
+
+class AlertsModel(_Model):
+    """`alerts:`."""
+
+    to: Annotated[list[AlertTargetModel], Field(min_length=1, max_length=ALERT_TARGETS_MAX)]
+    error_transaction: bool = True
+    conflicts: BurstModel | None = None
+    lag_s: Annotated[float, Field(ge=5, le=7 * 86_400)] | None = None
+    component: bool = True
+    per_hour_max: Annotated[int, Field(ge=1, le=3600)] | None = None
 
 
 class SiteModel(_Model):
@@ -575,10 +611,9 @@ class ApplyModel(_Model):
         "ddl_handler": "leave it out",
         "key_columns": "leave it out: the destination's primary or unique keys are used",
         "tombstones": "leave it out, and let one site alone delete rows",
-        "on_error": "leave it out: transactions that depend on a failed one wait behind it",
         "mode": "leave it out: apply is transactional",
         "allow_duplicate_rows": "leave it out",
-        "disable_on_error": "leave it out: other transactions go on",
+        "disable_on_error": "write on_error: disable; without it other transactions go on",
         "maximum_scn": "leave it out",
         "transform": "keep names and columns equal on both sides",
     }
@@ -597,6 +632,7 @@ class ApplyModel(_Model):
     conflict_handlers: list[ConflictHandlerModel] | None = None
     compare_old_values: list[UncomparedModel] | None = None
     compare_key_only: bool | None = None
+    on_error: OnError | None = None
     rules: RulesModel = RulesModel()
 
 
@@ -617,6 +653,8 @@ class TopologyModel(_Model):
     compare_old_values: list[UncomparedModel] = []
     compare_key_only: bool = False
     conflict_history: ConflictHistoryModel = ConflictHistoryModel()
+    on_error: OnError | None = None
+    alerts: Any = None
     tls: Any = None
     sites: dict[str, Any]
     replicate: list[Any] = []

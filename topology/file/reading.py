@@ -14,6 +14,7 @@ from databases.ports import Finding
 from rules.condition import Attribute, Condition, operands_of
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
+from topology.file.alerts import read_alerts
 from topology.file.conflicts import conflict_findings, conflict_rules
 from topology.file.connection_strings import ConnectionStringError, references, resolve
 from topology.file.dependencies import dependency_findings, virtual_dependencies
@@ -156,6 +157,7 @@ class _Reader:
         self._folder = file.parent
         if content.get("tls") is not None:
             self._tls = read_shape(TlsModel, content["tls"], ("tls",), self.document)
+        alerts = None if content.get("alerts") is None else read_alerts(content["alerts"], self.document, self._environment)
         sites = self._section("sites", SiteModel, self._site)
         if content.get("sites") == {}:
             self._report(("sites",), "there is none", "name the databases, such as dbs1: {database: {kind: postgres, dsn: ...}}")
@@ -172,23 +174,25 @@ class _Reader:
         spec = TopologySpec(
             name=name, file=file, state_dir=(file.parent / Path(state_dir).expanduser()).resolve(), sites=sites,
             queues=components.queues, captures=components.captures, propagations=propagations,
-            applies=components.applies,
+            applies=components.applies, alerts=alerts,
         )
         if top is not None:
             spec = _with(
                 spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s,
                 allow_cycle=top.allow_cycle,
             )
-            spec = replace(spec, applies=tuple(self._with_conflicts(apply, top) for apply in spec.applies))
+            spec = replace(spec, applies=tuple(self._with_defaults(apply, top) for apply in spec.applies))
             if top.combined == "never":
                 spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
         spec = route(spec)
         self._check(spec)
         return spec
 
-    def _with_conflicts(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
-        """An apply process with what the file says of conflicts: of it alone, else of all of them."""
-        return replace(apply, conflicts=conflict_rules(top, self._applies.get(apply.name)))
+    def _with_defaults(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
+        """An apply process with what the file says of conflicts and errors: of it alone, else of all of them."""
+        own = self._applies.get(apply.name)
+        said = replace(apply, conflicts=conflict_rules(top, own))
+        return _with(said, on_error=(own.on_error if own is not None else None) or top.on_error)
 
     def _topology_name(self, name: object) -> str:
         if isinstance(name, str) and not valid_name(name):

@@ -25,6 +25,7 @@ from databases.ports import (
     ApplyProgress,
     ConflictRecord,
     DestinationTable,
+    ErrorEdit,
     ErrorTransaction,
     Finding,
     Instantiation,
@@ -185,7 +186,7 @@ class PostgresDestination:
     def errors(self, topology: str, apply: str | None = None) -> tuple[ErrorTransaction, ...]:
         """See `DestinationDatabase.errors`."""
         with self._use("listing the error queue") as connection:
-            return destination_errors.list_errors(connection, topology, apply) if schema_version(connection) else ()
+            return destination_errors.list_errors(connection, topology, apply)
 
     def conflicts(self, topology: str, apply: str | None = None, *, last: int) -> tuple[ConflictRecord, ...]:
         """See `DestinationDatabase.conflicts`."""
@@ -193,10 +194,25 @@ class PostgresDestination:
             # `up` upgrades the schema; until then there is no history.
             return conflict_history(connection, topology, apply, last) if schema_version(connection) >= HISTORY_FROM else ()
 
-    def error_batches(self, number: int) -> Iterator[bytes]:
+    def error_batches(self, number: int, *, original: bool = False) -> Iterator[bytes]:
         """See `DestinationDatabase.error_batches`."""
         with self._use("reading an error transaction") as connection:
-            yield from destination_errors.read_batches(connection, number)
+            yield from destination_errors.read_batches(connection, number, original=original)
+
+    def edit_error(self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
+        """See `DestinationDatabase.edit_error`."""
+        with self._use("editing an error transaction") as connection, connection.transaction():
+            return destination_errors.edit_error(connection, topology, edit, part=part, batch=batch, key_hashes=key_hashes)
+
+    def error_edits(self, topology: str, number: int | None = None) -> tuple[ErrorEdit, ...]:
+        """See `DestinationDatabase.error_edits`."""
+        with self._use("reading the edits of error transactions") as connection:
+            return destination_errors.list_edits(connection, topology, number)
+
+    def note_failure(self, topology: str, found: ErrorTransaction) -> None:
+        """See `DestinationDatabase.note_failure`."""
+        with self._use("recording why an error transaction failed again") as connection:
+            destination_errors.note_failure(connection, topology, found)
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """See `DestinationDatabase.error_key_hashes`."""
@@ -206,7 +222,7 @@ class PostgresDestination:
     def delete_error(self, topology: str, number: int) -> bool:
         """See `DestinationDatabase.delete_error`."""
         with self._use("deleting an error transaction") as connection, connection.transaction():
-            return destination_errors.delete_error(connection, topology, number)
+            return destination_errors.delete_error(connection, topology, number, outcome="DELETED")
 
     # ------------------------------------------------------------------ instantiation
 

@@ -9,12 +9,18 @@ import numpy as np
 import psycopg
 from psycopg.rows import dict_row
 
-from databases.ports import ErrorTransaction
+from databases.ports import ErrorEdit, ErrorTransaction
+from databases.ports.error_queue import EDITS_AGE_MAX_S, EDITS_KEPT_MAX
+from databases.postgres.destination.schema import schema_version
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["delete_error", "list_errors", "put_error", "read_batches", "read_key_hashes"]
+__all__ = [
+    "delete_error", "edit_error", "list_edits", "list_errors", "note_failure", "put_error", "read_batches", "read_key_hashes",
+]
+
+EDITS_FROM = 9  # the version of the schema that has them: until `up` upgrades an older one, there are none
 
 _COLUMNS = (
     "topology, apply, source, transaction_id, commit_scn, commit_time, row_count, failed_position, depends_on,"
@@ -30,9 +36,29 @@ _LIST = """
 SELECT number, apply, source, transaction_id, commit_scn, row_count, failed_position, depends_on, conflict_type,
        sqlstate, message, readable,
        (extract(epoch FROM commit_time) * 1000000)::bigint AS commit_time_us,
-       (extract(epoch FROM created_at) * 1000000)::bigint AS created_us
-FROM headrace.apply_error
+       (extract(epoch FROM created_at) * 1000000)::bigint AS created_us, {edits} AS edits
+FROM headrace.apply_error e
 WHERE topology = %s AND (%s::text IS NULL OR apply = %s) ORDER BY number
+"""
+_EDITS = "(SELECT count(*) FROM headrace.apply_error_edit d WHERE d.number = e.number)"
+_LIST_EDITS = """
+SELECT number, edit, apply, "position", owner, name, command, changes, edited_by, outcome,
+       (extract(epoch FROM edited_at) * 1000000)::bigint AS edited_us
+FROM headrace.apply_error_edit WHERE topology = %s AND (%s::bigint IS NULL OR number = %s) ORDER BY edited_at, number, edit
+"""
+_PUT_EDIT = """
+INSERT INTO headrace.apply_error_edit (number, edit, topology, apply, "position", owner, name, command, changes, edited_by)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::text[], %s)
+"""
+_FORGET_EDITS = """
+DELETE FROM headrace.apply_error_edit WHERE outcome <> '' AND (
+    edited_at < clock_timestamp() - make_interval(secs => %s)
+    OR edited_at < (SELECT edited_at FROM headrace.apply_error_edit WHERE outcome <> '' ORDER BY edited_at DESC OFFSET %s LIMIT 1))
+"""
+_NOTE_FAILURE = """
+UPDATE headrace.apply_error SET depends_on = 0, failed_position = %s, conflict_type = %s, sqlstate = %s, message = %s,
+       readable = %s::text[]
+WHERE topology = %s AND number = %s
 """
 # Only the last part of a large transaction knows where and when it committed; before, its order SCN stands there.
 _ADD_PART = """
@@ -86,39 +112,91 @@ def _put_row(
     return transaction.number
 
 
-def delete_error(connection: psycopg.Connection[Any], topology: str, number: int) -> bool:
+def delete_error(connection: psycopg.Connection[Any], topology: str, number: int, *, outcome: str) -> bool:
     """Delete an error transaction and its parts, inside the caller's transaction; False when it is not there.
 
     Args:
         connection: to the destination, in a transaction.
         topology: whose error queue; an error transaction of another topology counts as not there.
         number: of the error transaction.
+        outcome: EXECUTED or DELETED, for the record of its edits.
     """
     deleted = connection.execute(
         "DELETE FROM headrace.apply_error WHERE topology = %s AND number = %s", (topology, number)
     ).rowcount
     if deleted == 0:
         return False
-    for table in ("apply_error_part", "apply_error_key"):
+    for table in ("apply_error_part", "apply_error_key", "apply_error_original"):
         connection.execute(f"DELETE FROM headrace.{table} WHERE number = %s".encode(), (number,))
+    connection.execute("UPDATE headrace.apply_error_edit SET outcome = %s WHERE number = %s", (outcome, number))
     return True
+
+
+def edit_error(
+    connection: psycopg.Connection[Any], topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64],
+) -> bool:
+    """See `DestinationDatabase.edit_error`; inside the caller's transaction, whose lock of the row keeps an execution away."""
+    found = connection.execute(
+        "SELECT FROM headrace.apply_error WHERE topology = %s AND number = %s FOR UPDATE", (topology, edit.number)
+    ).fetchone()
+    # A statement of its own, behind the lock: it sees an edit that the lock was waited for.
+    made = connection.execute("SELECT count(*) FROM headrace.apply_error_edit WHERE number = %s", (edit.number,)).fetchone()
+    if found is None or made is None or edit.edit != made[0] + 1:
+        return False
+    connection.execute(
+        "INSERT INTO headrace.apply_error_original SELECT number, part, batch FROM headrace.apply_error_part"
+        " WHERE number = %s AND part = %s ON CONFLICT DO NOTHING", (edit.number, part),
+    )
+    hashes = np.ascontiguousarray(key_hashes, "<u8").tobytes()
+    connection.execute("UPDATE headrace.apply_error_part SET batch = %b WHERE number = %s AND part = %s", (batch, edit.number, part))
+    connection.execute(
+        "UPDATE headrace.apply_error_key SET hashes = hashes || %b WHERE number = %s AND part = %s", (hashes, edit.number, part)
+    )
+    connection.execute(_PUT_EDIT, (
+        edit.number, edit.edit, topology, edit.apply, edit.position, edit.owner, edit.name, edit.command,
+        [text.replace("\0", "") for text in edit.changes], edit.edited_by.replace("\0", ""),
+    ))
+    connection.execute(_FORGET_EDITS, (EDITS_AGE_MAX_S, EDITS_KEPT_MAX))
+    return True
+
+
+def list_edits(connection: psycopg.Connection[Any], topology: str, number: int | None) -> tuple[ErrorEdit, ...]:
+    """See `DestinationDatabase.error_edits`."""
+    if schema_version(connection) < EDITS_FROM:
+        return ()
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(_LIST_EDITS, (topology, number, number)).fetchall()
+    return tuple(ErrorEdit(**{**row, "changes": tuple(row["changes"])}) for row in rows)
+
+
+def note_failure(connection: psycopg.Connection[Any], topology: str, found: ErrorTransaction) -> None:
+    """See `DestinationDatabase.note_failure`."""
+    connection.execute(_NOTE_FAILURE, (
+        found.failed_position, found.conflict_type, found.sqlstate, found.message.replace("\0", ""),
+        [text.replace("\0", "") for text in found.readable], topology, found.number,
+    ))
 
 
 def list_errors(connection: psycopg.Connection[Any], topology: str, apply: str | None) -> tuple[ErrorTransaction, ...]:
     """See `DestinationDatabase.errors`."""
+    version = schema_version(connection)
+    if not version:
+        return ()
+    statement = _LIST.format(edits=_EDITS if version >= EDITS_FROM else "0")
     with connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(_LIST, (topology, apply, apply)).fetchall()
+        rows = cursor.execute(statement.encode(), (topology, apply, apply)).fetchall()
     return tuple(ErrorTransaction(**{**row, "readable": tuple(row["readable"])}) for row in rows)
 
 
-def read_batches(connection: psycopg.Connection[Any], number: int) -> Iterator[bytes]:
+def read_batches(connection: psycopg.Connection[Any], number: int, *, original: bool = False) -> Iterator[bytes]:
     """See `DestinationDatabase.error_batches`; one part in memory at a time."""
+    batch, join = "batch", ""
+    if original and schema_version(connection) >= EDITS_FROM:
+        batch, join = "coalesce(o.batch, p.batch)", " LEFT JOIN headrace.apply_error_original o USING (number, part)"
+    query = f"SELECT part, {batch} FROM headrace.apply_error_part p{join} WHERE number = %s AND part > %s ORDER BY part LIMIT 1".encode()
     part = -1
     while True:
-        row = connection.execute(
-            "SELECT part, batch FROM headrace.apply_error_part WHERE number = %s AND part > %s ORDER BY part LIMIT 1",
-            (number, part), binary=True,
-        ).fetchone()
+        row = connection.execute(query, (number, part), binary=True).fetchone()
         if row is None:
             return
         part = row[0]

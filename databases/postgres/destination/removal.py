@@ -18,6 +18,7 @@ from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, schema
 __all__ = ["remove_origins", "remove_rows"]
 
 _TABLES = ("apply_session", "apply_epoch", "apply_progress", "apply_process", "instantiation")
+_LATER = ("conflict_history", "apply_error_edit")
 _CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW|FUNCTION) (headrace\.\w+)")
 _WAIT_S = 10.0  # for other log streams to pass what this topology wrote, and for dead backends to let go of their origins
 _POLL_S = 0.1
@@ -42,12 +43,13 @@ def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str |
     shown = whose.replace("%s", "'%s'") % parameters
     with connection.transaction():
         connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (PREPARE_LOCK,))
-        for part in ("apply_error_part", "apply_error_key"):
+        later = _later(connection)
+        for part in ("apply_error_part", "apply_error_key", *(["apply_error_original"] if "apply_error_edit" in later else [])):
             connection.execute(
                 f"DELETE FROM headrace.{part} WHERE number IN (SELECT number FROM headrace.apply_error WHERE {whose})",
                 parameters,
             )
-        for table in ("apply_error", *_TABLES, *_history(connection)):
+        for table in ("apply_error", *_TABLES, *later):
             done = connection.execute(f"DELETE FROM headrace.{table} WHERE {whose}", parameters)
             if done.rowcount:
                 lines.append(f"DELETE FROM headrace.{table} WHERE {shown}")
@@ -56,10 +58,12 @@ def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str |
     return lines
 
 
-def _history(connection: psycopg.Connection[Any]) -> list[str]:
-    """The history of conflicts, which an older schema that nothing has upgraded does not have."""
-    found = connection.execute("SELECT pg_catalog.to_regclass('headrace.conflict_history') IS NOT NULL").fetchone()
-    return ["conflict_history"] if found is not None and found[0] else []
+def _later(connection: psycopg.Connection[Any]) -> list[str]:
+    """Tables that an older schema which nothing has upgraded does not have."""
+    found = connection.execute(
+        "SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass('headrace.' || t) IS NOT NULL", (list(_LATER),)
+    )
+    return [row[0] for row in found]
 
 
 def _others(connection: psycopg.Connection[Any]) -> bool:

@@ -29,6 +29,11 @@ _ROWS_MAX = 2  # one is expected; a second one says that the key does not tell t
 _TYPES = """SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+_COLUMN = """SELECT pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.format_type(a.atttypid, -1), a.attnotnull
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND a.attnum > 0 AND NOT a.attisdropped"""
+_SHORTENED = 60  # characters of a value in a message
+_TEXT_TYPE = 25
 _ELEMENT_OFFSET = 8  # of an array's element type in its binary form: behind the count of dimensions and the flag
 
 
@@ -76,6 +81,43 @@ class PostgresRowReader:
         return tuple(
             {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)} for row in range(result.ntuples)
         )
+
+    def value_of(self, owner: str, name: str, column: Column, text: str | None) -> tuple[bytes | None, str | None]:
+        """See `RowReader.value_of`. The server reads the text as both types, with the modifier of the column here."""
+        with translated("reading the column's type"):
+            found = self._session().execute(_COLUMN, (owner, name, column.name)).fetchone()
+        if found is None:
+            raise ConfigError(f"{owner}.{name} has no column {column.name} at the destination", hint="name a column of both tables")
+        whole, base, not_null = found
+        if text is None:
+            if not_null:
+                raise ConfigError(f"column {column.name} is NOT NULL at the destination", hint="give it a value")
+            return None, None
+        number, _ = self._type(column)
+        if number == 0 and column.is_binary:
+            raise ConfigError(f"the type {column.type_name} of column {column.name} is not at the destination", hint="its values cannot be edited")
+        raw = text.encode() if number == 0 else self._read_as(text, number, int(column.is_binary), column)
+        # A cast cuts what is too long for a modifier, where an assignment would refuse it.
+        fits = self._asked(f"SELECT $1::{whole} " + (f"= $1::{base}" if whole != base else "IS NOT NULL"), text)
+        if fits is None:
+            raise ConfigError(f"{_shortened(text)} is no {whole}", hint=f"column {column.name} has that type at the destination")
+        if fits == b"f" and whole != base:
+            raise ConfigError(f"{_shortened(text)} does not fit into {whole}", hint=f"column {column.name} has that type at the destination")
+        # In the source's form an array of a user's type has the source's number of it, which this database does not know: as it
+        # is read, the number is replaced anyway.
+        return raw, self.texts([column], [raw])[0] if number else text
+
+    def _read_as(self, text: str, number: int, form: int, column: Column) -> bytes:
+        """A text as a value of a type, in one of its two forms."""
+        result = self._session().pgconn.exec_params(b"SELECT $1", [text.encode()], [number], [0], form)
+        if result.status != ExecStatus.TUPLES_OK:
+            raise ConfigError(f"{_shortened(text)} is no {column.type_name}", hint=f"column {column.name} has that type at the source")
+        return result.get_value(0, 0) or b""
+
+    def _asked(self, query: str, text: str) -> bytes | None:
+        """The answer to a question about a text; None: the server refused it."""
+        result = self._session().pgconn.exec_params(query.encode(), [text.encode()], [_TEXT_TYPE], [0], 0)
+        return result.get_value(0, 0) if result.status == ExecStatus.TUPLES_OK else None
 
     def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
         """See `RowReader.key_of`."""
@@ -159,6 +201,10 @@ class PostgresRowReader:
             self._connection = connect(self._dsn, application_name="headrace errors")
             self._connection.execute("SET default_transaction_read_only = on")
         return self._connection
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= _SHORTENED else text[:_SHORTENED] + "...")
 
 
 def _with_element(value: bytes, element: int) -> bytes:

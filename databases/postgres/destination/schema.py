@@ -16,7 +16,9 @@ The tables
     apply_session     UNLOGGED: the newest incarnation of each apply server of an epoch, raised before it ends the older
                       one's session.
     apply_error       the error queue, one row per source transaction; the LCRs are in apply_error_part (LcrBatch
-                      messages), the hashes of their keys in apply_error_key.
+                      messages), the hashes of their keys in apply_error_key. Parts that an operator edited are as they failed
+                      in apply_error_original; what was edited, by whom and when, is in apply_error_edit, which is kept for a
+                      while after the transaction was executed.
     conflict_history  one row per conflict that an apply process met, whatever became of it; bounded as it is written.
     instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
                       the table here that it is of, `recorded_in` the number of this table when that was recorded.
@@ -190,7 +192,20 @@ SELECT topology, apply AS apply_name, number AS conflict_number, source AS sourc
 FROM headrace.conflict_history ORDER BY number""",
 )
 
-VERSIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8)
+_VERSION_9 = (
+    """CREATE TABLE headrace.apply_error_original (
+    number bigint NOT NULL, part integer NOT NULL, batch bytea NOT NULL, PRIMARY KEY (number, part)
+)""",
+    """CREATE TABLE headrace.apply_error_edit (
+    number bigint NOT NULL, edit integer NOT NULL, topology text NOT NULL, apply text NOT NULL, "position" bigint NOT NULL,
+    owner text NOT NULL, name text NOT NULL, command text NOT NULL, changes text[] NOT NULL, edited_by text NOT NULL,
+    edited_at timestamptz NOT NULL DEFAULT clock_timestamp(), outcome text NOT NULL DEFAULT '', PRIMARY KEY (number, edit)
+)""",
+)
+
+VERSIONS: tuple[tuple[str, ...], ...] = (
+    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9,
+)
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts
 

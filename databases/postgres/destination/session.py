@@ -43,6 +43,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psycopg
 from psycopg import pq
 
 from databases.ports import (
@@ -56,7 +57,7 @@ from databases.ports import (
     Write,
 )
 from databases.postgres.conflict_history import record_conflicts
-from databases.postgres.connection import connect, qualified, translated
+from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, describe_table
 from databases.postgres.destination.error_queue import delete_error, put_error
 from databases.postgres.destination.fencing import (
@@ -94,6 +95,7 @@ from streams.errors import (
     BugError,
     DatabaseError,
     DatabaseUnavailable,
+    DataError,
     DestinationRestarted,
     FencedError,
     UnfitTableError,
@@ -619,7 +621,16 @@ class PostgresSession:
     def delete_error(self, number: int) -> bool:
         """See `DestinationSession.delete_error`."""
         with self._own_statements("deleting an error transaction"):
-            return delete_error(self._connection, self._identity.topology, number)
+            return delete_error(self._connection, self._identity.topology, number, outcome="EXECUTED")
+
+    def as_role(self, role: str) -> None:
+        """See `DestinationSession.as_role`."""
+        statement = f"SET LOCAL ROLE {quote(role)}" if role else "RESET ROLE"
+        with self._own_statements("taking a role"):
+            try:
+                self._connection.execute(statement.encode())
+            except (psycopg.errors.InvalidParameterValue, psycopg.errors.InsufficientPrivilege) as error:
+                raise DataError(f"the session cannot take the role {role!r}: {error.diag.message_primary}", sqlstate=error.sqlstate or "") from error
 
     def close(self) -> None:
         """See `DestinationSession.close`."""

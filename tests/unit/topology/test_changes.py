@@ -93,9 +93,9 @@ applies: {a: {site: dbs2, source: dbs1, queue: q2}}
 """
 OTHER = RuleSet(include=(Rule(owner="other"),))
 # Names and places in the file, and what `check` forgives, are no part of a component; sites and queues are changed by what
-# refers to them. When a stream is split off or merged, the controller alone decides; that it is comes with queues (`topology.split`).
+# refers to them. When a stream is split off or merged, and who gets alerts, the controller alone decides; that it is comes with queues (`topology.split`).
 UNTOUCHED = {
-    "allow_cycle", "file", "environment", "name", "sites", "queues", "captures", "propagations", "applies",
+    "alerts", "allow_cycle", "file", "environment", "name", "sites", "queues", "captures", "propagations", "applies",
     "split_after_s", "merge_within_s", "held_in", "split_from",
 }
 

@@ -446,3 +446,24 @@ def test_apply_tag_is_00_unless_told_and_null_when_the_file_says_so(tmp_path):
 def test_rules_by_tag_survive_being_stored(tmp_path):
     spec = read(tmp_path, EXPLICIT.replace("[{schema: hr}]", '[{schema: hr, tags: [null, "0b"]}, {schema: crm, not_tags: ["00ff"]}]'))
     assert spec_from_json(spec_to_json(spec)).captures == spec.captures
+
+
+def test_what_an_error_stops_is_said_for_all_and_for_one(tmp_path):
+    text = """
+topology: t
+sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}
+replicate: [{from: a, to: [b], tables: [hr.*]}]
+"""
+    file = tmp_path / "t.yaml"
+    file.write_text(text)
+    (apply,) = read_topology(file).applies
+    assert apply.on_error == "hold_dependents"
+    file.write_text(text + "on_error: disable\n")
+    (apply,) = read_topology(file).applies
+    assert apply.on_error == "disable"
+    own = f"on_error: disable\napplies: {{{apply.name}: {{site: b, source: a, queue: {apply.queue}, on_error: continue}}}}\n"
+    file.write_text(text + own)
+    assert read_topology(file).applies[0].on_error == "continue"
+    file.write_text(text + "on_error: sometimes\n")
+    with pytest.raises(TopologyError, match="sometimes"):
+        read_topology(file)

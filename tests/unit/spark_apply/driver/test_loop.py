@@ -11,12 +11,13 @@ from collections import deque
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from databases.connectors import DatabaseAccess
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore
-from databases.ports import Instantiation
+from databases.ports import ErrorEdit, Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
 from rules.evaluation import RuleEvaluation
@@ -39,10 +40,12 @@ from spark_apply.tables import TableFits
 from streams.clock import VirtualClock
 from streams.cutting import resume_after
 from streams.errors import ApplyError, DatabaseUnavailable, DestinationRestarted, FencedError, ProtocolError
-from streams.lcr_batch import LcrBatch
+from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from streams.scn import Scn
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
 from tests.support.apply_history import TABLES, Reference, Source, cut_batches
+from tests.support.destination_contract import error_transaction
+from tests.support.lcr_batches import column_values, transactions
 
 
 class Stream:
@@ -638,6 +641,39 @@ def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhi
     outcome = third.get_nowait()
     assert outcome.failure is not None
     assert "ended while" in outcome.failure.message
+
+
+def test_an_edit_of_an_error_that_is_being_executed_is_refused(driver: Driver) -> None:
+    driver.host.execute_errors([7])
+    edit = ErrorEdit(
+        number=7, edit=1, apply=APPLY, position=0, owner="public", name="t", command="INSERT", changes=(), edited_by="ada",
+    )
+    with pytest.raises(ApplyError, match="is being executed"):
+        driver.host.edit_error(edit, part=0, batch=b"", key_hashes=np.empty(0, np.uint64))
+
+
+def test_error_that_fails_again_is_listed_with_its_new_failure(driver: Driver) -> None:
+    version = TableVersion(
+        object_number=1, version=1, owner="public", name="nowhere", old_image=OldImage.KEY,
+        columns=(Column(name="id", type_name="pg_catalog.int4", type_number=23, is_key=True),),
+    )
+    group = RowGroup(table=0, command=Command.INSERT, row_numbers=np.zeros(1, np.int32), old=None, new=column_values([[b"\0\0\0\1"]]))
+    batch = LcrBatch(source=SOURCE, previous_scn=0, through_scn=5, tables=(version,), transactions=transactions([5], [1]), groups=(group,))
+    session = MemoryDestination(store=driver.store).open_session(TOPOLOGY, APPLY, server=9, epoch=driver.epoch, tag=b"")
+    session.begin()
+    hashes = np.array([2], np.uint64)
+    number = session.put_error(error_transaction(apply=APPLY, source=SOURCE), codec.encode(batch), hashes, part=0)
+    session.commit([], Scn(0))
+    driver.coordinator._holds.add(number, hashes)
+    driver.start_task(0)
+    outcomes = driver.host.execute_errors([number])
+    driver.run()
+    driver.host.turn(0.0)
+    outcome = outcomes.get_nowait()
+    assert outcome.failure is not None
+    (found,) = MemoryDestination(store=driver.store).errors(TOPOLOGY)
+    assert found.message == outcome.failure.message != "the row is not there"
+    assert (found.failed_position, found.conflict_type) == (-1, "")
 
 
 def test_server_that_opened_its_session_before_a_join_and_takes_part_after_it_opens_it_again():

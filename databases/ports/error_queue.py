@@ -1,0 +1,42 @@
+"""What a destination keeps of the changes that operators made to error transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["EDITS_AGE_MAX_S", "EDITS_KEPT_MAX", "ErrorEdit"]
+
+# Of edits whose error transaction was executed or deleted: a quarter, for whoever asks who changed a row. Those of transactions that
+# are still there always stay.
+EDITS_AGE_MAX_S = 92 * 86_400.0
+EDITS_KEPT_MAX = 10_000  # some MB: an edit is a few lines of text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorEdit:
+    """What an operator changed in one LCR of an error transaction.
+
+    Args:
+        number: of the error transaction.
+        edit: which edit of this error transaction it is: 1, 2, ...
+        apply: the apply process.
+        position: 0-based position of the LCR in the transaction.
+        owner, name: the table.
+        command: INSERT, UPDATE or DELETE.
+        changes: "new.salary: 100 -> 200", one per value; "(absent)" where the LCR had none.
+        edited_by: who.
+        edited_us: when, microseconds since the epoch; 0: not kept yet.
+        outcome: what became of the error transaction: EXECUTED or DELETED; empty: it is in the error queue.
+    """
+
+    number: int
+    edit: int
+    apply: str
+    position: int
+    owner: str
+    name: str
+    command: str
+    changes: tuple[str, ...]
+    edited_by: str
+    edited_us: int = 0
+    outcome: str = ""

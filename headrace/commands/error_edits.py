@@ -1,0 +1,257 @@
+"""`headrace errors edit`: other values for one row of an error transaction, given with options or in an editor.
+
+The database of the destination reads every value, as the column's type at the source and as the column's at the destination, before
+anything is stored. The apply process stores the edit, because it knows which transactions wait behind another.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from headrace.console import DONE, FINDING
+from streams.errors import ConfigError
+
+if TYPE_CHECKING:
+    from databases.operator_ports import RowReader
+    from headrace.console import Output
+    from streams.lcr import RowLcr
+
+__all__ = ["Given", "WantedEdit", "edit_values", "operator", "wanted_values"]
+
+_EDITOR_CHARACTERS_MAX = 10_000  # a longer value is left out of the editor: nobody reads it there
+_ABSENT = "(absent)"
+_NULL = "NULL"
+_HEADER = """\
+# Error transaction {number} of {apply}, row {position}: {command} {table}
+# {why}
+# Change values and leave the editor; nothing is stored when nothing was changed. null is NULL, and every other value is
+# a text in quotes, as the database writes it. A line that is removed changes nothing.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedEdit:
+    """What `errors edit` was called with.
+
+    Args:
+        row: 0-based position of the row LCR; None: the one that failed.
+        sets: "column=value", or "old.column=value" for the value before an UPDATE.
+        nulls: columns that become NULL, named alike.
+    """
+
+    row: int | None = None
+    sets: tuple[str, ...] = ()
+    nulls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value that an operator gave: of which image, of which column; None: NULL."""
+
+    kind: str
+    column: str
+    text: str | None
+
+
+def operator() -> str:
+    """Who edits: the user of this machine."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a user without a name
+        return f"{os.getuid()}@{socket.gethostname()}"
+
+
+def wanted_values(wanted: WantedEdit, command: str) -> tuple[Given, ...]:
+    """The values that were given with options.
+
+    Args:
+        wanted: the options.
+        command: of the row LCR: a column without "old." or "new." means the new value, of a DELETE the old one.
+
+    Raises:
+        ConfigError: one cannot be read, or a column is given twice.
+    """
+    given: list[Given] = []
+    for entry in wanted.sets:
+        name, equals, text = entry.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {entry}: there is no value", hint="write --set column=value, or --null column")
+        given.append(_given(name, text, command))
+    given += [_given(name, None, command) for name in wanted.nulls]
+    names = [(each.kind, each.column) for each in given]
+    twice = sorted({f"{kind}.{column}" for kind, column in names if names.count((kind, column)) > 1})
+    if twice:
+        raise ConfigError(f"{', '.join(twice)} is given twice", hint="give every column one value")
+    return tuple(given)
+
+
+def _given(name: str, text: str | None, command: str) -> Given:
+    kind, dot, column = name.partition(".")
+    if not dot or kind not in {"old", "new"}:
+        kind, column = ("old" if command == "DELETE" else "new"), name
+    if not column:
+        raise ConfigError("a column has no name", hint="write --set column=value")
+    return Given(kind, column, text)
+
+
+def edit_values(output: Output, error: Mapping[str, Any], lcr: RowLcr, reader: RowReader, wanted: WantedEdit) -> list[dict[str, Any]]:
+    """What an operator wants changed in a row LCR, checked by the destination's database; empty: nothing.
+
+    Args:
+        output: where a message is printed.
+        error: the error transaction, as it is listed.
+        lcr: the row LCR.
+        reader: of the destination's database.
+        wanted: the options; without values, an editor is opened.
+
+    Returns:
+        One entry per value, with the names of `spark_apply.error_edits.ValueEdit`.
+
+    Raises:
+        ConfigError: a value is none of its column, or there is no terminal for an editor.
+    """
+    shown = _shown(lcr, reader)
+    given = wanted_values(wanted, lcr.command_type) or _from_editor(output, error, lcr, shown)
+    return [_checked(each, lcr, reader, shown) for each in given if shown.get((each.kind, each.column), _ABSENT) != each.text]
+
+
+def _shown(lcr: RowLcr, reader: RowReader) -> dict[tuple[str, str], str | None]:
+    """The LCR's values as the database shows them, by image and column."""
+    shown: dict[tuple[str, str], str | None] = {}
+    for kind in ("old", "new"):
+        values = lcr.get_values(kind, use_old=False)
+        texts = reader.texts([value.column for value in values.values()], [value.raw for value in values.values()]) if values else ()
+        shown |= {(kind, name): text for name, text in zip(values, texts, strict=True)}
+    return shown
+
+
+def _checked(given: Given, lcr: RowLcr, reader: RowReader, shown: Mapping[tuple[str, str], str | None]) -> dict[str, Any]:
+    column = next((column for column in lcr.table.columns if column.name == given.column), None)
+    if column is None:
+        known = ", ".join(column.name for column in lcr.table.columns)
+        raise ConfigError(f"{lcr.object_owner}.{lcr.object_name} has no column {given.column}", hint=f"known: {known}")
+    raw, after = reader.value_of(lcr.object_owner, lcr.object_name, column, given.text)
+    before = shown.get((given.kind, given.column), _ABSENT)
+    return {
+        "kind": given.kind, "column": given.column, "raw": raw, "before": _NULL if before is None else before,
+        "after": _NULL if after is None else after,
+    }
+
+
+# --------------------------------------------------------------------------- the editor
+
+
+def _from_editor(
+    output: Output, error: Mapping[str, Any], lcr: RowLcr, shown: Mapping[tuple[str, str], str | None],
+) -> tuple[Given, ...]:
+    if output.as_json or not sys.stdin.isatty():
+        raise ConfigError("there is no terminal for an editor", hint="give values: --set column=value, --null column")
+    document: dict[str, dict[str, str | None]] = {}
+    for (kind, name), text in shown.items():
+        if text is None or len(text) <= _EDITOR_CHARACTERS_MAX:
+            document.setdefault(kind, {})[name] = text
+    header = _HEADER.format(
+        number=error["number"], apply=error["apply"], position=lcr.position, command=lcr.command_type,
+        table=f"{lcr.object_owner}.{lcr.object_name}", why=" ".join(str(error["message"]).split()),
+    )
+    text = header + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_style='"', width=10**6)
+    return _read_edited(_edited_text(text), document)
+
+
+def _edited_text(text: str) -> str:
+    """The text as it is after the operator's editor was left."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory(prefix="headrace-edit-") as folder:  # of this user alone: it has a row's values
+        file = Path(folder) / "row.yaml"
+        file.write_text(text, encoding="utf-8")
+        try:
+            subprocess.run(f"{editor} {file}", shell=True, check=True)  # noqa: S602 - the operator's own editor, with its options
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise ConfigError(f"the editor {editor!r} failed: nothing was changed", hint="set EDITOR, or give values: --set column=value") from error
+        return file.read_text(encoding="utf-8")
+
+
+def _read_edited(text: str, document: Mapping[str, Mapping[str, str | None]]) -> tuple[Given, ...]:
+    """The values that an edited document has otherwise.
+
+    Args:
+        text: the document, in YAML.
+        document: as it was before.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        content = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - the base loader makes texts alone
+        nulls = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"what the editor left cannot be read: {error}", hint="nothing was changed: edit again") from error
+    given = []
+    for kind, values in (content or {}).items() if isinstance(content, dict) else ():
+        if kind not in {"old", "new"} or not isinstance(values, dict):
+            raise ConfigError(f"what the editor left has {kind!r}", hint="keep old: and new:, with column: value below them")
+        for name, value in values.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"{kind}.{name} is not a text", hint="write the value in quotes, as the database writes it")
+            found = None if nulls[kind][name] is None and value.lower() in {"", "null", "~"} else value
+            if document.get(kind, {}).get(name, _ABSENT) != found:
+                given.append(Given(str(kind), str(name), found))
+    return tuple(given)
+
+
+def edited(output: Output, recorded: Mapping[str, Any], file: Path) -> int:
+    """Say what was edited.
+
+    Args:
+        output: where it is printed.
+        recorded: the edit, as it is kept.
+        file: of the topology.
+
+    Returns:
+        The exit code.
+    """
+    output.json({"edit": dict(recorded)})
+    for change in recorded["changes"]:
+        output.result(f"{recorded['apply']} {recorded['number']}, row {recorded['position']}: {change}")
+    output.say(f"the original is kept until it is executed: headrace errors execute {file} {recorded['number']}")
+    return DONE
+
+
+def not_edited(output: Output) -> int:
+    """Say that nothing was changed."""
+    output.json({"edit": None})
+    output.result("nothing was changed")
+    return FINDING
+
+
+def one_row(lcrs: Sequence[RowLcr], error: Mapping[str, Any], wanted: WantedEdit) -> RowLcr:
+    """The row that is to be edited.
+
+    Args:
+        lcrs: of the error transaction, those that were read.
+        error: as it is listed.
+        wanted: the options.
+
+    Raises:
+        ConfigError: no row failed and none is named, or it is not there.
+    """
+    position = error["failed_position"] if wanted.row is None else wanted.row
+    if position < 0:
+        raise ConfigError(
+            f"no row of error transaction {error['number']} failed: it waits behind another", hint="name one: --row N, as errors show counts them",
+        )
+    found = next((lcr for lcr in lcrs if lcr.position == position), None)
+    if found is None:
+        raise ConfigError(f"error transaction {error['number']} has no row {position}", hint="headrace errors show FILE N shows its rows, from 0")
+    return found

@@ -1,0 +1,140 @@
+"""Editing an error transaction: one row LCR gets other values, and the part of the transaction it is in is made anew.
+
+Nothing is written here: `DestinationDatabase.edit_error` replaces the part, in one transaction with the record of the edit. An
+execution begins by locking the error transaction, so it has the rows either as they were or as they are now.
+
+A row that is given another key depends on other transactions. Its new keys are stored beside the old ones: later transactions
+with either wait behind it.
+
+Worked flow
+    error transaction 3: INSERT id=7 (insert_exists) -> errors edit 3 --set id=8 -> part 0 has id=8, keys {7, 8}, edit 1
+    -> a later UPDATE of id 8 joins the error queue behind it -> errors execute 3 4 -> both are applied, in order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from databases.ports import ErrorEdit
+from protos import codec
+from spark_apply.dependencies import hash_batch, stored_hashes
+from spark_apply.driver.holds import bounded_hashes
+from streams.building import batch_of_lcrs
+from streams.errors import ConfigError
+from streams.lcr import LcrValue, RowLcr
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from spark_apply.tables import TableFit
+    from streams.lcr_batch import LcrBatch, TableVersion
+
+__all__ = ["EditRequest", "EditedPart", "ValueEdit", "edited_part"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueEdit:
+    """One value that a row LCR gets.
+
+    Args:
+        kind: "old" or "new".
+        column: of the LCR's table.
+        raw: in the form of the LCR's column; None: NULL.
+        before, after: how they are shown in the record of the edit.
+    """
+
+    kind: str
+    column: str
+    raw: bytes | None
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditRequest:
+    """What an operator wants changed in one row LCR of an error transaction.
+
+    Args:
+        number: of the error transaction.
+        edit: which edit of it this is, from 1: as the operator saw it.
+        position: 0-based, of the LCR in its transaction.
+        values: what it gets.
+        edited_by: who asks.
+    """
+
+    number: int
+    edit: int
+    position: int
+    values: tuple[ValueEdit, ...]
+    edited_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditedPart:
+    """A part of an error transaction as it is to be stored; see `DestinationDatabase.edit_error`."""
+
+    edit: ErrorEdit
+    part: int
+    batch: bytes
+    key_hashes: NDArray[np.uint64]
+
+
+def edited_part(
+    request: EditRequest, apply: str, batches: Iterable[bytes], fit_of: Callable[[TableVersion], TableFit],
+) -> EditedPart:
+    """Make the part of an error transaction in which a row LCR was edited.
+
+    Args:
+        request: what is wanted.
+        apply: the apply process.
+        batches: the transaction's parts in order.
+        fit_of: returns the fit of a table version.
+
+    Raises:
+        ConfigError: the transaction has no such row, or the row no such column.
+        LcrError: the row's command has no values of this kind.
+        UnfitTableError: a table of the transaction is not at the destination.
+    """
+    for part, data in enumerate(batches):
+        batch = codec.decode(data)
+        row = request.position - batch.first_position
+        if 0 <= row < batch.row_count:
+            return _edited(request, apply, part, batch, row, fit_of)
+    raise ConfigError(
+        f"error transaction {request.number} has no row {request.position}", hint="headrace errors show FILE N shows its rows, from 0",
+    )
+
+
+def _edited(
+    request: EditRequest, apply: str, part: int, batch: LcrBatch, row: int, fit_of: Callable[[TableVersion], TableFit],
+) -> EditedPart:
+    lcrs = [RowLcr(batch, number) for number in range(batch.row_count)]
+    lcr = lcrs[row]
+    if lcr.command_type == "TRUNCATE":
+        raise ConfigError(f"row {request.position} is a TRUNCATE: it has no values", hint="execute or delete the error transaction")
+    for value in request.values:
+        _set(lcr, value)
+    made = batch_of_lcrs(batch, lcrs)
+    # The keys of the whole part: those of its other rows are stored already, and a hash that occurs twice does no harm.
+    hashes = bounded_hashes(stored_hashes(hash_batch(made, fit_of).hashes))
+    edit = ErrorEdit(
+        number=request.number, edit=request.edit, apply=apply, position=request.position, owner=lcr.object_owner, name=lcr.object_name,
+        command=lcr.command_type, edited_by=request.edited_by,
+        changes=tuple(f"{value.kind}.{value.column}: {value.before} -> {value.after}" for value in request.values),
+    )
+    return EditedPart(edit=edit, part=part, batch=codec.encode(made), key_hashes=hashes)
+
+
+def _set(lcr: RowLcr, value: ValueEdit) -> None:
+    column = next((column for column in lcr.table.columns if column.name == value.column), None)
+    if column is None:
+        known = ", ".join(column.name for column in lcr.table.columns)
+        raise ConfigError(f"{lcr.object_owner}.{lcr.object_name} has no column {value.column} at its source", hint=f"known: {known}")
+    given = LcrValue(column=column, raw=value.raw)
+    if value.column in lcr.get_values(value.kind, use_old=False):
+        lcr.set_value(value.kind, value.column, given)
+    else:
+        lcr.add_column(value.kind, value.column, given)

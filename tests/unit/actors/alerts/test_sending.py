@@ -1,0 +1,263 @@
+"""Alerts reach a real command and a real HTTP server, nothing waits for them, and no secret is said."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.alerts import sending
+from actors.alerts.sending import Alerts, Sender, deliver
+from headrace.status_view import notes
+from streams.clock import SystemClock, VirtualClock
+from tests.support.actor_system import FakeActors
+from tests.support.controllers import started
+from topology.alerts import AlertsSpec, AlertTarget
+from topology.file.reading import examine, read_topology
+from topology.problems import TopologyError
+from topology.spec import TopologySpec
+from topology.stored import spec_from_json, spec_to_json
+
+DOCUMENT = {"kind": "lag", "subject": "apply:a", "message": "late"}
+TOKEN, PATH = "s3cr3t-token", "/hooks/s3cr3t-path"
+
+
+class Hook(ThreadingHTTPServer):
+    """A webhook on loopback that answers with the next of `answers`, the last one for ever."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = [200]
+        self.posts: list[tuple[str, str, Any]] = []
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                hook.posts.append((self.path, self.headers.get("Authorization", ""), json.loads(body)))
+                code = hook.answers.pop(0) if len(hook.answers) > 1 else hook.answers[0]
+                self.send_response(code)
+                if code == 302:
+                    self.send_header("Location", f"http://127.0.0.1:{hook.server_port}/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def target(self) -> AlertTarget:
+        return AlertTarget(name="webhook at 127.0.0.1", url=f"http://127.0.0.1:{self.server_port}{PATH}", token=TOKEN)
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    server = Hook()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "PAUSES_S", (0.0, 0.0, 0.0))
+
+
+def test_webhook_gets_the_alert_with_the_token(hook: Hook):
+    deliver(hook.target(), DOCUMENT)
+    assert hook.posts == [(PATH, f"Bearer {TOKEN}", DOCUMENT)]
+
+
+def test_command_gets_the_alert_on_its_standard_input(tmp_path: Path):
+    script = f"import sys; open({str(tmp_path / 'told')!r}, 'w').write(sys.argv[1] + sys.stdin.read())"
+    deliver(AlertTarget(name="command", command=(sys.executable, "-c", script, "to the dba: ")), DOCUMENT)
+    text = (tmp_path / "told").read_text()
+    assert text.startswith("to the dba: ")
+    assert json.loads(text.removeprefix("to the dba: ")) == DOCUMENT
+
+
+def test_alert_is_tried_again_and_given_up_at_last(hook: Hook, monkeypatch: pytest.MonkeyPatch):
+    quick(monkeypatch)
+    sender = Sender(hook.target(), 20, SystemClock())
+    hook.answers = [503, 500, 200]
+    sender.put(DOCUMENT)
+    until(lambda: sender.sent == 1)
+    assert (len(hook.posts), sender.problem, sender.given_up) == (3, "", 0)
+    hook.answers = [404]
+    sender.put(DOCUMENT)
+    until(lambda: sender.given_up == 1)
+    until(lambda: not sender.described()["waiting"])
+    assert sender.described() == {
+        "to": "webhook at 127.0.0.1", "sent": 1, "waiting": 0, "left_out": 0, "given_up": 1, "problem": "it answered 404",
+    }
+    assert len(hook.posts) == 7
+    sender.stop()
+
+
+def test_token_goes_nowhere_but_where_the_file_says(hook: Hook):
+    hook.answers = [302]
+    with pytest.raises(Exception, match="it answered 302"):
+        deliver(hook.target(), DOCUMENT)
+    assert [path for path, _, _ in hook.posts] == [PATH]
+
+
+@pytest.mark.parametrize("target", [
+    AlertTarget(name="command x", command=("/there/is/no/such/program",)),
+    AlertTarget(name="command false", command=(sys.executable, "-c", "raise SystemExit(3)")),
+    AlertTarget(name="webhook at 127.0.0.1", url=f"http://127.0.0.1:1{PATH}", token=TOKEN),
+])
+def test_target_that_does_not_take_it_says_why_without_secrets(
+    target: AlertTarget, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+):
+    quick(monkeypatch)
+    sender = Sender(target, 20, SystemClock())
+    with caplog.at_level(logging.DEBUG, "headrace"):
+        sender.put(DOCUMENT)
+        until(lambda: sender.given_up == 1)
+    assert sender.problem
+    for text in (caplog.text, repr(target), json.dumps(sender.described())):
+        assert TOKEN not in text
+        assert PATH not in text
+    sender.stop()
+
+
+def test_command_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sending, "TIMEOUT_S", 0.2)
+    with pytest.raises(Exception, match=r"did not end within 0\.2 s"):
+        deliver(AlertTarget(name="slow", command=(sys.executable, "-c", "import time; time.sleep(60)")), DOCUMENT)
+
+
+def test_hours_limit_leaves_alerts_out_and_the_next_one_says_how_many():
+    clock, sent = VirtualClock(), []
+    sender = Sender(AlertTarget(name="t"), 2, clock, send=lambda _, document: sent.append(document))
+    for _ in range(5):
+        sender.put(DOCUMENT)
+    until(lambda: len(sent) == 2)
+    assert sender.left_out == 3
+    clock.advance(sending.HOUR_S + 1)
+    sender.put(DOCUMENT)
+    until(lambda: len(sent) == 3)
+    assert [document["left_out_before"] for document in sent] == [0, 0, 3]
+    sender.stop()
+
+
+def test_target_that_hangs_holds_up_nobody_and_its_queue_has_a_bound():
+    released = threading.Event()
+    sender = Sender(AlertTarget(name="t"), 10**6, VirtualClock(), send=lambda *_: bool(released.wait(30)) and None)
+    for _ in range(sending.WAITING_MAX + 50):
+        sender.put(DOCUMENT)  # returns at once, or this test does not end
+    assert sender.described()["waiting"] <= sending.WAITING_MAX
+    assert sender.left_out >= 50
+    released.set()
+    sender.stop()
+
+
+FILE = """
+topology: t
+sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}
+replicate: [{from: a, to: [b], tables: [hr.*]}]
+alerts:
+  to:
+    - {command: [mail, dba]}
+    - {webhook: "${HOOK}", token: "${TOKEN}"}
+  conflicts: {count: 100, seconds: 60}
+  lag_s: 300
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "t.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_file_says_what_alerts_are_sent_of_and_its_secrets_are_stored_as_digests(tmp_path: Path, hook: Hook):
+    environment = {"HOOK": hook.target().url, "TOKEN": TOKEN}
+    spec = read_topology(written(tmp_path, FILE), environment)
+    assert spec.alerts is not None
+    assert [target.name for target in spec.alerts.to] == ["command mail", "webhook at 127.0.0.1"]
+    assert (spec.alerts.conflicts_count, spec.alerts.lag_s, spec.alerts.environment) == (100, 300.0, ("HOOK", "TOKEN"))
+    stored = json.dumps(spec_to_json(spec))
+    assert "digest:" in stored
+    for text in (stored, repr(spec)):
+        assert TOKEN not in text
+        assert PATH not in text
+    assert spec_from_json(json.loads(stored)).alerts is not None
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    (('"${TOKEN}"', "plain-text"), "has a secret in the file"), (('"${TOKEN}"', '"${MISSING}"'), "MISSING is not set"),
+    (('"${HOOK}"', "ftp://x/y"), "is not the address of a webhook"), (('"${HOOK}"', "https://u:p@x/y"), "has a user or a password"),
+    (("[mail, dba]", "[]"), "command"), (("lag_s: 300", "lag_s: 1"), "out of range"), (("{command: [mail, dba]}", "{}"), "is not one target"),
+])
+def test_what_cannot_be_an_alert_is_refused_with_its_place(tmp_path: Path, change: tuple[str, str], problem: str):
+    found = examine(written(tmp_path, FILE.replace(*change)), {"HOOK": "https://x.example/y", "TOKEN": TOKEN})
+    with pytest.raises(TopologyError):
+        found.topology()
+    assert problem in " ".join(f"{finding.path} {finding.problem}" for finding in found.findings)
+    assert all("alerts" in finding.path for finding in found.findings if finding.is_error)
+
+
+def test_alert_comes_out_of_an_overview_at_the_hook(tmp_path: Path, hook: Hook):
+    spec = read_topology(written(tmp_path, FILE.replace("    - {command: [mail, dba]}\n", "")), {"HOOK": hook.target().url, "TOKEN": TOKEN})
+    alerts = Alerts(spec, SystemClock())
+    overview = {
+        "at_us": 5, "flows": (), "components": [{"name": "apply:a", "kind": "apply", "state": "IDLE", "errors": 1, "counters": {}}],
+    }
+    alerts.look(lambda: overview)
+    alerts.look(lambda: overview)
+    until(lambda: len(hook.posts) == 1)
+    (_, _, document) = hook.posts[0]
+    assert document == {
+        "topology": "t", "kind": "error_transaction", "subject": "apply:a", "message": "1 new error transaction: 1 in the error queue",
+        "fix": f"headrace errors list {spec.file}", "is_over": False, "at_us": 5, "left_out_before": 0,
+    }
+    alerts.stop()
+
+
+def test_controller_sends_what_it_sees_and_shows_in_the_status_what_was_not_sent(
+    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch,
+):
+    quick(monkeypatch)
+    controller = started(replace(spec, alerts=AlertsSpec(to=(hook.target(),))), actors)
+    actors.statuses["apply:x"] = {"errors": 2, "counters": {"total_errors": 2}}
+    controller.step()
+    controller.step()
+    until(lambda: len(hook.posts) == 1)
+    assert (hook.posts[0][2]["subject"], hook.posts[0][2]["topology"]) == ("apply:x", "one_way")
+    until(lambda: controller.overview()["alerts"][0]["sent"] == 1)
+    assert not [note for note in notes(controller.overview()) if "alerts" in note.problem]
+    hook.answers = [500]
+    actors.statuses["apply:x"] = {"errors": 3, "counters": {"total_errors": 3}}
+    controller.step()
+    controller.step()
+    until(lambda: controller.overview()["alerts"][0]["given_up"] == 1)
+    (note,) = [note for note in notes(controller.overview()) if "alerts" in note.problem]
+    assert note.problem == "alerts cannot be sent to webhook at 127.0.0.1: it answered 500"
+    assert TOKEN not in json.dumps(controller.overview(), default=str)
+    controller.close()
+
+
+def test_no_alert_is_wanted_and_none_is_sent(spec: TopologySpec, actors: FakeActors):
+    controller = started(spec, actors)
+    actors.statuses["apply:x"] = {"errors": 2}
+    controller.step()
+    assert controller.overview()["alerts"] == []

@@ -1,0 +1,147 @@
+"""What is told, when, and how often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.alerts.watch import COMPONENT_AFTER_S, Alert, AlertWatch
+from topology.alerts import AlertsSpec, AlertTarget
+
+TO = (AlertTarget(name="command true", command=("true",)),)
+
+
+class World:
+    """One apply process and one queue, as an overview shows them."""
+
+    def __init__(self, **wanted: Any) -> None:
+        self.watch = AlertWatch(AlertsSpec(to=TO, **wanted), "t.yaml")
+        self.now, self.lag_s = 0.0, 0.1
+        self.apply: dict[str, Any] = {
+            "name": "apply:a", "kind": "apply", "state": "IDLE", "errors": 0, "counters": {"total_errors": 0, "total_conflicts": 0},
+        }
+        self.queue: dict[str, Any] = {"name": "queue:q", "kind": "queue", "state": "ENABLED"}
+
+    def look(self, after_s: float = 1.0) -> list[Alert]:
+        self.now += after_s
+        overview = {
+            "state": "RUNNING", "at_us": int(self.now * 1e6), "components": [self.apply, self.queue],
+            "flows": [{"apply": "a", "source": "dbs1", "destination": "dbs2", "lag_s": self.lag_s}],
+        }
+        return self.watch.look(overview, self.now)
+
+    def error(self, there: int, total: int) -> None:
+        self.apply |= {"errors": there, "counters": {"total_errors": total, "total_conflicts": 0}}
+
+
+def test_error_transaction_is_told_once_and_so_is_the_next_one():
+    world = World()
+    assert world.look() == []
+    world.error(1, 1)
+    (told,) = world.look()
+    assert (told.kind, told.subject, told.fix) == ("error_transaction", "apply:a", "headrace errors list t.yaml")
+    assert told.message == "1 new error transaction: 1 in the error queue"
+    assert world.look() == []
+    world.error(4, 4)
+    assert world.look()[0].message == "3 new error transactions: 4 in the error queue"
+    world.error(0, 4)
+    assert world.look() == []
+
+
+def test_error_that_comes_while_another_one_is_executed_is_told_and_one_from_before_a_restart_is_not_told_twice():
+    world = World()
+    world.error(1, 1)
+    world.look()
+    world.error(1, 2)  # one went and one came between two looks
+    assert len(world.look()) == 1
+    world.error(1, 0)  # another driver counts from zero
+    assert world.look() == []
+    world.error(1, 1)
+    assert len(world.look()) == 1
+
+
+def test_error_from_before_the_controller_began_is_told_and_one_that_was_executed_is_not():
+    world = World()
+    world.error(0, 5)
+    assert world.look() == []
+    other = World()
+    other.error(2, 5)
+    assert other.look()[0].message == "2 new error transactions: 2 in the error queue"
+
+
+def test_apply_process_that_does_not_answer_has_no_fewer_errors():
+    world = World(component=False)
+    world.error(2, 2)
+    world.look()
+    world.apply = {"name": "apply:a", "kind": "apply", "state": "UNREACHABLE"}
+    assert world.look() == []
+    world.apply = {"name": "apply:a", "kind": "apply", "state": "IDLE"}
+    world.error(2, 0)
+    assert world.look() == []
+
+
+def test_burst_of_conflicts_is_told_once_and_again_when_it_is_over():
+    world = World(conflicts_count=10, conflicts_seconds=20.0)
+    for total in (0, 5, 9):
+        world.apply["counters"] = {"total_errors": 0, "total_conflicts": total}
+        assert world.look() == []
+    world.apply["counters"] = {"total_errors": 0, "total_conflicts": 12}
+    (told,) = world.look()
+    assert (told.kind, told.message, told.is_over) == ("conflicts", "12 conflicts within 20 s", False)
+    assert world.look() == []
+    (over,) = world.look(25.0)
+    assert (over.kind, over.is_over) == ("conflicts", True)
+
+
+def test_slow_conflicts_are_no_burst_and_a_restarted_driver_counts_from_zero():
+    world = World(conflicts_count=10, conflicts_seconds=20.0)
+    for total in range(0, 60, 3):
+        world.apply["counters"] = {"total_errors": 0, "total_conflicts": total}
+        assert world.look(10.0) == []
+    world.apply["counters"] = {"total_errors": 0, "total_conflicts": 0}
+    assert world.look() == []
+
+
+def test_lag_is_told_when_it_is_too_long_and_when_nobody_knows_it():
+    world = World(lag_s=30.0)
+    assert world.look() == []
+    world.lag_s = 31.0
+    assert world.look()[0].message == "dbs2 is more than 30 s behind dbs1"
+    world.lag_s = 60.0
+    assert world.look() == []
+    world.lag_s = 0.5
+    assert world.look()[0].is_over
+    world.lag_s = None  # type: ignore[assignment]
+    assert world.look() == []
+    assert "unknown how far dbs2 is behind dbs1" in world.look(31.0)[0].message
+
+
+def test_component_is_told_after_longer_than_a_restart_takes_and_at_once_when_it_gave_up():
+    world = World()
+    world.queue["state"] = "UNREACHABLE"
+    assert world.look() == []
+    world.queue["state"] = "ENABLED"
+    assert world.look(COMPONENT_AFTER_S) == []
+    world.queue["state"] = "DISABLED"
+    world.look()
+    (stopped,) = world.look(COMPONENT_AFTER_S)
+    assert (stopped.kind, stopped.subject, stopped.message) == ("component", "queue:q", "DISABLED")
+    world.apply |= {"state": "ABORTED", "last_error": {"message": "no right", "hint": "GRANT it"}}
+    (gave_up,) = world.look()
+    assert (gave_up.subject, gave_up.message, gave_up.fix) == ("apply:a", "ABORTED: no right", "GRANT it")
+    world.queue["state"] = "ENABLED"
+    assert [(each.subject, each.is_over) for each in world.look()] == [("queue:q", True)]
+
+
+def test_apply_process_that_an_error_disabled_is_told_with_the_way_on():
+    world = World()
+    world.apply |= {"state": "PAUSED: DISABLED BY ERROR", "detail": "error transaction 3 is in the error queue", "hint": "execute it"}
+    world.look()
+    (told,) = world.look(COMPONENT_AFTER_S)
+    assert (told.message, told.fix) == ("PAUSED: DISABLED BY ERROR: error transaction 3 is in the error queue", "execute it")
+
+
+def test_what_is_not_wanted_is_not_told():
+    world = World(error_transaction=False, component=False)
+    world.error(3, 3)
+    world.apply["state"], world.lag_s = "ABORTED", 1e6
+    assert world.look() == world.look(1e4) == []

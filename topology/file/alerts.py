@@ -1,0 +1,89 @@
+"""`alerts:` of a topology file: read, and its secrets taken from the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from databases.ports import Finding
+from topology.alerts import PER_HOUR_DEFAULT, AlertsSpec, AlertTarget
+from topology.file.connection_strings import references
+from topology.file.document import Document, Path_
+from topology.file.models import AlertsModel, read_shape
+
+__all__ = ["read_alerts"]
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class _Unusable(ValueError):  # noqa: N818 - told to the user as a finding
+    """What is wrong with a text, and how to correct it."""
+
+
+def read_alerts(content: object, document: Document, environment: Mapping[str, str]) -> AlertsSpec | None:
+    """Read the section; problems go to the document's findings.
+
+    Args:
+        content: the section, as plain data.
+        document: the file.
+        environment: what `${NAME}` in a webhook or a token refers to.
+    """
+    model = read_shape(AlertsModel, content, ("alerts",), document)
+    if model is None:
+        return None
+    to: list[AlertTarget] = []
+    names: list[str] = []
+    for number, target in enumerate(model.to):
+        path: Path_ = ("alerts", "to", number)
+        try:
+            if target.command is not None:
+                to.append(AlertTarget(name=f"command {target.command[0]}", command=tuple(target.command)))
+                continue
+            names += references(f"{target.webhook} {target.token or ''}")
+            path = (*path, "webhook")
+            url, host = _url(target.webhook or "", environment)
+            path = (*path[:-1], "token")
+            to.append(AlertTarget(name=f"webhook at {host}", url=url, token=_token(target.token, environment)))
+        except _Unusable as error:
+            problem, fix = error.args
+            document.findings.append(Finding(path=document.locate(path), problem=problem, fix=fix))
+    return AlertsSpec(
+        to=tuple(to), error_transaction=model.error_transaction, component=model.component, lag_s=model.lag_s or 0.0,
+        conflicts_count=model.conflicts.count if model.conflicts else 0, conflicts_seconds=model.conflicts.seconds if model.conflicts else 0.0,
+        per_hour_max=model.per_hour_max or PER_HOUR_DEFAULT, environment=tuple(dict.fromkeys(names)),
+    )
+
+
+def _substituted(text: str, environment: Mapping[str, str]) -> str:
+    for name in references(text):
+        if not environment.get(name):
+            raise _Unusable(f"the environment variable {name} is not set", f"export {name}=... before the command")
+    return _REFERENCE.sub(lambda match: environment[match[1]].strip(), text)
+
+
+def _url(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """The address, and its host for people: the rest of it may be a secret."""
+    found = _substituted(text, environment)
+    try:
+        parts = urlsplit(found)
+        port_is_one = parts.port is None or parts.port > 0
+        host = parts.hostname if parts.scheme in {"http", "https"} and port_is_one else None
+    except ValueError:
+        host = None
+    if not host:
+        raise _Unusable("is not the address of a webhook", "write https://host/path, or ${NAME} of a variable that has it")
+    if parts.username or parts.password:
+        raise _Unusable("has a user or a password in the address", "write token: ${NAME}, which is sent as Authorization: Bearer")
+    return found, host
+
+
+def _token(text: str | None, environment: Mapping[str, str]) -> str:
+    if text is None:
+        return ""
+    if not _REFERENCE.fullmatch(text.strip()):
+        raise _Unusable("has a secret in the file", "write ${NAME} in its place, and export NAME")
+    found = _substituted(text.strip(), environment)
+    if not found.isprintable() or " " in found:
+        raise _Unusable("is not a token", "it is sent in a header: letters, digits and signs, without blanks")
+    return found
