@@ -245,7 +245,7 @@ class ApplyHost(Host):
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
-            conflicts=apply.conflicts,
+            conflicts=apply.conflicts, handlers=apply.handlers,
         )
 
     def errors(self) -> list[dict[str, Any]]:

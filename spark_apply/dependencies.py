@@ -34,7 +34,7 @@ from spark_apply.dependencies_kernels import (
 )
 from streams.cells import fixed
 from streams.cutting import row_transactions
-from streams.lcr_batch import NULL, ColumnValues, LcrBatch, RowGroup, TableVersion
+from streams.lcr_batch import NULL, ColumnValues, Command, LcrBatch, RowGroup, TableVersion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,12 +102,13 @@ def stored_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.unique(np.concatenate([hashes, exclusive ^ np.uint64(_EXCLUSIVE)]))
 
 
-def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit]) -> KeyHashes:
+def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, in_order: bool = False) -> KeyHashes:
     """Hash every row of a batch.
 
     Args:
         batch: the batch.
         fit_of: returns the fit of a table version.
+        in_order: with what DML handlers may touch besides. That orders transactions, and holds none behind an error transaction.
 
     Raises:
         UnfitTableError: from `fit_of`.
@@ -120,11 +121,15 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit]) -> K
         transactions = owner[group.row_numbers]
         exclusive = _hash_group(group, fit, transactions, hashes, owners)
         _add_table_use(fit.touch, transactions, exclusive, hashes, owners)
+        for touch, is_exclusive in fit.order_touches(group.command) if in_order else ():
+            _add_table_use(touch, transactions, np.full(group.row_count, is_exclusive), hashes, owners)
     for truncate in batch.truncates:
         for table in truncate.tables:
-            touch = fit_of(batch.tables[table]).touch
-            hashes.append(np.array([touch | _EXCLUSIVE], np.uint64))
-            owners.append(owner[truncate.row_number : truncate.row_number + 1])
+            fit = fit_of(batch.tables[table])
+            ordered = [found for found, _ in fit.order_touches(Command.TRUNCATE)] if in_order else []
+            for touch in (fit.touch, *ordered):
+                hashes.append(np.array([touch | _EXCLUSIVE], np.uint64))
+                owners.append(owner[truncate.row_number : truncate.row_number + 1])
     sorted_hashes, first = sort_by_transaction(
         np.concatenate(hashes), np.concatenate(owners), len(batch.transactions),
     )

@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, ConflictRules, TableConflicts
+from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from spark_apply.dependencies_kernels import hash_text
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
@@ -75,11 +76,36 @@ class TableFit:
         version: the source's description.
         table: the destination's description.
         conflicts: what is compared, and what happens on a conflict.
+        handlers: users' handlers, of all tables.
     """
 
     version: TableVersion
     table: DestinationTable
     conflicts: TableConflicts = NOTHING_SET
+    handlers: HandlerRules = NO_HANDLERS
+
+    def order_touches(self, command: Command) -> tuple[tuple[int, bool], ...]:
+        """What else orders rows of a command, beside their keys: hashes like `touch`, and whether each is exclusive use.
+
+        A handler's SQL touches what it likes: handled rows of all tables come one after another, and in order with the rows of their own
+        table and of those that the handler declares.
+
+        Args:
+            command: of the rows.
+        """
+        return self._order_touches.get(command, ())
+
+    @cached_property
+    def _order_touches(self) -> dict[Command, tuple[tuple[int, bool], ...]]:
+        mine = (self.version.owner, self.version.name)
+        if mine not in self.handlers.ordered:
+            return {}
+        found: dict[Command, tuple[tuple[int, bool], ...]] = {}
+        for command in Command:
+            handlers = self.handlers.dml_of(*mine, command.name.lower())
+            alone = dict.fromkeys(table for each in handlers for table in (_EVERY_HANDLER, mine, *each.tables))
+            found[command] = tuple((_order_touch(*table), True) for table in alone) or ((_order_touch(*mine), False),)
+        return found
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -182,6 +208,14 @@ class TableFit:
             or any(self._is_mixed(key) for key in self.table.unique_keys)
             or any(Equality.NONE in key.equalities for key in self.hashed_keys)
         )
+
+
+_EVERY_HANDLER = ("", "")  # no table: what every handled row uses alone
+
+
+def _order_touch(owner: str, name: str) -> int:
+    """As `table_touch`, for the order alone."""
+    return table_touch(f"order\0{owner}", name)
 
 
 def table_touch(owner: str, name: str) -> int:
@@ -321,12 +355,14 @@ class TableFits:
         describe: see `Describe`; must return the current state.
         missing_alter: returns the statements that are needed before rows of a version can be written; empty: it fits.
         conflicts: of the apply process; who writes nothing needs none.
+        handlers: of the apply process.
     """
 
     def __init__(
         self, describe: Describe, missing_alter: Callable[[TableVersion], str], conflicts: ConflictRules = NO_CONFLICT_RULES,
+        handlers: HandlerRules = NO_HANDLERS,
     ) -> None:
-        self._describe, self._missing_alter, self._conflicts = describe, missing_alter, conflicts
+        self._describe, self._missing_alter, self._conflicts, self._handlers = describe, missing_alter, conflicts, handlers
         self._fits: dict[tuple[int, int], TableFit] = {}
 
     def fit(self, version: TableVersion) -> TableFit:
@@ -348,6 +384,7 @@ class TableFits:
                 )
             found = self._fits[key] = TableFit(
                 version=version, table=table, conflicts=self._conflicts.of(version.owner, version.name),
+                handlers=self._handlers,
             )
         return found
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
+from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import DEFAULT_APPLY_TAG
 from topology.schedule import Schedule
@@ -171,6 +172,7 @@ class ApplySpec:
         combined: combine it with its capture process where the conditions hold (`topology.combined`); a file says so unless
             it says never.
         conflicts: its conflict handlers, and which old values it compares.
+        handlers: users' handlers, with the code they need.
     """
 
     name: str
@@ -184,6 +186,7 @@ class ApplySpec:
     rules: RuleSet = field(default_factory=RuleSet)
     combined: bool = False
     conflicts: ConflictRules = NO_CONFLICT_RULES
+    handlers: HandlerRules = NO_HANDLERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

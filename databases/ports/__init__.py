@@ -20,6 +20,7 @@ from databases.ports.destination import (
     TruncatedTable,
     Write,
 )
+from databases.ports.handler_sql import HandlerSql, SqlResult
 from databases.ports.log import (
     DecodedChunk,
     DictionaryBuild,
@@ -41,4 +42,4 @@ from databases.ports.planning import (
 )
 from databases.ports.source import CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "StreamOptions", "TableShape", "TruncatedTable", "Write"]
+__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorTransaction", "Finding", "HandlerSql", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write"]

@@ -250,6 +250,7 @@ class ApplyDriver:
         fits = TableFits(
             lambda owner, name: self._persist(lambda: destination.describe(owner, name)),
             lambda version: self._persist(lambda: _missing_alter(destination, version, config, of_now)),
+            handlers=config.handlers,
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         questions = SourceQuestions(self._identities, self.control.stopped)

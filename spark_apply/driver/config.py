@@ -8,6 +8,7 @@ from databases.connectors import DatabaseAccess
 from protos.identity import Identity
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
+from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from streams.errors import ConfigError
 from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
@@ -68,6 +69,7 @@ class ApplyConfig:
         rules: what it evaluates (`topology.ways.rules_at_the_end`).
         returned_from: apply processes whose changes were made here: they count as returned when they come back.
         conflicts: its conflict handlers, and what is compared.
+        handlers: users' handlers, with their code.
     """
 
     topology: str
@@ -85,6 +87,7 @@ class ApplyConfig:
     rules: tuple[RuleSet, ...] = ()
     returned_from: tuple[str, ...] = ()
     conflicts: ConflictRules = NO_CONFLICT_RULES
+    handlers: HandlerRules = NO_HANDLERS
 
     def __post_init__(self) -> None:
         if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:

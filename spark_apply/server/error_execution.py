@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spark_apply.copied import without_copied
 from spark_apply.groups import Failure, ServerMessage
-from spark_apply.server.conflicts import apply_rows
+from spark_apply.server.conflicts import apply_final
 from spark_apply.server.group_work import Work, refused_at_commit
 from spark_apply.server.resolution import Resolution
 from streams.errors import DataError, UnfitTableError
@@ -57,6 +57,10 @@ class ExecuteWork(Work):
         recorded = self._context.copied_scns()
         if any(recorded.get(name) != copied.get(name) for name in touched):
             return Failure(position=-1, conflict_type="", sqlstate="", message=_COPIED_MEANWHILE)
+        handling = self._context.handling(resolution, attempts=False)
+        failure = handling.precommit([int(batch.transactions.commit_scn[-1])]) if handling is not None else None
+        if failure is not None:
+            return failure
         resolution.write(self._context.session)
         failpoint("apply.execute_error")
         try:
@@ -71,7 +75,8 @@ class ExecuteWork(Work):
 
     def _apply(self, batch: LcrBatch, resolution: Resolution) -> Failure | None:
         try:
-            return apply_rows(self._context.session, batch, self._context.fit_of, resolution)
+            handling = self._context.handling(resolution, attempts=False)
+            return apply_final(self._context.session, batch, self._context.fit_of, resolution, handling)
         except UnfitTableError as error:
             # Do not wait for the ALTER here: the transaction stays in the error queue.
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")
