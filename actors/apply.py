@@ -269,7 +269,7 @@ class ApplyHost(Host):
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
             conflicts=apply.conflicts, commits_in_order=apply.commits_in_order, dependencies=apply.dependencies,
-            on_error=OnError[apply.on_error.upper()],
+            on_error=OnError[apply.on_error.upper()], handlers=apply.handlers,
         )
 
     def errors(self) -> list[dict[str, Any]]:

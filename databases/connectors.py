@@ -206,6 +206,13 @@ def value_types() -> ValueTypes:
     return PostgresValueTypes()
 
 
+def python_values() -> tuple[Callable[[Column, bytes], object], Callable[[Column, object], bytes]]:
+    """How values of LCRs become Python objects, and back, for users' code. Every log there is names its types as PostgreSQL does."""
+    from databases.postgres.python_values import decoded, encoded
+
+    return decoded, encoded
+
+
 def plan_copy(kind: str, site: str) -> PlannedStatement:
     """What the copy of the tables does to a source, for `headrace plan`.
 

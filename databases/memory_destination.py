@@ -42,12 +42,14 @@ from databases.ports import (
     ErrorEdit,
     ErrorTransaction,
     Finding,
+    HandlerSql,
     Instantiation,
     PlannedApply,
     PlannedStatement,
     RowInTheWay,
     RowQuestion,
     ScnRange,
+    SqlResult,
     TableShape,
     TruncatedTable,
     Write,
@@ -330,6 +332,7 @@ class MemorySession:
         self._at_commit: list[Callable[[], object]] = []
         self._commit_savepoint = 0
         self._deleted_errors: set[int] = set()
+        self._marks: list[tuple[int, int, int | None, int]] = []  # lengths of `_undo` and `_at_commit`, and the savepoint then
 
     # ------------------------------------------------------------------ tables
 
@@ -595,6 +598,68 @@ class MemorySession:
         numbers = conflicting(self._table(write), write)
         return None if numbers is None else np.array(numbers, np.int64)
 
+    def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:  # noqa: ARG002
+        """See `DestinationSession.run_sql`. There is no SQL here: `MemoryStore.sql` says what each text does."""
+        self._in_transaction()
+        results = []
+        for statement in statements:
+            answer = self._store.sql.get(" ".join(statement.sql.split()))
+            if answer is None:
+                self._state = "failed"
+                raise DataError(
+                    f"the database in memory does not know the statement {statement.sql!r}", sqlstate="42601",
+                    hint="say what it answers (MemoryStore.sql)",
+                )
+            try:
+                rows = tuple(answer(self, statement.values))
+            except (DatabaseError, UnfitTableError):
+                self._state = "failed"
+                raise
+            results.append(SqlResult(rows=rows, row_count=len(rows)))
+        return tuple(results)
+
+    def put_row(self, owner: str, name: str, row: Row, *, instead_of: int | None = None) -> None:
+        """Insert a row, or replace one, inside the transaction: for `MemoryStore.sql`.
+
+        Args:
+            owner: schema of the table.
+            name: of the table in that schema.
+            row: its values in the table's order.
+            instead_of: number of the row (`StoredTable.rows`) that it replaces.
+        """
+        number = instead_of
+        if number is None:
+            self._store.next_row += 1
+            number = self._store.next_row
+        self._change(self._store.tables[owner, name], number, row)
+
+    def mark(self) -> int:
+        """See `DestinationSession.mark`."""
+        self._in_transaction()
+        self._marks.append((len(self._undo), len(self._at_commit), self._savepoint, self._commit_savepoint))
+        self._savepoint = None
+        return len(self._marks)
+
+    def undo_to_mark(self, mark: int) -> None:
+        """See `DestinationSession.undo_to_mark`."""
+        self._live()
+        undo, at_commit, *_ = self._marks[mark - 1]
+        self._undo_to(undo)
+        del self._at_commit[at_commit:]
+        self._forget_marks(mark)
+        self._state = "open"
+
+    def drop_mark(self, mark: int) -> None:
+        """See `DestinationSession.drop_mark`."""
+        self._in_transaction()
+        self._forget_marks(mark)
+
+    def _forget_marks(self, mark: int) -> None:
+        if not 1 <= mark <= len(self._marks):
+            raise BugError(f"there is no mark {mark} to go back to")
+        *_, self._savepoint, self._commit_savepoint = self._marks[mark - 1]
+        del self._marks[mark - 1 :]
+
     def remove_row(self, table: DestinationTable, number: str) -> None:
         """See `DestinationSession.remove_row`."""
         self._in_transaction()
@@ -686,6 +751,7 @@ class MemorySession:
 
     def _end(self) -> None:
         self._state, self._savepoint = "idle", None
+        self._marks.clear()
         self._at_commit.clear()
         self._deleted_errors.clear()
         for lock in [lock for lock, owner in self._store.locks.items() if owner is self]:

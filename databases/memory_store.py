@@ -202,6 +202,7 @@ class MemoryStore:
         commit_count: transactions committed by sessions.
         tags: tag of each committed transaction, the last thousand.
         on_commit: called with each commit of a session, before its answer; None: nobody listens.
+        sql: what a statement of users' handlers does, by its text: called with the session and the values, returns the rows it answers.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -211,6 +212,7 @@ class MemoryStore:
         self.tags: deque[bytes] = deque(maxlen=1000)
         self.on_commit: Callable[[StoredCommit], None] | None = None
         self.tables: dict[tuple[str, str], StoredTable] = {}
+        self.sql: dict[str, Callable[[Any, tuple[Any, ...]], Iterable[tuple[Any, ...]]]] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
         self.edits: list[tuple[str, ErrorEdit]] = []  # of error transactions: the topology, and what was changed

@@ -38,7 +38,7 @@ from spark_apply.dependencies_kernels import (
 from spark_apply.relations import Relation
 from streams.cells import fixed
 from streams.cutting import row_transactions
-from streams.lcr_batch import NULL, ColumnValues, LcrBatch, RowGroup, TableVersion
+from streams.lcr_batch import NULL, ColumnValues, Command, LcrBatch, RowGroup, TableVersion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,12 +110,13 @@ def stored_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.unique(np.concatenate([hashes, exclusive ^ np.uint64(_EXCLUSIVE)]))
 
 
-def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit]) -> KeyHashes:
+def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, in_order: bool = False) -> KeyHashes:
     """Hash every row of a batch.
 
     Args:
         batch: the batch.
         fit_of: returns the fit of a table version.
+        in_order: with what DML handlers may touch besides. That orders transactions, and holds none behind an error transaction.
 
     Raises:
         UnfitTableError: from `fit_of`.
@@ -133,11 +134,14 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit]) -> K
             _hash_related(related, group, transactions, known, hashes, owners)
         for touch in fit.relations.touches:
             _add_table_use(touch, transactions, np.zeros(group.row_count, np.bool_), hashes, owners)
+        for touch, is_exclusive in fit.order_touches(group.command) if in_order else ():
+            _add_table_use(touch, transactions, np.full(group.row_count, is_exclusive), hashes, owners)
     for truncate in batch.truncates:
         for table in truncate.tables:
             fit = fit_of(batch.tables[table])
             relations = fit.relations
-            touches = (fit.touch, *relations.touches, *(related.touch for related in relations.columns if related.touch))
+            ordered = [found for found, _ in fit.order_touches(Command.TRUNCATE)] if in_order else []
+            touches = (fit.touch, *ordered, *relations.touches, *(related.touch for related in relations.columns if related.touch))
             hashes.append(np.array([touch | _EXCLUSIVE for touch in touches], np.uint64))
             owners.append(np.repeat(owner[truncate.row_number], len(touches)))
     sorted_hashes, first = sort_by_transaction(

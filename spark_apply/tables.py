@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, ConflictRules, TableConflicts
+from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.dependencies_kernels import hash_text
 from spark_apply.equality import Equality, equality_of, touch_of
@@ -64,12 +65,37 @@ class TableFit:
         table: the destination's description.
         conflicts: what is compared, and what happens on a conflict.
         relations: what its rows have in common with those of other tables.
+        handlers: users' handlers, of all tables.
     """
 
     version: TableVersion
     table: DestinationTable
     conflicts: TableConflicts = NOTHING_SET
     relations: Relations = NO_RELATIONS
+    handlers: HandlerRules = NO_HANDLERS
+
+    def order_touches(self, command: Command) -> tuple[tuple[int, bool], ...]:
+        """What else orders rows of a command, beside their keys: hashes like `touch`, and whether each is exclusive use.
+
+        A handler's SQL touches what it likes: handled rows of all tables come one after another, and in order with the rows of their own
+        table and of those that the handler declares.
+
+        Args:
+            command: of the rows.
+        """
+        return self._order_touches.get(command, ())
+
+    @cached_property
+    def _order_touches(self) -> dict[Command, tuple[tuple[int, bool], ...]]:
+        mine = (self.version.owner, self.version.name)
+        if mine not in self.handlers.ordered:
+            return {}
+        found: dict[Command, tuple[tuple[int, bool], ...]] = {}
+        for command in Command:
+            handlers = self.handlers.dml_of(*mine, command.name.lower())
+            alone = dict.fromkeys(table for each in handlers for table in (_EVERY_HANDLER, mine, *each.tables))
+            found[command] = tuple((_order_touch(*table), True) for table in alone) or ((_order_touch(*mine), False),)
+        return found
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -172,6 +198,14 @@ class TableFit:
             or any(self._is_mixed(key) for key in self.table.unique_keys)
             or any(Equality.NONE in key.equalities for key in self.hashed_keys)
         )
+
+
+_EVERY_HANDLER = ("", "")  # no table: what every handled row uses alone
+
+
+def _order_touch(owner: str, name: str) -> int:
+    """As the table's own touch, for the order alone."""
+    return touch_of(f"order\0{owner}\0{name}")
 
 
 def _new_names(old: TableVersion, new: TableVersion) -> dict[str, str] | None:
@@ -282,13 +316,15 @@ class TableFits:
         missing_alter: returns the statements that are needed before rows of a version can be written; empty: it fits.
         conflicts: of the apply process; who writes nothing needs none.
         dependencies: virtual dependency definitions of the apply process.
+        handlers: of the apply process.
     """
 
     def __init__(
         self, describe: Describe, missing_alter: Callable[[TableVersion], str], conflicts: ConflictRules = NO_CONFLICT_RULES,
-        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
+        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES, handlers: HandlerRules = NO_HANDLERS,
     ) -> None:
-        self._describe, self._missing_alter, self._conflicts, self._dependencies = describe, missing_alter, conflicts, dependencies
+        self._describe, self._missing_alter, self._conflicts = describe, missing_alter, conflicts
+        self._dependencies, self._handlers = dependencies, handlers
         self._fits: dict[tuple[int, int], TableFit] = {}
 
     def fit(self, version: TableVersion) -> TableFit:
@@ -311,6 +347,7 @@ class TableFits:
             found = self._fits[key] = TableFit(
                 version=version, table=table, conflicts=self._conflicts.of(version.owner, version.name),
                 relations=relations_of(version, table, self._describe, self._dependencies),
+                handlers=self._handlers,
             )
         return found
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,16 @@ if TYPE_CHECKING:
     from streams.cells import Cells
     from streams.lcr_batch import RowGroup, Truncate
 
-__all__ = ["DecodeHook", "LcrError", "LcrValue", "RowLcr", "ValueType"]
+__all__ = ["DecodeHook", "EncodeHook", "LcrError", "LcrValue", "RowLcr", "ValueType"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 DecodeHook = Callable[[Column, bytes], object]
 """Turns a value's bytes into a Python object; the column says type, modifier and encoding."""
+
+
+EncodeHook = Callable[[Column, object], bytes]
+"""Turns a Python object, not None, into a value's bytes."""
 
 
 class LcrError(StreamsError):
@@ -95,17 +102,20 @@ class RowLcr:
         batch: where the row is.
         row: its number in the batch.
         decode: how values are decoded when asked for.
+        encode: how Python objects become values; None: values are given as bytes.
     """
 
     __slots__ = (
-        "_batch", "_columns", "_command", "_decode", "_images", "_is_changed", "_name", "_owner", "_row", "_source", "_tag",
+        "_batch", "_columns", "_command", "_decode", "_encode", "_images", "_is_changed", "_name", "_owner", "_row", "_source", "_tag",
         "_transaction", "_truncate", "_unchanged",
     )
 
-    def __init__(self, batch: LcrBatch, row: int, *, decode: DecodeHook | None = None) -> None:
+    def __init__(
+        self, batch: LcrBatch, row: int, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None,
+    ) -> None:
         if not 0 <= row < batch.row_count:
             raise LcrError(f"the batch has no row {row}", rows=batch.row_count)
-        self._batch, self._row, self._decode = batch, row, decode
+        self._batch, self._row, self._decode, self._encode = batch, row, decode, encode
         groups, places = batch.row_places
         self._truncate: Truncate | None = None
         if int(groups[row]) < 0:
@@ -208,6 +218,11 @@ class RowLcr:
         return int(self._batch.transactions.commit_time_us[self._transaction])
 
     @property
+    def source_time(self) -> datetime | None:
+        """When the transaction committed at the source, in UTC; None while not complete."""
+        return _EPOCH + timedelta(microseconds=self.source_time_us) if self.source_time_us else None
+
+    @property
     def position(self) -> int:
         """0-based position within the transaction."""
         first = int(self._batch.transactions.first_row[self._transaction])
@@ -276,13 +291,13 @@ class RowLcr:
         self._values()
         return column_name in self._unchanged
 
-    def set_value(self, value_type: ValueType | str, column_name: str, value: LcrValue | bytes) -> None:
+    def set_value(self, value_type: ValueType | str, column_name: str, value: object) -> None:
         """Replace a value.
 
         Args:
             value_type: "old" or "new".
             column_name: a column the LCR carries.
-            value: bytes in the column's encoding, or an `LcrValue` (the way to say NULL).
+            value: bytes in the column's encoding, or an `LcrValue` (the way to say NULL); users' code: any Python object.
 
         Raises:
             LcrError: the LCR does not carry the column, or the value is a bare None.
@@ -292,13 +307,14 @@ class RowLcr:
             raise self._absent(value_type, column_name)
         image[column_name] = self._wrapped(column_name, value, image[column_name].column)
 
-    def add_column(self, value_type: ValueType | str, column_name: str, value: LcrValue | bytes) -> None:
+    def add_column(self, value_type: ValueType | str, column_name: str, value: object) -> None:
         """Add a value. The name is not validated: the destination may know columns the source does not.
 
         Args:
             value_type: "old" or "new".
             column_name: a column that the LCR does not carry in this image.
-            value: bytes in the column's encoding, or an `LcrValue`: the way to say NULL, and the type of a new column.
+            value: bytes in the column's encoding, or an `LcrValue`: the way to say NULL, and the type of a new column; users' code:
+                any Python object for a column that the LCR has in its other image.
 
         Raises:
             LcrError: the LCR carries the column already, or its command has no values of this kind.
@@ -384,6 +400,11 @@ class RowLcr:
         """Its group in the batch and its row there; of a TRUNCATE: -1 and its index in `truncates`."""
         groups, within = self._batch.row_places
         return int(groups[self._row]), int(within[self._row])
+
+    @property
+    def row(self) -> int:
+        """Its number in the batch."""
+        return self._row
 
     @property
     def transaction(self) -> int:
@@ -487,9 +508,11 @@ class RowLcr:
                 return column
         return Column(name=column_name, type_name="")
 
-    def _wrapped(self, column_name: str, value: LcrValue | bytes, column: Column) -> LcrValue:
+    def _wrapped(self, column_name: str, value: object, column: Column) -> LcrValue:
         if isinstance(value, LcrValue):
             return value
+        if not isinstance(value, bytes) and value is not None and self._encode is not None and column.type_name:
+            value = self._encode(column, value)
         if not isinstance(value, bytes):
             raise LcrError(
                 f"the value for column {column_name} is no value", column=column_name,

@@ -14,6 +14,7 @@ from typing import Any
 from databases.connectors import log_session_name
 from databases.ports import Finding, LoggedTable, PlannedStatement, SourceTable
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from rules.user_code.handlers import NO_HANDLERS
 from topology.changes import Change, changes
 from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, capture_of, combination
@@ -266,6 +267,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
     for apply in spec.applies:
         work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}{_order(apply)}{_ON_ERROR[apply.on_error]}"
+        work += f"; handlers: {apply.handlers}" if apply.handlers != NO_HANDLERS else ""
         yield actor(f"apply:{apply.name}", apply.site, work)
 
 

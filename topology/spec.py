@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
+from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import DEFAULT_APPLY_TAG
@@ -177,6 +178,7 @@ class ApplySpec:
         dependencies: its virtual dependency definitions.
         on_error: what becomes of others when a transaction enters the error queue: "hold_dependents", "continue" or "disable"
             (`spark_apply.groups.OnError`).
+        handlers: users' handlers, with the code they need.
     """
 
     name: str
@@ -193,6 +195,7 @@ class ApplySpec:
     commits_in_order: bool = False
     dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
     on_error: str = "hold_dependents"
+    handlers: HandlerRules = NO_HANDLERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

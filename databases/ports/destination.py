@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from databases.ports.conflicts import ConflictRecord, RowInTheWay, RowQuestion
     from databases.ports.error_queue import ErrorEdit
+    from databases.ports.handler_sql import HandlerSql, SqlResult
     from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
     from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
     from streams.scn import Scn
@@ -367,6 +368,31 @@ class DestinationSession(TableWriter, Protocol):
             int64, ascending: rows of an UPDATE or DELETE that find no row with their old values, rows of an INSERT of which a
             unique key is there. None: that cannot be told for this write.
         """
+        ...
+
+    def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
+        """Run users' SQL inside the transaction, in order, in as few round trips as possible.
+
+        Args:
+            statements: of handlers.
+            timeout_s: for each of them.
+
+        Raises:
+            DataError: the database refuses one of them, it took too long, or it is none that reads or writes rows: nothing else runs,
+                so a transaction can neither end nor begin here.
+        """
+        ...
+
+    def mark(self) -> int:
+        """Set a mark to go back to; marks nest, and the savepoint that is set behind one is gone with it."""
+        ...
+
+    def undo_to_mark(self, mark: int) -> None:
+        """Undo what came after a mark, which is gone with all that were set behind it; the transaction can go on."""
+        ...
+
+    def drop_mark(self, mark: int) -> None:
+        """Keep what came after a mark; it is gone with all that were set behind it."""
         ...
 
     def remove_row(self, table: DestinationTable, number: str) -> None:

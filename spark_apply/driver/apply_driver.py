@@ -249,7 +249,8 @@ class ApplyDriver:
         of_now = TablesOfNow(lambda name: _table_of_now(name, config))
         fits = TableFits(
             lambda owner, name: self._persist(lambda: destination.describe(owner, name)),
-            lambda version: self._persist(lambda: _missing_alter(destination, version, config, of_now)), dependencies=config.dependencies,
+            lambda version: self._persist(lambda: _missing_alter(destination, version, config, of_now)),
+            dependencies=config.dependencies, handlers=config.handlers,
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         questions = SourceQuestions(self._identities, self.control.stopped)

@@ -8,6 +8,7 @@ from databases.connectors import DatabaseAccess
 from protos.identity import Identity
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
+from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.groups import OnError
 from streams.errors import ConfigError
@@ -73,6 +74,7 @@ class ApplyConfig:
         commits_in_order: transactions are committed in the order of the source; False: dependent ones are.
         dependencies: its virtual dependency definitions.
         on_error: what becomes of others when a transaction enters the error queue.
+        handlers: users' handlers, with their code.
     """
 
     topology: str
@@ -93,6 +95,7 @@ class ApplyConfig:
     commits_in_order: bool = False
     dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
     on_error: OnError = OnError.HOLD_DEPENDENTS
+    handlers: HandlerRules = NO_HANDLERS
 
     def __post_init__(self) -> None:
         if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:

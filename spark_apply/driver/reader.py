@@ -487,7 +487,7 @@ class ApplyReader:
             if batch.row_count == 0:
                 self._pieces.append(Mark(through_scn=batch.through_scn))
             else:
-                hashes = hash_batch(batch, self._fits.fit)
+                hashes = hash_batch(batch, self._fits.fit, in_order=True)
                 self._pieces.append(Run(batch=batch, data=data, hashes=hashes, through_scn=batch.through_scn))
             return
         if self._open is None:
@@ -506,7 +506,7 @@ class ApplyReader:
         if batch.row_count == 0 and not is_last:
             return
         self._pieces.append(LargePart(
-            batch=batch, data=data, hashes=hash_batch(batch, self._fits.fit), order_scn=large.order_scn,
+            batch=batch, data=data, hashes=hash_batch(batch, self._fits.fit, in_order=True), order_scn=large.order_scn,
             is_first=not large.sent, is_last=is_last, through_scn=batch.through_scn,
         ))
         large.sent = True

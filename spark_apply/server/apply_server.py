@@ -46,6 +46,7 @@ from spark_apply.groups import (
     Reopen,
     ServerMessage,
 )
+from spark_apply.handlers.loaded import NOTHING_LOADED, Handlers
 from spark_apply.server.error_execution import ExecuteWork
 from spark_apply.server.group_work import Work, WorkContext
 from spark_apply.server.large_transactions import LargeErrorWork, LargeWork
@@ -89,24 +90,26 @@ class ApplyServer:
         copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
         conflicts: what conflicts are resolved by, and how values are shown; None: there are no handlers.
         dependencies: virtual dependency definitions: what waits behind an error transaction.
+        handlers: users' handlers.
     """
 
-    def __init__(  # noqa: PLR0913 - what it is told once, by its welcome and its task
+    def __init__(  # noqa: PLR0913 - what a server is made of
         self, *, apply: str, source: str, open_session: Callable[[], DestinationSession],
         decode: Callable[[bytes], LcrBatch], encode: Callable[[LcrBatch], bytes],
         error_batches: Callable[[int], Iterator[bytes]],
         copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict, conflicts: ConflictSettings | None = None,
         dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
+        handlers: Handlers = NOTHING_LOADED,
     ) -> None:
         settings = conflicts or ConflictSettings(apply=apply, source=source)
         self._open_session = open_session
         self._new_context = functools.partial(
             WorkContext, apply=apply, source=source, decode=decode, encode=encode, error_batches=error_batches,
-            copied_scns=copied_scns, conflicts=settings,
+            copied_scns=copied_scns, conflicts=settings, handlers=handlers,
         )
         self._context: WorkContext | None = None
         self._is_connected = False
-        self._fits = TableFits(self._describe, self._missing_alter, settings.rules, dependencies)
+        self._fits = TableFits(self._describe, self._missing_alter, settings.rules, dependencies, handlers.rules)
         self._work: dict[int, tuple[GroupAssignment, Work]] = {}
         self._backoff, self._has_failed = Backoff(), False
         self._wake_at: float | None = None

@@ -20,18 +20,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from databases.ports import DestinationSession, Write
 from spark_apply.groups import Failure
-from spark_apply.server.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows
+from spark_apply.server.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows, plan_sets
 from spark_apply.server.resolution import Resolution
 from spark_apply.server.row_images import CHARACTERS_MAX, RowImages, ShowValue, named, shown
 from streams.errors import DataError
 from streams.lcr_batch import ABSENT, UNCHANGED, ColumnValues, Command, LcrBatch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from spark_apply.handlers.running import Handling
+    from spark_apply.tables import TableFit
     from streams.lcr_batch import TableVersion
 
-__all__ = ["apply_rows", "execute_steps"]
+__all__ = ["RowWriter", "apply_final", "apply_rows", "execute_steps", "runs_of"]
 
 _DIFFERS = "the row has other values than the LCR's old values"
 _MISSING = "no row has the LCR's key values"
@@ -81,8 +87,59 @@ def apply_rows(
         None when all rows are applied; otherwise the failure: roll back.
     """
     rows = plan_rows(batch, fit_of, numbers)
+    return _apply_planned(session, rows, batch, fit_of, resolution, is_chunked=numbers is None)
+
+
+def apply_final(
+    session: DestinationSession, batch: LcrBatch, fit_of: FitOf, resolution: Resolution, handling: Handling | None = None,
+) -> Failure | None:
+    """Apply rows one by one, with users' handlers; everything below is applied, so a failure is final.
+
+    Args:
+        session: in a transaction; its savepoint is used.
+        batch: the rows of one transaction, or of a part of it.
+        fit_of: returns the fit of a table version.
+        resolution: resolves conflicts, and remembers what became of them.
+        handling: the handlers, one by one; None: there are none.
+
+    Returns:
+        None when all rows are applied; otherwise the failure: roll back.
+    """
+    if handling is None:
+        return apply_rows(session, batch, fit_of, resolution)
+    handled = handling.handlers.handled(batch)
+    if handled is None:
+        return _apply_planned(session, plan_rows(batch, fit_of), batch, fit_of, resolution, is_chunked=True, handling=handling)
+    for is_handled, numbers in runs_of(handled):
+        if not is_handled:
+            rows = plan_rows(batch, fit_of, numbers)
+            failure = _apply_planned(session, rows, batch, fit_of, resolution, is_chunked=True, handling=handling)
+            if failure is not None:
+                return failure
+            continue
+        for number in numbers:
+            failure = handling.dml(batch, number)
+            if failure is not None:
+                return failure
+    return None
+
+
+def runs_of(handled: NDArray[np.bool_]) -> Iterator[tuple[bool, list[int]]]:
+    """Cut rows into runs of handled and of other ones: whether it is handled, and the numbers of its rows."""
+    ends = [*(np.flatnonzero(np.diff(handled)) + 1).tolist(), handled.shape[0]]
+    start = 0
+    for end in ends:
+        if end > start:
+            yield bool(handled[start]), list(range(start, end))
+        start = end
+
+
+def _apply_planned(
+    session: DestinationSession, rows: Iterator[tuple[int, Step]], batch: LcrBatch, fit_of: FitOf, resolution: Resolution, *,
+    is_chunked: bool, handling: Handling | None = None,
+) -> Failure | None:
     while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
-        if numbers is None:
+        if is_chunked:
             session.savepoint()
             try:
                 if execute_steps(session, [step for _, step in chunk]) is not None:
@@ -92,9 +149,40 @@ def apply_rows(
             session.rollback_to_savepoint()
         for number, step in chunk:
             failure = _apply_row(session, step, _Row(batch, number, fit_of), resolution)
+            if failure is not None and handling is not None:
+                session.rollback_to_savepoint()
+                failure = handling.error(batch, number, failure)
             if failure is not None:
                 return failure
     return None
+
+
+class RowWriter:
+    """Writes what handlers execute; see `spark_apply.handlers.running.Writer`.
+
+    Args:
+        session: in a transaction.
+        fit_of: returns the fit of a table version.
+    """
+
+    def __init__(self, session: DestinationSession, fit_of: FitOf) -> None:
+        self._session, self._fit_of = session, fit_of
+
+    def sets(self, batches: Sequence[LcrBatch]) -> bool:
+        """See `Writer`."""
+        return execute_steps(self._session, plan_sets(batches, self._fit_of)) is not None
+
+    def row(self, batch: LcrBatch, resolution: Resolution, *, resolves: bool) -> Failure | None:
+        """See `Writer`."""
+        fit_of = self._fit_of if resolves else self._without_handlers
+        failure = apply_rows(self._session, batch, fit_of, resolution, numbers=[0])
+        if failure is not None:
+            self._session.rollback_to_savepoint()
+        return failure
+
+    def _without_handlers(self, version: TableVersion) -> TableFit:
+        fit = self._fit_of(version)
+        return replace(fit, conflicts=replace(fit.conflicts, handlers=()))
 
 
 @dataclass(frozen=True, slots=True)

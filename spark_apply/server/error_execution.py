@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spark_apply.copied import without_copied
 from spark_apply.groups import Failure, ServerMessage
-from spark_apply.server.conflicts import apply_rows
+from spark_apply.server.conflicts import apply_final
 from spark_apply.server.group_work import Work, refused_at_commit
 from spark_apply.server.resolution import Resolution
 from streams.errors import DatabaseError, DataError, Retry, UnfitTableError
@@ -58,6 +58,11 @@ class ExecuteWork(Work):
         recorded = self._context.copied_scns()
         if any(recorded.get(name) != copied.get(name) for name in touched):
             return Failure(position=-1, conflict_type="", sqlstate="", message=_COPIED_MEANWHILE)
+        handling = self._context.handling(resolution, attempts=False)
+        failure = handling.precommit([int(batch.transactions.commit_scn[-1])]) if handling is not None else None
+        if failure is not None:
+            return failure
+        self._write_history(resolution)
         failpoint("apply.execute_error")
         try:
             self._commit((), lambda: None, labels)
@@ -74,7 +79,8 @@ class ExecuteWork(Work):
         try:
             if role:
                 session.as_role(role)
-            failure = apply_rows(session, batch, self._context.fit_of, resolution)
+            handling = self._context.handling(resolution, attempts=False)
+            failure = apply_final(session, batch, self._context.fit_of, resolution, handling)
             if role and failure is None:
                 session.as_role("")  # what is written beside the rows is Headrace's own
         except UnfitTableError as error:

@@ -30,7 +30,10 @@ from spark_apply.groups import (
     ServerMessage,
     TransactionError,
 )
+from spark_apply.handlers.loaded import NOTHING_LOADED, Handlers
+from spark_apply.handlers.running import Handling
 from spark_apply.server.collapse import FitOf
+from spark_apply.server.conflicts import RowWriter
 from spark_apply.server.resolution import ConflictSettings, Resolution
 from streams.errors import DatabaseUnavailable, DataError, UnfitTableError
 from streams.failpoints import failpoint
@@ -69,6 +72,7 @@ class WorkContext:
         error_batches: reads an error transaction's parts.
         copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
         conflicts: what conflicts are resolved by.
+        handlers: users' handlers.
         expects_conflicts: the last group met some that were resolved: look for them before the next one is written.
     """
 
@@ -81,7 +85,19 @@ class WorkContext:
     error_batches: Callable[[int], Iterator[bytes]]
     copied_scns: Callable[[], Mapping[tuple[str, str], int]]
     conflicts: ConflictSettings
+    handlers: Handlers = NOTHING_LOADED
     expects_conflicts: bool = False
+
+    def handling(self, resolution: Resolution, *, attempts: bool) -> Handling | None:
+        """The handlers in the session's transaction; None: there are none.
+
+        Args:
+            resolution: resolves conflicts in it.
+            attempts: see `spark_apply.handlers.running`.
+        """
+        if self.handlers is NOTHING_LOADED:
+            return None
+        return Handling(self.session, self.handlers, resolution, RowWriter(self.session, self.fit_of), attempts=attempts)
 
 
 @dataclass(slots=True)

@@ -22,8 +22,9 @@ from spark_apply.groups import (
     ServerMessage,
     TransactionError,
 )
+from spark_apply.handlers.groups import write_in_order
 from spark_apply.server.collapse import plan_sets
-from spark_apply.server.conflicts import apply_rows, execute_steps
+from spark_apply.server.conflicts import apply_final, execute_steps
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
 from spark_apply.server.resolution import Resolution, failed_conflict
 from streams.errors import DataError
@@ -87,11 +88,17 @@ class _LargeBase(Work):
 
     def _finish(self, batch: LcrBatch, part: GroupPart) -> Failure | None:
         found = ScnRange(after=Scn(self._assignment.after_scn), through=Scn(part.through_scn))
+        failure = self._before_commit(batch)
+        if failure is not None:
+            return failure
         self._write_history(self._resolution)
         try:
             self._commit((found,), lambda: self._succeed(found, batch), self._labels)
         except DataError as error:
             return refused_at_commit(error, batch)
+        return None
+
+    def _before_commit(self, batch: LcrBatch) -> Failure | None:  # noqa: ARG002 - part of the interface
         return None
 
     def _end(self) -> GroupResult:
@@ -122,22 +129,30 @@ class LargeWork(_LargeBase):
     """Writes parts as sets, and a failing part row by row at once, because everything below is applied."""
 
     def _write(self, batch: LcrBatch, part: int) -> Failure | None:  # noqa: ARG002 - its number does not matter
-        session = self._context.session
-        steps = plan_sets([batch], self._context.fit_of)
+        session, fit_of = self._context.session, self._context.fit_of
+        attempt = self._context.handling(self._resolution, attempts=True)
         session.savepoint()
         try:
-            written = execute_steps(session, steps)
+            if attempt is None:
+                written = execute_steps(session, plan_sets([batch], fit_of))
+            else:
+                written = write_in_order(session, [batch], attempt, fit_of)
         except DataError:
             written = None
         if written is None:
             session.rollback_to_savepoint()
-            failure = apply_rows(session, batch, self._context.fit_of, self._resolution)
+            handling = self._context.handling(self._resolution, attempts=False)
+            failure = apply_final(session, batch, fit_of, self._resolution, handling)
             if failure is not None:
                 return failure  # the session takes nothing but a rollback
             self._write_history(self._resolution)  # part by part: a transaction of any size may conflict in all its rows
             written = batch.row_count
         self.totals.rows_written += written
         return None
+
+    def _before_commit(self, batch: LcrBatch) -> Failure | None:
+        handling = self._context.handling(self._resolution, attempts=False)
+        return None if handling is None else handling.precommit([int(batch.transactions.commit_scn[0])])
 
     def _conclude(self, batch: LcrBatch) -> None:  # noqa: ARG002 - part of the interface
         self.totals.transactions += 1

@@ -21,8 +21,10 @@ from spark_apply.groups import (
     ServerMessage,
     TransactionError,
 )
+from spark_apply.handlers.groups import write_group
+from spark_apply.handlers.loaded import NOTHING_LOADED, AttemptFailed
 from spark_apply.server.collapse import Step, plan_sets, rows_in_conflict
-from spark_apply.server.conflicts import apply_rows, execute_steps
+from spark_apply.server.conflicts import apply_final, apply_rows, execute_steps
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
 from spark_apply.server.resolution import Resolution, failed_conflict
 from streams.cutting import row_transactions, select_rows, slice_transactions
@@ -162,12 +164,42 @@ class SetsWork(Work):
 
     def _apply_range(self, first: int, last: int) -> bool:
         """Apply transactions in one destination transaction; False: it was rolled back."""
+        if self._context.handlers is not NOTHING_LOADED and (done := self._apply_handled(first, last)) is not None:
+            return done
         has_handlers = self._has_handlers
         if has_handlers and self._context.expects_conflicts and (done := self._apply_resolving(first, last)) is not None:
             return done
         if self._apply_sets(first, last):
             return True
         return has_handlers and bool(self._apply_resolving(first, last))
+
+    def _apply_handled(self, first: int, last: int) -> bool | None:
+        """Apply transactions of which some rows go to users' handlers; None: none does, and nothing is called before the commit."""
+        context, batches = self._context, self._slice(first, last, self._behind)
+        if context.handlers.rules.precommit is None and all(context.handlers.handled(batch) is None for batch in batches):
+            return None
+        resolution = Resolution(context.conflicts)
+        handling = context.handling(resolution, attempts=True)
+        assert handling is not None
+        context.session.begin()
+        try:
+            written = write_group(context.session, batches, handling, context.fit_of)
+            if written is not None and handling.precommit(self._commits(first, last)) is None:
+                handling.flush()
+                self._finish_sets(first, last, batches, written)
+                return True
+        except (DataError, AttemptFailed):
+            pass
+        self._roll_back()
+        return False
+
+    def _commits(self, first: int, last: int) -> list[int]:
+        """Commit SCNs of the transactions of a range that are applied and have rows."""
+        chosen = self._slice(first, last, self._behind)
+        return [
+            int(batch.transactions.commit_scn[transaction]) for batch in chosen
+            for transaction in np.flatnonzero(np.diff(batch.transactions.first_row)).tolist()
+        ]
 
     def _apply_sets(self, first: int, last: int) -> bool:
         """Apply transactions as sets, as if there were no conflicts."""
@@ -246,7 +278,10 @@ class SetsWork(Work):
         session, batch = self._context.session, self._one(transaction)
         resolution = Resolution(self._context.conflicts)
         session.begin()
-        failure = apply_rows(session, batch, self._context.fit_of, resolution)
+        handling = self._context.handling(resolution, attempts=False)
+        failure = apply_final(session, batch, self._context.fit_of, resolution, handling)
+        if failure is None and handling is not None:
+            failure = handling.precommit([int(self._commit_scns[transaction])])
         if failure is None:
             try:
                 self._write_history(resolution)

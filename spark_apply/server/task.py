@@ -257,10 +257,12 @@ def _detail(server: ApplyServer) -> str:
 
 
 def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
-    from databases.connectors import open_destination, value_reader
+    from databases.connectors import open_destination, python_values, value_reader
     from protos import codec
     from rules.conflict_handlers import ConflictRules
+    from rules.user_code.handlers import HandlerRules
     from rules.virtual_dependencies import VirtualDependencies
+    from spark_apply.handlers.loaded import loaded_handlers
     from spark_apply.messages import access_from_wire
     from spark_apply.server.apply_server import ApplyServer
     from spark_apply.server.resolution import ConflictSettings
@@ -283,6 +285,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
                 show=value_reader(access.kind),
             ),
             dependencies=VirtualDependencies.from_bytes(welcome.dependencies),
+            handlers=loaded_handlers(HandlerRules.from_bytes(welcome.handlers), *python_values()),
         )
 
     return make

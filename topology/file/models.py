@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from databases.ports import Finding
 from rules.condition import Condition, ConditionError
 from rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
+from rules.user_code.handlers import TIMEOUT_DEFAULT_S
 from streams.scn import FIRST_SCN, Scn, parse_scn, scn_text
 from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
 from topology.file.document import Document, Path_
@@ -44,6 +45,8 @@ BANDWIDTH_MIN = 8 << 10  # bytes a second: two of the smallest pieces
 # Seconds. Below ten, a process that restarts would be taken for a destination that is away; a week is longer than redo is kept anywhere.
 SPLIT_THRESHOLD_MIN, SPLIT_THRESHOLD_MAX = 10, 7 * 86_400
 MERGE_THRESHOLD_MIN = 1  # seconds: positions are observed once a second
+HANDLER_TIMEOUT_MIN_S = 0.1  # less is no time for a round trip to a busy database
+HANDLER_TIMEOUT_MAX_S = 3600.0  # a row that takes an hour is not replicated, it is worked on
 HISTORY_COUNT_MAX = 100_000_000  # conflicts: what a database can hold beside its own tables
 HISTORY_AGE_DAYS_MAX = 3660  # ten years
 ALERT_TARGETS_MAX = 8  # each has a thread
@@ -538,6 +541,16 @@ class PropagationModel(_Model):
     latency: Annotated[None, BeforeValidator(_no_latency)] = None
 
 
+def _function_name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value):
+        raise _problem(f"{_shown(value)} does not name a function", "write module:function, or package.module:function")
+    return value
+
+
+FunctionName = Annotated[str, BeforeValidator(_function_name)]
+Operations = Annotated[list[Literal["insert", "update", "delete"]], Field(min_length=1)]
+
+
 class ConflictHandlerModel(_Model):
     """One entry of `conflict_handlers:`."""
 
@@ -579,6 +592,30 @@ class UncomparedModel(_Model):
     compare: Literal[False] = False
 
 
+class DmlHandlerModel(_Model):
+    """One entry of `dml_handlers:`."""
+
+    table: PlainTable
+    operations: Operations = ["insert", "update", "delete"]
+    function: FunctionName | None = None
+    statements: Annotated[list[str], Field(min_length=1)] | None = None
+    tables: list[PlainTable] = []
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> DmlHandlerModel:
+        if (self.function is None) == (self.statements is None):
+            raise _problem("has neither a function nor statements, or both", "write function: module:function, or statements: [...]")
+        return self
+
+
+class ErrorHandlerModel(_Model):
+    """One entry of `error_handlers:`."""
+
+    table: PlainTable
+    function: FunctionName
+    operations: Operations = ["insert", "update", "delete"]
+
+
 class ConflictHistoryModel(_Model):
     """`conflict_history:`."""
 
@@ -604,10 +641,7 @@ class ApplyModel(_Model):
     """One entry of `applies:`."""
 
     not_yet: ClassVar[dict[str, str]] = {
-        "dml_handlers": "leave it out: rows are applied as they come",
-        "error_handlers": "leave it out: errors go to the error queue",
         "message_handler": "leave it out",
-        "precommit_handler": "leave it out",
         "ddl_handler": "leave it out",
         "key_columns": "leave it out: the destination's primary or unique keys are used",
         "tombstones": "leave it out, and let one site alone delete rows",
@@ -630,6 +664,9 @@ class ApplyModel(_Model):
     object_dependencies: list[ObjectDependencyModel] = []
     combined: Combined = "auto"
     conflict_handlers: list[ConflictHandlerModel] | None = None
+    dml_handlers: list[DmlHandlerModel] | None = None
+    error_handlers: list[ErrorHandlerModel] | None = None
+    precommit_handler: FunctionName | None = None
     compare_old_values: list[UncomparedModel] | None = None
     compare_key_only: bool | None = None
     on_error: OnError | None = None
@@ -650,6 +687,11 @@ class TopologyModel(_Model):
     merge_threshold: MergeThreshold | None = None
     allow_cycle: bool = False
     conflict_handlers: list[ConflictHandlerModel] = []
+    code: str | None = None
+    dml_handlers: list[DmlHandlerModel] = []
+    error_handlers: list[ErrorHandlerModel] = []
+    precommit_handler: FunctionName | None = None
+    handler_timeout_s: Annotated[float, Field(ge=HANDLER_TIMEOUT_MIN_S, le=HANDLER_TIMEOUT_MAX_S)] = TIMEOUT_DEFAULT_S
     compare_old_values: list[UncomparedModel] = []
     compare_key_only: bool = False
     conflict_history: ConflictHistoryModel = ConflictHistoryModel()

@@ -19,6 +19,7 @@ from topology.file.conflicts import conflict_findings, conflict_rules
 from topology.file.connection_strings import ConnectionStringError, references, resolve
 from topology.file.dependencies import dependency_findings, virtual_dependencies
 from topology.file.document import Document, Path_, read_document
+from topology.file.handlers import read_handlers
 from topology.file.models import (
     NAME_LENGTH_MAX,
     ApplyModel,
@@ -182,6 +183,10 @@ class _Reader:
                 allow_cycle=top.allow_cycle,
             )
             spec = replace(spec, applies=tuple(self._with_defaults(apply, top) for apply in spec.applies))
+            handlers, found = read_handlers(top, self._applies, [apply.name for apply in spec.applies], self._folder)
+            spec = replace(spec, applies=tuple(replace(apply, handlers=handlers[apply.name]) for apply in spec.applies))
+            for path, problem, fix in found:
+                self._report(path, problem, fix)
             if top.combined == "never":
                 spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
         spec = route(spec)

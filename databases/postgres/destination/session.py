@@ -50,9 +50,11 @@ from databases.ports import (
     ConflictRecord,
     DestinationTable,
     ErrorTransaction,
+    HandlerSql,
     RowInTheWay,
     RowQuestion,
     ScnRange,
+    SqlResult,
     TruncatedTable,
     Write,
 )
@@ -68,6 +70,13 @@ from databases.postgres.destination.fencing import (
     take_origin,
     take_over,
     take_server_lock,
+)
+from databases.postgres.destination.handler_sql import (
+    NO_TIMEOUT,
+    checks_of,
+    refused_sql,
+    run_statements,
+    timeout_of,
 )
 from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
 from databases.postgres.destination.rows_in_the_way import plan_conflicting, plan_find, read_rows, remove_statement
@@ -189,7 +198,9 @@ class PostgresSession:
             self._wrapped_in_transaction = False
             self._state = _State.IDLE
             self._pending: list[Statement] = []
-            self._has_savepoint = False
+            self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
+            self._has_savepoint = self._has_timeout = self._had_timeout = False
+            self._marks: list[bool] = []  # whether there was a savepoint when each was set
             self._writes_labels: bool | None = None  # not asked yet
             self._checked: set[tuple[str, str]] = set()  # tables that have the form they were described with, and are locked
             self._blamed: dict[tuple[str, str], CatalogTable | None] = {}  # for a stale statement, as described before it
@@ -261,7 +272,7 @@ class PostgresSession:
             raise BugError(f"begin in a session that is {self._state.value}")
         self._state = _State.PENDING
         self._pending = [_BEGIN]
-        self._has_savepoint = False
+        self._end_handlers()
         self._checked.clear()
 
     def savepoint(self) -> None:
@@ -279,6 +290,7 @@ class PostgresSession:
             raise BugError("there is no savepoint to go back to")
         self._pending.append(Statement(sql="ROLLBACK TO SAVEPOINT headrace"))
         self._checked.clear()  # a table's lock goes with what locked it
+        self._has_timeout = self._had_timeout
         if self._state is _State.FAILED:
             self._state = _State.OPEN
         self._forget_wrappers()
@@ -294,7 +306,7 @@ class PostgresSession:
         if self._state is not _State.CLOSED:
             self._state = _State.IDLE
         self._pending = []
-        self._has_savepoint = False
+        self._end_handlers()
         self._forget_wrappers()
 
     def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
@@ -328,7 +340,7 @@ class PostgresSession:
             self._fail()
             raise BugError("a transaction that had failed was committed")
         self._state = _State.IDLE
-        self._has_savepoint = False
+        self._end_handlers()
         self._wrapped_in_transaction = False
         self._blamed.clear()
         self._sequence += 1
@@ -563,6 +575,61 @@ class PostgresSession:
             found += [first + int(result.get_value(row, 0) or 0) for row in range(result.ntuples)]
         return np.array(sorted(found), np.int64)
 
+    # ------------------------------------------------------------------ handlers
+
+    def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
+        """See `DestinationSession.run_sql`."""
+        self._in_transaction()
+        unknown = [text for text in dict.fromkeys(each.sql for each in statements) if text not in self._checked_sql]
+        try:
+            self._run([*checks_of(unknown), timeout_of(timeout_s)], "SQL of a handler")
+            self._has_timeout = self._had_timeout = True
+            if len(self._checked_sql) + len(unknown) > PREPARED_MAX:
+                self._checked_sql.clear()
+            self._checked_sql.update(unknown)
+            return run_statements(self._connection, statements)
+        except DatabaseError as error:
+            self._fail()
+            refused = refused_sql(error)
+            if refused is error:
+                raise
+            raise refused from error
+        except BaseException:
+            self._fail()
+            raise
+
+    def mark(self) -> int:
+        """See `DestinationSession.mark`. Travels with the next statement."""
+        self._in_transaction()
+        # A savepoint of the outer level is not released behind the mark: that would release the mark with it.
+        self._marks.append(self._has_savepoint)
+        self._has_savepoint = False
+        self._pending.append(Statement(sql=f"SAVEPOINT headrace_mark_{len(self._marks)}"))
+        return len(self._marks)
+
+    def undo_to_mark(self, mark: int) -> None:
+        """See `DestinationSession.undo_to_mark`. Travels with the next statement."""
+        self._live()
+        self._forget_marks(mark)
+        self._pending += [Statement(sql=f"ROLLBACK TO SAVEPOINT headrace_mark_{mark}"), Statement(sql=f"RELEASE SAVEPOINT headrace_mark_{mark}")]
+        self._checked.clear()  # a table's lock goes with what locked it
+        self._has_timeout = self._had_timeout  # as it was at the mark, for all that is known
+        if self._state is _State.FAILED:
+            self._state = _State.OPEN
+        self._forget_wrappers()
+
+    def drop_mark(self, mark: int) -> None:
+        """See `DestinationSession.drop_mark`. Travels with the next statement."""
+        self._in_transaction()
+        self._forget_marks(mark)
+        self._pending.append(Statement(sql=f"RELEASE SAVEPOINT headrace_mark_{mark}"))
+
+    def _forget_marks(self, mark: int) -> None:
+        if not 1 <= mark <= len(self._marks):
+            raise BugError(f"there is no mark {mark} to go back to")
+        self._has_savepoint = self._marks[mark - 1]
+        del self._marks[mark - 1 :]
+
     def remove_row(self, table: DestinationTable, number: str) -> None:
         """See `DestinationSession.remove_row`."""
         catalog = self._catalog(table.owner, table.name)
@@ -720,6 +787,15 @@ class PostgresSession:
         self._live()
         if self._state not in {_State.PENDING, _State.OPEN}:
             raise BugError(f"a transaction is needed, the session is {self._state.value}")
+        if self._has_timeout:
+            # The bound is of handlers' statements, and not of the product's own.
+            self._pending.append(NO_TIMEOUT)
+            self._has_timeout = False
+
+    def _end_handlers(self) -> None:
+        """No transaction, or a new one: no savepoint, no mark, no bound of time."""
+        self._has_savepoint = self._has_timeout = self._had_timeout = False
+        self._marks = []
 
 
 def _int4(value: int) -> bytes:

@@ -341,8 +341,8 @@ COMPONENT_PROBLEMS = {
         "_dbs1: {tombstones: {}, site: dbs2", "applies.apply_from_dbs1.tombstones",
         "this key is known but not yet built: leave it out, and let one site alone delete rows"),
     "from_dbs1: {site: dbs2": (
-        "from_dbs1: {dml_handlers: [], site: dbs2", "applies.apply_from_dbs1.dml_handlers",
-        "this key is known but not yet built: leave it out: rows are applied as they come"),
+        "from_dbs1: {ddl_handler: [], site: dbs2", "applies.apply_from_dbs1.dml_handlers",
+        "this key is known but not yet built: leave it out"),
     "apply_from_dbs1: {site: dbs2": (
         "apply_from_dbs1: {group_rows: yes, site: dbs2", "applies.apply_from_dbs1.group_rows",
         "True is not a whole number: write digits, without quotes"),

@@ -1,0 +1,96 @@
+"""SQL of users' handlers in an apply server's transaction.
+
+What is no SELECT, INSERT, UPDATE, DELETE, MERGE or VALUES cannot run: each text is first given to PostgreSQL's own parser behind
+`PREPARE name AS`, which takes nothing else, in a protocol message that holds one statement only. So no text can end the
+transaction, begin one, move a savepoint or change a setting, however it is written. A function or procedure cannot either: PostgreSQL
+refuses a COMMIT below a statement of an open transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from databases.ports import HandlerSql, SqlResult
+from databases.postgres.connection import translate
+from databases.postgres.destination.pipeline import Statement
+from streams.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted, FencedError
+
+if TYPE_CHECKING:
+    from psycopg import RawCursor
+
+__all__ = ["NO_TIMEOUT", "checks_of", "refused_sql", "run_statements", "timeout_of"]
+
+_ROWS_MAX = 100_000  # of one answer: more is a copy of a table in the memory of an apply server
+_CANCELED = "57014"  # by statement_timeout
+_SYNTAX = "42601"
+
+NO_TIMEOUT = Statement(sql="SET LOCAL statement_timeout TO DEFAULT")
+
+
+def timeout_of(timeout_s: float) -> Statement:
+    """What bounds the statements that follow in the transaction."""
+    return Statement(sql=f"SET LOCAL statement_timeout TO {max(1, int(timeout_s * 1000))}")
+
+
+def checks_of(texts: Sequence[str]) -> list[Statement]:
+    """Statements that fail if a text is none that reads or writes rows."""
+    return [
+        Statement(sql=sql) for text in texts for sql in (f"PREPARE headrace_handler AS {text}", "DEALLOCATE headrace_handler")
+    ]
+
+
+def run_statements(connection: psycopg.Connection[Any], statements: Sequence[HandlerSql]) -> tuple[SqlResult, ...]:
+    """Run checked statements in one round trip.
+
+    Args:
+        connection: in a transaction.
+        statements: in order.
+
+    Raises:
+        DatabaseError: the first that failed; the transaction has failed with it.
+    """
+    cursors: list[RawCursor[Any]] = []
+    try:
+        if len(statements) == 1:
+            cursors.append(_executed(connection, statements[0]))
+        else:
+            with connection.pipeline():
+                cursors += [_executed(connection, each) for each in statements]
+        return tuple(_result(cursor) for cursor in cursors)
+    except psycopg.Error as error:
+        raise translate(error, "SQL of a handler") from error
+
+
+def refused_sql(error: DatabaseError) -> DatabaseError:
+    """What an error of a handler's statement means: everything that is not the environment's fault is the statement's."""
+    state = str(error.context.get("sqlstate", ""))
+    is_environment = isinstance(error, DatabaseUnavailable | DestinationRestarted | FencedError)
+    if isinstance(error, DataError) or (is_environment and state != _CANCELED):
+        return error
+    message, hint = error.message, error.hint
+    if state == _SYNTAX:
+        hint = hint or "a handler runs one SELECT, INSERT, UPDATE, DELETE or MERGE at a time; its transaction is the apply process's"
+    if state == _CANCELED:
+        message, hint = f"{message}: it took too long", "make it faster, or raise handler_timeout_s"
+    made = DataError(message, hint=hint, **error.context)
+    made.detail = error.detail
+    return made
+
+
+def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> RawCursor[Any]:
+    cursor = psycopg.RawCursor(connection)
+    # With parameters, even none: the protocol's message of one statement.
+    cursor.execute(statement.sql.encode(), statement.values)
+    return cursor
+
+
+def _result(cursor: RawCursor[Any]) -> SqlResult:
+    if cursor.description is None:
+        return SqlResult(row_count=max(0, cursor.rowcount))
+    if cursor.rowcount > _ROWS_MAX:
+        message = f"SQL of a handler answered {cursor.rowcount:,} rows, and {_ROWS_MAX:,} at most are read"
+        raise DataError(message, hint="add a condition, or let the database do it", sqlstate="")
+    return SqlResult(rows=tuple(tuple(row) for row in cursor.fetchall()), row_count=cursor.rowcount)

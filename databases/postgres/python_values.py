@@ -1,0 +1,106 @@
+"""Values of LCRs as Python objects, and back: what users' code reads and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import psycopg
+from psycopg.adapt import Transformer
+from psycopg.pq import Format
+from psycopg.types import bool as bools
+from psycopg.types import datetime as times
+from psycopg.types import numeric as numbers
+from psycopg.types import uuid as uuids
+
+from streams.lcr import LcrError
+from streams.lcr_batch import Column
+
+__all__ = ["decoded", "encoded"]
+
+_TRANSFORMER = Transformer()
+_TEXTS: Final = frozenset({"text", "varchar", "bpchar", "name", "xml", "citext"})
+# By type: the dumper of its binary form. A dumper that psycopg would choose by the Python object may be of another type.
+_DUMPERS: Final[dict[str, Any]] = {
+    "int2": numbers.Int2BinaryDumper, "int4": numbers.Int4BinaryDumper, "int8": numbers.Int8BinaryDumper, "oid": numbers.OidBinaryDumper,
+    "float4": numbers.Float4BinaryDumper, "float8": numbers.FloatBinaryDumper, "numeric": numbers.DecimalBinaryDumper, "bool": bools.BoolBinaryDumper,
+    "date": times.DateBinaryDumper, "time": times.TimeBinaryDumper, "timetz": times.TimeTzBinaryDumper,
+    "timestamp": times.DatetimeNoTzBinaryDumper, "timestamptz": times.DatetimeBinaryDumper, "interval": times.TimedeltaBinaryDumper,
+    "uuid": uuids.UUIDBinaryDumper,
+}
+
+
+def decoded(column: Column, value: bytes) -> object:
+    """One value as psycopg reads it: int, str, Decimal, datetime, ...
+
+    Args:
+        column: the source's column.
+        value: in the form `column.is_binary` says.
+
+    Raises:
+        LcrError: it is none of Python's, such as a date before year 1.
+    """
+    try:
+        return _TRANSFORMER.get_loader(column.type_number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
+    except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
+        raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
+
+
+def encoded(column: Column, value: object) -> bytes:
+    """A Python object in the form that the values of a column have.
+
+    Args:
+        column: the source's column.
+        value: not None.
+
+    Raises:
+        LcrError: the object does not fit the type.
+    """
+    name = column.type_name.removeprefix("pg_catalog.").rpartition(".")[2]
+    try:
+        return _form_of(name, is_binary=column.is_binary)(value)
+    except (psycopg.Error, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
+        raise LcrError(
+            f"a Python {type(value).__name__} does not fit column {column.name} of type {name}", column=column.name,
+            hint="give a Python object of that type, or bytes in the column's encoding",
+        ) from error
+
+
+def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
+    if name in _TEXTS:
+        return _text
+    if name in ("json", "jsonb"):
+        return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json.dumps(value).encode()
+    if not is_binary:
+        return _as_text
+    return _dumped(_DUMPERS.get(name, _refuse), name)
+
+
+def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 - a class of psycopg's
+    from decimal import Decimal
+
+    def dump(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+        made = Decimal(value) if name == "numeric" and isinstance(value, int) else value
+        return bytes(dumper(type(made), None).dump(made))
+
+    return dump
+
+
+def _refuse(*_: object) -> Any:  # noqa: ANN401 - never returns
+    raise TypeError("no binary form is known for this type")
+
+
+def _text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+    if not isinstance(value, str):
+        raise TypeError("a text is needed")
+    return value.encode()
+
+
+def _as_text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    if isinstance(value, str):
+        return value.encode()
+    dumped = _TRANSFORMER.as_literal(value)
+    return bytes(dumped).split(b"'")[1] if b"'" in bytes(dumped) else bytes(dumped)

@@ -1,0 +1,192 @@
+"""What users' code does in an apply process, as frozen data.
+
+    procedure DML handler   a function that gets a row LCR instead of the destination; it may execute it, changed or not
+    statement DML handler   SQL statements that run for a row LCR instead of it, in order; "lcr.execute true" is one of them
+    error handler           a function that gets a row LCR that failed, with the error; after the conflict handlers
+    precommit handler       a function that is called once for each source transaction, before the commit
+
+All of it runs inside the destination transaction of the rows. A table and operation has a procedure DML handler, or statement DML
+handlers, or neither; an error handler only where there is no procedure DML handler.
+
+Source: Oracle Streams Replication Administrator's Guide, "Handlers and Row LCR Processing"; Streams Concepts, "Message Processing
+    Options for an Apply Process".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from rules.user_code.source import NO_CODE, CodeFile, UserCode, UserFunction
+
+__all__ = [
+    "EXECUTE_FALSE", "EXECUTE_TRUE", "NO_HANDLERS", "OPERATIONS", "TIMEOUT_DEFAULT_S", "DmlHandler", "ErrorHandler", "HandlerRules",
+    "HandlerStatement",
+]
+
+OPERATIONS = ("insert", "update", "delete")
+TIMEOUT_DEFAULT_S = 30.0
+"""For one call: far longer than a row should take, and shorter than a lag that nobody notices."""
+
+EXECUTE_TRUE = "lcr.execute true"
+EXECUTE_FALSE = "lcr.execute false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStatement:
+    """One statement of a statement DML handler.
+
+    Args:
+        sql: one SELECT, INSERT, UPDATE, DELETE or MERGE with binds as $1, $2, ...; or `EXECUTE_TRUE`, `EXECUTE_FALSE`.
+        binds: what each stands for: `old.<column>`, `new.<column>` or an attribute of the LCR.
+        text: as the file has it.
+    """
+
+    sql: str
+    binds: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def executes(self) -> bool | None:
+        """It executes the LCR, with or without conflict resolution; None: it is SQL."""
+        return {EXECUTE_TRUE: True, EXECUTE_FALSE: False}.get(self.sql)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DmlHandler:
+    """What happens with some row LCRs of a table instead of applying them.
+
+    Args:
+        owner: schema of the table at the destination.
+        name: of the table in that schema.
+        operations: of `OPERATIONS`.
+        function: a procedure DML handler; None: it is of statements.
+        statements: in the order in which they run.
+        tables: others that its SQL reads or writes, (owner, name): their rows keep their order with its own.
+    """
+
+    owner: str
+    name: str
+    operations: tuple[str, ...] = OPERATIONS
+    function: UserFunction | None = None
+    statements: tuple[HandlerStatement, ...] = ()
+    tables: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        what = str(self.function) if self.function else f"{len(self.statements)} statement{'' if len(self.statements) == 1 else 's'}"
+        return f"{what} for {', '.join(self.operations)} of {self.owner}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorHandler:
+    """What is called with a row LCR of a table that failed.
+
+    Args:
+        owner: schema of the table at the destination.
+        name: of the table in that schema.
+        function: called with the LCR, the error and the session.
+        operations: of `OPERATIONS`.
+    """
+
+    owner: str
+    name: str
+    function: UserFunction
+    operations: tuple[str, ...] = OPERATIONS
+
+    def __str__(self) -> str:
+        return f"{self.function} for errors on {', '.join(self.operations)} of {self.owner}.{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandlerRules:
+    """All of an apply process.
+
+    Args:
+        code: the modules that its functions need.
+        dml: its DML handlers; several of one table and operation are of statements, and run in this order.
+        errors: its error handlers.
+        precommit: its precommit handler.
+        timeout_s: for one call, seconds.
+    """
+
+    code: UserCode = NO_CODE
+    dml: tuple[DmlHandler, ...] = ()
+    errors: tuple[ErrorHandler, ...] = ()
+    precommit: UserFunction | None = None
+    timeout_s: float = TIMEOUT_DEFAULT_S
+
+    def dml_of(self, owner: str, name: str, operation: str) -> tuple[DmlHandler, ...]:
+        """The DML handlers of a table and operation, in order.
+
+        Args:
+            owner: schema of the table at the destination.
+            name: of the table in that schema.
+            operation: of `OPERATIONS`.
+        """
+        return tuple(each for each in self.dml if (each.owner, each.name) == (owner, name) and operation in each.operations)
+
+    def error_of(self, owner: str, name: str, operation: str) -> ErrorHandler | None:
+        """The error handler of a table and operation.
+
+        Args:
+            owner: schema of the table at the destination.
+            name: of the table in that schema.
+            operation: of `OPERATIONS`.
+        """
+        return next((each for each in self.errors if (each.owner, each.name) == (owner, name) and operation in each.operations), None)
+
+    @cached_property
+    def handled(self) -> frozenset[tuple[str, str]]:
+        """Tables with a DML handler."""
+        return frozenset((each.owner, each.name) for each in self.dml)
+
+    @cached_property
+    def ordered(self) -> frozenset[tuple[str, str]]:
+        """Tables whose rows keep their order with handled rows: those with a DML handler, and what these say that they touch."""
+        return self.handled | frozenset(table for each in self.dml for table in each.tables)
+
+    def functions(self) -> Iterator[UserFunction]:
+        """Every function that is named."""
+        yield from (each.function for each in self.dml if each.function is not None)
+        yield from (each.function for each in self.errors)
+        if self.precommit is not None:
+            yield self.precommit
+
+    def __str__(self) -> str:
+        found = [*map(str, self.dml), *map(str, self.errors)]
+        return "; ".join([*found, f"{self.precommit} before each commit"] if self.precommit else found)
+
+    def to_bytes(self) -> bytes:
+        """As it travels to apply servers; empty when nothing is set."""
+        return b"" if self == NO_HANDLERS else json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> HandlerRules:
+        """Read what `to_bytes` wrote."""
+        if not data:
+            return NO_HANDLERS
+        found = json.loads(data)
+        code = UserCode(folder=found["code"]["folder"], files=tuple(CodeFile(**each) for each in found["code"]["files"]))
+        return cls(
+            code=code, dml=tuple(_dml(each) for each in found["dml"]),
+            errors=tuple(
+                ErrorHandler(**{**each, "operations": tuple(each["operations"]), "function": UserFunction(**each["function"])})
+                for each in found["errors"]
+            ),
+            precommit=UserFunction(**found["precommit"]) if found["precommit"] else None, timeout_s=found["timeout_s"],
+        )
+
+
+def _dml(found: dict[str, object]) -> DmlHandler:
+    fields: dict[str, object] = {
+        **found, "operations": tuple(found["operations"]), "tables": tuple(tuple(each) for each in found["tables"]),  # type: ignore[arg-type,attr-defined]
+        "function": UserFunction(**found["function"]) if found["function"] else None,  # type: ignore[arg-type]
+        "statements": tuple(HandlerStatement(**{**each, "binds": tuple(each["binds"])}) for each in found["statements"]),  # type: ignore[attr-defined]
+    }
+    return DmlHandler(**fields)  # type: ignore[arg-type]
+
+
+NO_HANDLERS = HandlerRules()
+"""Every row is applied as it comes."""

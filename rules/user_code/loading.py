@@ -1,0 +1,199 @@
+"""Loading users' functions, the same way in every process: `headrace check`, apply servers, capture processes, tests.
+
+Modules of the folder are loaded from the text that travelled, under a name of their own ("headrace_code_<version>.masks"): two
+versions, or the folders of two topologies, can be in one process. Inside the folder `import masks` means the folder's `masks`, before
+anything else of that name. Everything else is imported as usual.
+
+An error names the file, the line and the function of the user's code, wherever it was raised.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
+import inspect
+import linecache
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from types import CodeType, ModuleType
+from typing import Any
+
+from rules.user_code.source import CodeFile, UserCode, UserFunction
+from streams.errors import ConfigError
+
+__all__ = ["load", "place_of"]
+
+_ROOT = "headrace_code_"
+
+
+def load(function: UserFunction, code: UserCode, parameters: Sequence[str]) -> Callable[..., Any]:
+    """Import a function and check that it can be called.
+
+    Args:
+        function: which one; a version other than what is found here is refused.
+        code: the folder's modules.
+        parameters: names of what it is called with, for the message.
+
+    Returns:
+        The function.
+
+    Raises:
+        ConfigError: there is no such module or function, the module raises while it is imported, the function cannot be called with
+            so many arguments, or what is installed here is another version.
+    """
+    module_name, colon, attribute = function.name.partition(":")
+    if not colon or not module_name or not attribute.isidentifier():
+        raise ConfigError(f"{function.name!r} does not name a function", hint="write package.module:function")
+    module = _import(module_name, code)
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise ConfigError(
+            f"{_file_of(module, code)} has no function {attribute}", hint=f"it has {', '.join(_functions(module)) or 'none'}",
+        )
+    _check_call(found, f"{_file_of(module, code)}, line {_line_of(found)}: {attribute}", parameters)
+    here = code.version_of(function.name)
+    if function.version and here != function.version:
+        raise ConfigError(
+            f"{function.name} has the version {here} here, and {function.version} where the topology was read",
+            hint="install the same version on every node, or put the module into the code folder",
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def place_of(error: BaseException, code: UserCode) -> str:
+    """Where users' code raised an error, or called what raised it: "handlers/masks.py, line 12, in mask".
+
+    Args:
+        error: with its traceback.
+        code: the folder's modules; of code from the Python path the innermost place is named.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = {_filename(code, file) for file in code.files}
+    users = [frame for frame in frames if frame.filename in own] or frames[-1:]
+    if not users:
+        return code.folder or "the user's code"
+    return f"{users[-1].filename}, line {users[-1].lineno}, in {users[-1].name}"
+
+
+# --------------------------------------------------------------------------- inside
+
+
+def _import(name: str, code: UserCode) -> ModuleType:
+    modules = code.modules()
+    is_own = name.partition(".")[0] in {each.partition(".")[0] for each in modules}
+    if is_own:
+        _Finder.register(code)
+    try:
+        return importlib.import_module(f"{_ROOT}{code.version}.{name}" if is_own else name)
+    except ImportError as error:
+        if _is_missing(error, name, code):
+            where = f"in {code.folder} or on the Python path" if code.folder else "on the Python path; the topology file names no code folder"
+            raise ConfigError(f"there is no module {name} {where}", hint="write package.module:function, without .py") from error
+        raise _broken(name, error, code) from error
+    except SyntaxError as error:
+        raise ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}", hint="fix the file") from error
+    except Exception as error:
+        raise _broken(name, error, code) from error
+
+
+def _is_missing(error: ImportError, name: str, code: UserCode) -> bool:
+    """Whether it is the module itself that is missing, and not one that it imports."""
+    missing = (error.name or "").removeprefix(f"{_ROOT}{code.version}.")
+    return isinstance(error, ModuleNotFoundError) and (name == missing or name.startswith(f"{missing}."))
+
+
+def _broken(name: str, error: Exception, code: UserCode) -> ConfigError:
+    text = str(error).replace(f"{_ROOT}{code.version}.", "")
+    return ConfigError(
+        f"importing {name} failed at {place_of(error, code)}: {type(error).__name__}: {text}",
+        hint="the module must be importable where the topology is read and at every site that runs it",
+    )
+
+
+def _check_call(found: object, place: str, parameters: Sequence[str]) -> None:
+    wanted = f"({', '.join(parameters)})"
+    if not callable(found):
+        raise ConfigError(f"{place} is no function", hint=f"name a function that takes {wanted}")
+    if inspect.iscoroutinefunction(found):
+        raise ConfigError(f"{place} is an async function", hint="write def, without async")
+    try:
+        inspect.signature(found).bind(*parameters)
+    except TypeError as error:
+        raise ConfigError(f"{place} cannot be called with {wanted}: {error}", hint=f"write def {place.rpartition(' ')[2]}{wanted}") from error
+    except ValueError:  # a builtin without a signature: calling it will tell
+        pass
+
+
+def _file_of(module: ModuleType, code: UserCode) -> str:
+    return getattr(module, "__file__", None) or f"{code.folder}/{module.__name__}"
+
+
+def _line_of(found: object) -> int:
+    code = getattr(inspect.unwrap(found) if callable(found) else found, "__code__", None)
+    return code.co_firstlineno if isinstance(code, CodeType) else 1
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return sorted(name for name, each in vars(module).items() if inspect.isfunction(each) and not name.startswith("_"))
+
+
+def _filename(code: UserCode, file: CodeFile) -> str:
+    return f"{code.folder}/{file.path}"
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of one folder in one version."""
+
+    _known: dict[str, _Finder] = {}  # noqa: RUF012 - by version; a process sees few
+
+    def __init__(self, code: UserCode) -> None:
+        self._root = f"{_ROOT}{code.version}"
+        self._code, self._modules = code, code.modules()
+        self._tops = {name.partition(".")[0] for name in self._modules}
+        self._builtins = {**vars(builtins), "__import__": self._import}
+
+    @classmethod
+    def register(cls, code: UserCode) -> None:
+        """Make a folder's modules importable; idempotent."""
+        if code.version not in cls._known:
+            cls._known[code.version] = finder = cls(code)
+            sys.meta_path.append(finder)
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002
+        """See `importlib.abc.MetaPathFinder`."""
+        if fullname == self._root:
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        if not fullname.startswith(f"{self._root}."):
+            return None
+        name = fullname.removeprefix(f"{self._root}.")
+        file = self._modules.get(name)
+        is_package = file.path.endswith("__init__.py") if file else any(each.startswith(f"{name}.") for each in self._modules)
+        if file is None and not is_package:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, origin=_filename(self._code, file) if file else None, is_package=is_package)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:  # noqa: ARG002
+        """See `importlib.abc.Loader`."""
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See `importlib.abc.Loader`."""
+        file = self._modules.get(module.__name__.removeprefix(f"{self._root}."))
+        if file is None or module.__name__ == self._root:
+            return
+        filename = _filename(self._code, file)
+        module.__file__ = filename
+        vars(module)["__builtins__"] = self._builtins
+        # Tracebacks show the line as it ran.
+        linecache.cache[filename] = (len(file.text), None, file.text.splitlines(keepends=True), filename)
+        exec(compile(file.text, filename, "exec", dont_inherit=True), vars(module))  # noqa: S102 - what this module is for
+
+    def _import(self, name: str, globals_: Any = None, locals_: Any = None, fromlist: Any = (), level: int = 0) -> Any:  # noqa: ANN401
+        """`import` inside the folder: the folder's modules come first."""
+        if level == 0 and name.partition(".")[0] in self._tops:
+            found = builtins.__import__(f"{self._root}.{name}", globals_, locals_, fromlist or (), 0)
+            return found if fromlist else getattr(found, name.partition(".")[0])
+        return builtins.__import__(name, globals_, locals_, fromlist or (), level)

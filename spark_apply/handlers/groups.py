@@ -1,0 +1,101 @@
+"""Groups in which rows go to DML handlers: everything else stays sets.
+
+Transactions that no handled one comes before, by their keys and by the tables that handlers declare, are written first, as sets. All
+others follow in source order: runs of rows without handlers as sets, handled rows one after another. So a handler finds its own
+transaction as it was at the source behind the rows before it, and what it depends on; of transactions that nothing connects with it, any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_apply.dependencies import KeyHashes, hash_batch, held_transactions
+from spark_apply.handlers.loaded import AttemptFailed
+from spark_apply.server.collapse import plan_sets
+from spark_apply.server.conflicts import execute_steps, runs_of
+from streams.cutting import row_transactions, select_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from databases.ports import DestinationSession
+    from spark_apply.handlers.running import Handling
+    from spark_apply.server.collapse import FitOf
+    from streams.lcr_batch import LcrBatch
+
+__all__ = ["write_group", "write_in_order"]
+
+
+def write_group(session: DestinationSession, batches: Sequence[LcrBatch], handling: Handling, fit_of: FitOf) -> int | None:
+    """Write whole transactions, some of whose rows go to DML handlers.
+
+    Args:
+        session: in a transaction.
+        batches: consecutive transactions.
+        handling: the handlers, attempting.
+        fit_of: returns the fit of a table version.
+
+    Returns:
+        Rows written; None: roll back.
+
+    Raises:
+        DataError: the destination refused a value; roll back.
+    """
+    owners = [row_transactions(batch.transactions) for batch in batches]
+    bases = np.cumsum([0, *[len(batch.transactions) for batch in batches]])
+    masks = [handling.handlers.handled(batch) for batch in batches]
+    own = [owner[mask] + base for owner, mask, base in zip(owners, masks, bases, strict=False) if mask is not None]
+    if not own:
+        written = execute_steps(session, plan_sets(batches, fit_of))
+    else:
+        hashes = KeyHashes.joined([hash_batch(batch, fit_of, in_order=True) for batch in batches])
+        behind = held_transactions(hashes, np.unique(np.concatenate(own)).tolist()) >= 0
+        waits = [behind[owner + base] for owner, base in zip(owners, bases, strict=False)]
+        first = execute_steps(session, plan_sets([_part(batch, ~late) for batch, late in zip(batches, waits, strict=True)], fit_of))
+        rest = None if first is None else write_in_order(
+            session, [_part(batch, late) for batch, late in zip(batches, waits, strict=True)], handling, fit_of,
+        )
+        written = None if first is None or rest is None else first + rest
+    return written
+
+
+def write_in_order(session: DestinationSession, batches: Sequence[LcrBatch], handling: Handling, fit_of: FitOf) -> int | None:
+    """Write rows in source order, those of DML handlers among them.
+
+    Args:
+        session: in a transaction.
+        batches: their rows, in order.
+        handling: the handlers, attempting.
+        fit_of: returns the fit of a table version.
+
+    Returns:
+        Rows written or handled; None: roll back.
+
+    Raises:
+        DataError: the destination refused a value; roll back.
+    """
+    try:
+        for batch in batches:
+            handled = handling.handlers.handled(batch)
+            handled = np.zeros(batch.row_count, np.bool_) if handled is None else handled
+            for is_handled, numbers in runs_of(handled):
+                if is_handled:
+                    if any(handling.dml(batch, number) is not None for number in numbers):
+                        return None
+                    continue
+                handling.flush()
+                chosen = np.zeros(batch.row_count, np.bool_)
+                chosen[numbers] = True
+                if execute_steps(session, plan_sets([_part(batch, chosen)], fit_of)) is None:
+                    return None
+        handling.flush()
+    except AttemptFailed:
+        return None
+    return sum(batch.row_count for batch in batches)
+
+
+def _part(batch: LcrBatch, chosen: NDArray[np.bool_]) -> LcrBatch:
+    return batch if chosen.all() else select_rows(batch, chosen)

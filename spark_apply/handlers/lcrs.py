@@ -1,0 +1,129 @@
+"""What a handler sees: the row LCR that it may execute, the session for its SQL, and the error that an error handler gets."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from databases.ports import SqlResult
+from streams.lcr import DecodeHook, EncodeHook, LcrError, RowLcr
+
+if TYPE_CHECKING:
+    from streams.lcr_batch import LcrBatch
+
+__all__ = ["ApplySession", "HandledLcr", "LcrFailure"]
+
+
+class HandledLcr(RowLcr):
+    """A row LCR in a handler: as `RowLcr`, and it can be executed.
+
+    Args:
+        batch: where the row is.
+        row: its number in the batch.
+        execute: applies an LCR; its second argument says whether conflicts are resolved.
+        decode, encode: values to Python objects and back.
+    """
+
+    __slots__ = ("_execute",)
+
+    def __init__(
+        self, batch: LcrBatch, row: int, execute: Callable[[HandledLcr, bool], None], *, decode: DecodeHook | None = None,
+        encode: EncodeHook | None = None,
+    ) -> None:
+        super().__init__(batch, row, decode=decode, encode=encode)
+        self._execute = execute
+
+    def execute(self, conflict_resolution: bool) -> None:  # noqa: FBT001 - the manuals' parameter
+        """Apply the LCR as it is now, in the transaction of the handler. No other handler is called.
+
+        Args:
+            conflict_resolution: conflict handlers decide what conflicts; False: a conflict is an error.
+
+        Raises:
+            ConflictError: a conflict that nobody resolved; the transaction can go on without it.
+            HandlerError: the destination refuses the row; the transaction can go on without it.
+            LcrError: `conflict_resolution` is neither True nor False, or the LCR does not fit its table.
+        """
+        if not isinstance(conflict_resolution, bool):
+            raise LcrError("execute needs conflict_resolution", hint="write lcr.execute(conflict_resolution=True), or False")
+        self._execute(self, conflict_resolution)
+
+    def snapshot(self) -> HandledLcr:
+        """The LCR as it is now; what is set later does not reach it."""
+        made = copy.copy(self)
+        if self._images is not None:
+            made._images = {kind: dict(values) for kind, values in self._images.items()}  # noqa: SLF001 - its own
+        made._unchanged = set(self._unchanged)  # noqa: SLF001 - its own
+        return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LcrFailure:
+    """Why a row LCR failed, for an error handler.
+
+    Args:
+        kind: of the conflict ("insert_exists", "update_missing", ...); empty: another error.
+        number: the database's own number of the error (SQLSTATE); empty: it has none.
+        message: what happened.
+    """
+
+    kind: str
+    number: str
+    message: str
+
+
+class ApplySession:
+    """The destination transaction of the rows, for a handler's SQL. Only usable inside the call that it was given to.
+
+    It cannot begin, commit or roll back: that is the apply process's. `with session.savepoint():` undoes what is inside when it raises.
+
+    Args:
+        run: runs one statement.
+        mark, undo, drop: set a savepoint, go back to it, forget it.
+        apply: the apply process.
+        site: where it applies.
+    """
+
+    def __init__(
+        self, *, run: Callable[[str, tuple[Any, ...]], SqlResult], mark: Callable[[], int], undo: Callable[[int], None],
+        drop: Callable[[int], None], apply: str, site: str,
+    ) -> None:
+        self._run, self._mark, self._undo, self._drop = run, mark, undo, drop
+        self.apply_name, self.site = apply, site
+
+    def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:  # noqa: ANN401 - what psycopg takes
+        """Run one SELECT, INSERT, UPDATE, DELETE or MERGE, and return the rows that it answers.
+
+        Name tables with their schema: apply's sessions have an empty search_path.
+
+        Args:
+            sql: values stand as $1, $2, ...
+            values: Python objects; None is NULL.
+
+        Raises:
+            HandlerError: the database refuses it, or it is another kind of statement. The transaction can go on without it.
+        """
+        return list(self._run(sql, values).rows)
+
+    def execute_count(self, sql: str, *values: Any) -> int:  # noqa: ANN401 - what psycopg takes
+        """Run one statement as `execute` does, and return how many rows it changed.
+
+        Args:
+            sql: values stand as $1, $2, ...
+            values: Python objects; None is NULL.
+        """
+        return self._run(sql, values).row_count
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """What is done inside is undone when it raises; the exception goes on."""
+        mark = self._mark()
+        try:
+            yield
+        except BaseException:
+            self._undo(mark)
+            raise
+        self._drop(mark)

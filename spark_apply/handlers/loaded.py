@@ -1,0 +1,234 @@
+"""The handlers of an apply process, loaded: which rows go to them, and calling them within a bound of time."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rules.user_code.handlers import NO_HANDLERS, DmlHandler, ErrorHandler, HandlerRules
+from rules.user_code.loading import load, place_of
+from streams.errors import HandlerError, StreamsError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rules.user_code.source import UserFunction
+    from streams.lcr import DecodeHook, EncodeHook
+    from streams.lcr_batch import Command, LcrBatch
+
+__all__ = ["DML_PARAMETERS", "ERROR_PARAMETERS", "NOTHING_LOADED", "PRECOMMIT_PARAMETERS", "AttemptFailed", "Handlers", "load_all", "loaded_handlers"]
+
+DML_PARAMETERS = ("lcr", "session")
+ERROR_PARAMETERS = ("lcr", "error", "session")
+PRECOMMIT_PARAMETERS = ("commit_scn", "session")
+
+_LOOKS_PER_S = 5  # how often the watchdog looks: a handler may run a fifth of a second longer than it should
+
+
+class AttemptFailed(BaseException):
+    """What was taken for done is not, or not for sure: everything is rolled back and done again, one row at a time."""
+
+
+class _TooLong(BaseException):
+    """The handler had its time."""
+
+
+def load_all(rules: HandlerRules) -> dict[str, Callable[..., Any]]:
+    """Load every function, by name.
+
+    Raises:
+        ConfigError: one of them cannot be loaded or called (`rules.user_code.loading`).
+    """
+    wanted: list[tuple[UserFunction, Sequence[str]]] = [(each.function, DML_PARAMETERS) for each in rules.dml if each.function is not None]
+    wanted += [(each.function, ERROR_PARAMETERS) for each in rules.errors]
+    if rules.precommit is not None:
+        wanted.append((rules.precommit, PRECOMMIT_PARAMETERS))
+    return {function.name: load(function, rules.code, parameters) for function, parameters in wanted}
+
+
+class Handlers:
+    """What an apply process does with rows besides applying them.
+
+    Args:
+        rules: as declared.
+        decode, encode: values of LCRs to Python objects and back.
+
+    Raises:
+        ConfigError: a function cannot be loaded.
+    """
+
+    def __init__(self, rules: HandlerRules = NO_HANDLERS, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None) -> None:
+        self.rules, self.decode, self.encode = rules, decode, encode
+        self._functions = load_all(rules)
+        self._dml: dict[tuple[str, str, str], tuple[DmlHandler, ...]] = {}
+        self.running = ""
+        """What is called right now, for `status`; empty: nothing."""
+
+    def dml_of(self, owner: str, name: str, command: Command) -> tuple[DmlHandler, ...]:
+        """The DML handlers of a table's rows of one command.
+
+        Args:
+            owner: schema of the table at the destination.
+            name: of the table in that schema.
+            command: of the rows.
+        """
+        key = (owner, name, command.name.lower())
+        if key not in self._dml:
+            self._dml[key] = self.rules.dml_of(*key)
+        return self._dml[key]
+
+    def error_of(self, owner: str, name: str, command: Command) -> ErrorHandler | None:
+        """The error handler of a table's rows of one command.
+
+        Args:
+            owner: schema of the table at the destination.
+            name: of the table in that schema.
+            command: of the rows.
+        """
+        return self.rules.error_of(owner, name, command.name.lower())
+
+    def handled(self, batch: LcrBatch) -> NDArray[np.bool_] | None:
+        """Which rows of a batch go to DML handlers: bool, one per row; None: none does."""
+        found: NDArray[np.bool_] | None = None
+        for group in batch.groups if self.rules.dml else ():
+            version = batch.tables[group.table]
+            if self.dml_of(version.owner, version.name, group.command):
+                found = np.zeros(batch.row_count, np.bool_) if found is None else found
+                found[group.row_numbers] = True
+        return found
+
+    def call(self, function: UserFunction, *arguments: object, holds: Callable[[], bool]) -> None:
+        """Call a user's function.
+
+        Args:
+            function: which one.
+            arguments: what it gets.
+            holds: whether it waits for the database just now: a statement has a bound of its own, and must not be interrupted.
+
+        Raises:
+            HandlerError: it raised, or had its time; says where.
+            AttemptFailed: see there.
+        """
+        self.running = function.name
+        try:
+            with _time_limit(self.rules.timeout_s, holds):
+                self._functions[function.name](*arguments)
+        except (AttemptFailed, KeyboardInterrupt):
+            raise
+        except _TooLong as error:
+            raise HandlerError(
+                f"{function} did not end within {self.rules.timeout_s:g} s; it was at {place_of(error, self.rules.code)}",
+                hint="make it shorter, or raise handler_timeout_s",
+            ) from error
+        except BaseException as error:  # what a user's code raises, SystemExit among it, is the transaction's error
+            text = error.message if isinstance(error, StreamsError) else f"{type(error).__name__}: {error}"
+            raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {text}") from error
+        finally:
+            self.running = ""
+
+
+NOTHING_LOADED = Handlers()
+"""Every row is applied as it comes."""
+
+
+def loaded_handlers(rules: HandlerRules, decode: DecodeHook, encode: EncodeHook) -> Handlers:
+    """The handlers of an apply process; `NOTHING_LOADED` where there are none.
+
+    Args:
+        rules: as declared.
+        decode: values of LCRs to Python objects.
+        encode: and back.
+
+    Raises:
+        ConfigError: a function cannot be loaded.
+    """
+    return NOTHING_LOADED if rules == NO_HANDLERS else Handlers(rules, decode=decode, encode=encode)
+
+
+# --------------------------------------------------------------------------- time
+
+
+@contextmanager
+def _time_limit(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
+    """Interrupt what runs inside after a while.
+
+    In a process's main thread, where apply servers run, a signal also ends what waits in the kernel (`time.sleep`, a socket). In another
+    thread only Python code is interrupted, at its next line.
+    """
+    if threading.current_thread() is threading.main_thread():
+        yield from _by_signal(limit_s, holds)
+    else:
+        yield from _by_watchdog(limit_s, holds)
+
+
+def _by_signal(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
+    has_ended = has_rung = False
+
+    def ring(number: int, frame: object) -> None:  # noqa: ARG001 - a signal handler's
+        nonlocal has_rung
+        if has_ended:
+            return
+        has_rung = True
+        # Again and again: a handler can catch it.
+        signal.setitimer(signal.ITIMER_REAL, 1 / _LOOKS_PER_S)
+        if not holds():
+            raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+        if has_rung:
+            raise _TooLong  # it has caught it
+    finally:
+        has_ended = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _by_watchdog(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
+    watch = _WATCHDOG.begin(threading.get_ident(), time.monotonic() + limit_s, holds)
+    try:
+        yield
+    finally:
+        _WATCHDOG.end(watch)
+
+
+class _Watchdog:
+    """One thread that looks after the calls of all other threads of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[int, tuple[float, Callable[[], bool]]] = {}  # by thread
+        self._has_thread = False
+
+    def begin(self, thread: int, until: float, holds: Callable[[], bool]) -> int:
+        with self._lock:
+            self._calls[thread] = (until, holds)
+            if not self._has_thread:
+                self._has_thread = True
+                threading.Thread(target=self._look, name="handler timeouts", daemon=True).start()
+        return thread
+
+    def end(self, thread: int) -> None:
+        with self._lock:
+            self._calls.pop(thread, None)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)  # one that was not raised yet
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(1 / _LOOKS_PER_S)
+            with self._lock:
+                for thread, (until, holds) in self._calls.items():
+                    if time.monotonic() > until and not holds():
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TooLong))
+
+
+_WATCHDOG = _Watchdog()

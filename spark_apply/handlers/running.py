@@ -1,0 +1,384 @@
+"""Handlers inside one destination transaction: what they execute, what they say in SQL, and what becomes of their errors.
+
+Two ways, one result:
+
+- An *attempt* takes everything for done: executed LCRs and statements wait, and are written as sets and in one round trip before
+  the next thing that must see them. A handler never sees an error of them. Whatever is not as it should be undoes the whole attempt.
+- *One by one*, when everything below is applied: each execute and each statement is written at once behind a savepoint, conflict
+  handlers decide, and the handler gets the errors.
+
+So a handler can be called more than once for an LCR. What it does in the database is committed once; what it does elsewhere (a file, a
+message) it does as often as it is called.
+
+Errors of the environment (a lost connection, a lock) are no handler's business: whatever it does with them, they undo the transaction,
+and it is done again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+from databases.ports import HandlerSql, SqlResult
+from rules.user_code.handlers import HandlerStatement
+from spark_apply.groups import Failure
+from spark_apply.handlers.lcrs import ApplySession, HandledLcr, LcrFailure
+from spark_apply.handlers.loaded import AttemptFailed
+from spark_apply.server.row_images import RowImages
+from streams.building import batch_of_lcrs
+from streams.cutting import select_rows
+from streams.errors import (
+    ConflictError,
+    DataError,
+    HandlerError,
+    StreamsError,
+    UnfitTableError,
+)
+from streams.lcr import LcrError, LcrValue
+from streams.lcr_batch import Command
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationSession
+    from rules.user_code.source import UserFunction
+    from spark_apply.handlers.loaded import Handlers
+    from spark_apply.server.resolution import Resolution
+    from streams.lcr_batch import LcrBatch
+
+__all__ = ["Handling", "Writer"]
+
+T = TypeVar("T")
+
+
+class Writer(Protocol):
+    """How rows are written (`spark_apply.server.conflicts`)."""
+
+    def sets(self, batches: Sequence[LcrBatch]) -> bool:
+        """Write rows as sets; False: roll back."""
+        ...
+
+    def row(self, batch: LcrBatch, resolution: Resolution, *, resolves: bool) -> Failure | None:
+        """Write the one row of a batch behind the session's savepoint, and go back to it when it fails.
+
+        Args:
+            batch: with one row.
+            resolution: resolves conflicts, and remembers what became of them.
+            resolves: whether conflict handlers are asked.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What an attempt has taken for done, in order: LCRs, or statements."""
+
+    lcrs: list[HandledLcr] = field(default_factory=list)
+    statements: list[HandlerSql] = field(default_factory=list)
+
+
+class Handling:
+    """The handlers of an apply process in one destination transaction.
+
+    Args:
+        session: in the transaction.
+        handlers: loaded.
+        resolution: resolves conflicts, and remembers what became of them.
+        writer: how rows are written.
+        attempts: see the module; False: one by one.
+    """
+
+    def __init__(
+        self, session: DestinationSession, handlers: Handlers, resolution: Resolution, writer: Writer, *, attempts: bool,
+    ) -> None:
+        self._session, self.handlers, self._resolution, self._writer, self._attempts = session, handlers, resolution, writer, attempts
+        self._waiting = _Waiting()
+        self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
+        self._is_calling = self._is_waiting = False
+        self._thread = threading.get_ident()
+        self._marks: list[tuple[int, int]] = []  # and how many conflicts were recorded then
+        settings = resolution.settings
+        self._users = ApplySession(
+            run=self._run, mark=self._mark, undo=self._undo, drop=self._drop, apply=settings.apply, site=settings.site,
+        )
+
+    # ------------------------------------------------------------------ rows
+
+    def dml(self, batch: LcrBatch, number: int) -> Failure | None:
+        """Hand a row to its DML handlers instead of writing it.
+
+        Args:
+            batch: where it is.
+            number: of the row.
+
+        Returns:
+            None: it is done. Otherwise the transaction must be rolled back.
+
+        Raises:
+            AttemptFailed: as `flush`.
+        """
+        lcr = self._lcr(batch, number)
+        mark = None if self._attempts else self._mark()
+        failure = None
+        for handler in self.handlers.dml_of(lcr.object_owner, lcr.object_name, Command[lcr.command_type]):
+            if handler.function is not None:
+                failure = self._call(handler.function, lcr, self._users, at=lcr)
+            else:
+                failure = self._statements(handler.statements, lcr)
+            if failure is not None:
+                break
+        if mark is not None and failure is None:
+            self._drop(mark)
+        elif mark is not None:
+            self._undo(mark)
+        if failure is None:
+            return None
+        images, show = RowImages.of(batch, number), self._resolution.settings.show
+        readable = [f"{kind}.{text}" for kind, values in (("old", images.old), ("new", images.new)) for text in images.texts(values, show)]
+        return self.error(batch, number, replace(failure, readable=tuple(readable)))
+
+    def error(self, batch: LcrBatch, number: int, failure: Failure) -> Failure | None:
+        """Hand a row that failed to the error handler of its table.
+
+        Args:
+            batch: where it is.
+            number: of the row; nothing of it is written.
+            failure: what is known of it.
+
+        Returns:
+            None: the handler has done what was necessary. Otherwise the transaction must be rolled back.
+        """
+        groups, _ = batch.row_places
+        group = int(groups[number])
+        if group < 0 or self._attempts:
+            return failure
+        version, command = batch.tables[batch.groups[group].table], batch.groups[group].command
+        handler = self.handlers.error_of(version.owner, version.name, command)
+        if handler is None:
+            return failure
+        lcr = self._lcr(batch, number)
+        mark = self._mark()
+        told = LcrFailure(kind=failure.conflict_type, number=failure.sqlstate, message=failure.message)
+        again = self._call(handler.function, lcr, told, self._users, at=lcr)
+        if again is None:
+            self._drop(mark)
+            return None
+        self._undo(mark)
+        return replace(failure, message=f"{failure.message}; {again.message}")
+
+    def precommit(self, commit_scns: Sequence[int]) -> Failure | None:
+        """Call the precommit handler for source transactions, in order.
+
+        Args:
+            commit_scns: of those that are applied.
+        """
+        function = self.handlers.rules.precommit
+        for scn in commit_scns if function is not None else ():
+            assert function is not None
+            failure = self._call(function, scn, self._users, at=None)
+            if failure is not None:
+                return failure
+        return None
+
+    def flush(self) -> None:
+        """Write what waits.
+
+        Raises:
+            AttemptFailed: something of it is not as it was taken for; roll back.
+        """
+        waiting, self._waiting = self._waiting, _Waiting()
+        self._is_waiting = True
+        try:
+            if waiting.lcrs and not self._writer.sets(_batches(waiting.lcrs)):
+                raise AttemptFailed
+            if waiting.statements:
+                self._session.run_sql(waiting.statements, timeout_s=self.handlers.rules.timeout_s)
+        except (DataError, LcrError, UnfitTableError) as error:
+            raise AttemptFailed from error
+        finally:
+            self._is_waiting = False
+
+    # ------------------------------------------------------------------ what handlers call
+
+    def _execute(self, lcr: HandledLcr, resolves: bool) -> None:  # noqa: FBT001 - see `HandledLcr`
+        self._check_caller()
+        if self._attempts:
+            if self._waiting.statements:
+                self._guarded(self.flush)
+            self._waiting.lcrs.append(lcr.snapshot())
+            return
+        (one,) = _batches([lcr])
+        try:
+            failure = self._guarded(lambda: self._writer.row(one, self._resolution, resolves=resolves))
+        except UnfitTableError as error:
+            raise LcrError(f"the LCR does not fit its table: {error.message}", hint=error.hint) from error
+        if failure is not None and failure.conflict_type:
+            raise ConflictError(failure.message, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate)
+        if failure is not None:
+            raise HandlerError(failure.message, sqlstate=failure.sqlstate)
+
+    def _run(self, sql: str, values: tuple[Any, ...]) -> SqlResult:
+        self._check_caller()
+        statement = HandlerSql(sql=sql, values=values)
+        if self._attempts:
+            def attempt() -> SqlResult:
+                self.flush()
+                try:
+                    return self._session.run_sql([statement], timeout_s=self.handlers.rules.timeout_s)[0]
+                except DataError as error:
+                    raise AttemptFailed from error
+
+            return self._guarded(attempt)
+        mark = self._mark()
+        try:
+            (result,) = self._guarded(lambda: self._session.run_sql([statement], timeout_s=self.handlers.rules.timeout_s))
+        except DataError as error:
+            self._undo(mark)
+            raise HandlerError(error.message, hint=error.hint, sqlstate=str(error.context.get("sqlstate", ""))) from error
+        self._drop(mark)
+        return result
+
+    def _mark(self) -> int:
+        self._check_caller(outside=True)
+        if self._attempts:  # what comes behind it must not be undone with what waits now
+            self._guarded(self.flush)
+        mark = self._guarded(self._session.mark)
+        self._marks.append((mark, len(self._resolution.records)))
+        return mark
+
+    def _undo(self, mark: int) -> None:
+        self._check_caller(outside=True)
+        self._waiting = _Waiting()
+        self._guarded(lambda: self._session.undo_to_mark(mark))
+        del self._resolution.records[self._forget(mark) :]
+
+    def _drop(self, mark: int) -> None:
+        self._check_caller(outside=True)
+        if self._attempts:
+            self._guarded(self.flush)
+        self._guarded(lambda: self._session.drop_mark(mark))
+        self._forget(mark)
+
+    def _forget(self, mark: int) -> int:
+        """Forget a mark and those behind it; how many conflicts were recorded when it was set."""
+        records = len(self._resolution.records)
+        while self._marks and self._marks[-1][0] >= mark:
+            records = self._marks.pop()[1]
+        return records
+
+    # ------------------------------------------------------------------ inside
+
+    def _lcr(self, batch: LcrBatch, number: int) -> HandledLcr:
+        return HandledLcr(batch, number, self._execute, decode=self.handlers.decode, encode=self.handlers.encode)
+
+    def _statements(self, statements: Sequence[HandlerStatement], lcr: HandledLcr) -> Failure | None:
+        """Run the statements of one statement DML handler; each gets the LCR as it came."""
+        for statement in statements:
+            self._is_calling = True
+            try:
+                if statement.executes is not None:
+                    lcr.execute(statement.executes)
+                elif self._attempts:
+                    if self._waiting.lcrs:
+                        self._guarded(self.flush)
+                    self._waiting.statements.append(self._bound(statement, lcr))
+                else:
+                    self._run(statement.sql, self._bound(statement, lcr).values)
+            except (LcrError, ConflictError, HandlerError) as error:
+                return self._failure(f"statement handler {statement.text!r}: {error.message}", error, lcr)
+            finally:
+                self._is_calling = False
+            self._raise_broken()
+        return None
+
+    def _bound(self, statement: HandlerStatement, lcr: HandledLcr) -> HandlerSql:
+        return HandlerSql(sql=statement.sql, values=tuple(_value(bind, lcr) for bind in statement.binds))
+
+    def _call(self, function: UserFunction, *arguments: object, at: HandledLcr | None) -> Failure | None:
+        self._is_calling = True
+        depth = len(self._marks)
+        try:
+            self.handlers.call(function, *arguments, holds=lambda: self._is_waiting)
+        except AttemptFailed as error:
+            self._raise_broken(error)
+            raise
+        except HandlerError as error:
+            self._raise_broken(error)
+            return self._failure(error.message, error, at)
+        finally:
+            self._is_calling = False
+        self._raise_broken()
+        if len(self._marks) > depth:
+            return self._failure(f"{function} left a savepoint open", None, at)
+        return None
+
+    def _failure(self, message: str, error: StreamsError | None, lcr: HandledLcr | None) -> Failure:
+        cause: BaseException | None = error
+        while cause is not None and not (isinstance(cause, StreamsError) and (cause.context.get("conflict_type") or cause.context.get("sqlstate"))):
+            cause = cause.__cause__
+        context = cause.context if isinstance(cause, StreamsError) else {}
+        return Failure(
+            position=-1 if lcr is None else lcr.position, conflict_type=str(context.get("conflict_type", "")),
+            sqlstate=str(context.get("sqlstate", "")), message=message,
+        )
+
+    def _guarded(self, call: Callable[[], T]) -> T:
+        """Call the database; what is neither data's nor the handler's fault is remembered, whoever catches it."""
+        self._is_waiting = True
+        try:
+            return call()
+        except (DataError, LcrError, UnfitTableError, HandlerError):
+            raise
+        except BaseException as error:
+            self._broken = self._broken or error
+            raise
+        finally:
+            self._is_waiting = False
+
+    def _raise_broken(self, instead_of: BaseException | None = None) -> None:
+        if self._broken is not None:
+            broken, self._broken = self._broken, None
+            raise broken from instead_of
+
+    def _check_caller(self, *, outside: bool = False) -> None:
+        if not self._is_calling and not outside:
+            raise HandlerError("an LCR and its session can only be used inside the handler's call that got them")
+        if threading.get_ident() != self._thread:
+            raise HandlerError("a handler used its session in another thread", hint="use it in the thread that called the handler")
+        if self._broken is not None:
+            raise AttemptFailed
+
+
+def _batches(lcrs: Sequence[HandledLcr]) -> list[LcrBatch]:
+    """LCRs as batches, without the other rows of theirs, in order."""
+    made: list[LcrBatch] = []
+    start = 0
+    while start < len(lcrs):
+        batch, end = lcrs[start].batch, start + 1
+        # One batch of LCRs has them in the order of transactions, and each transaction's LCRs with one tag.
+        while end < len(lcrs) and lcrs[end].batch is batch and lcrs[end].transaction >= lcrs[end - 1].transaction:
+            end += 1
+        run = lcrs[start:end]
+        numbers = np.array([lcr.row for lcr in run])
+        if any(lcr.is_changed for lcr in run) or (np.diff(numbers) <= 0).any():
+            made.append(batch_of_lcrs(batch, run))
+        else:
+            chosen = np.zeros(batch.row_count, np.bool_)
+            chosen[numbers] = True
+            made.append(select_rows(batch, chosen))
+        start = end
+    return made
+
+
+def _value(bind: str, lcr: HandledLcr) -> object:
+    """What a bind of a statement stands for. A column that the LCR does not carry is NULL, as in the manuals."""
+    image, dot, column = bind.partition(".")
+    if dot:
+        found: LcrValue | None = lcr.get_value(image, column)
+        return None if found is None else found.decoded
+    if bind == "source_time":
+        return lcr.source_time
+    value = getattr(lcr, bind)
+    return int(value) if bind in ("scn", "commit_scn", "transaction_id") and value is not None else value

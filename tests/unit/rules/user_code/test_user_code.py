@@ -1,0 +1,135 @@
+"""Users' functions: which text they consist of, how they are loaded, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rules.user_code.loading import load, place_of
+from rules.user_code.source import NO_CODE, CodeFile, UserCode, UserFunction, read_folder
+from streams.errors import ConfigError
+
+MASKS = "from shared import words\n\ndef mask(lcr):\n    return words.upper(lcr)\n"
+WORDS = "def upper(text):\n    return text.upper()\n"
+
+
+def code_of(**texts: str) -> UserCode:
+    files = tuple(CodeFile(path=f"{name.replace('__in', '/__in').replace('_S_', '/')}.py", text=text) for name, text in texts.items())
+    return UserCode(folder="handlers", files=files)
+
+
+def function_of(code: UserCode, name: str) -> UserFunction:
+    return UserFunction(name=name, version=code.version_of(name))
+
+
+def loaded(code: UserCode, name: str, parameters: tuple[str, ...] = ("lcr",)) -> object:
+    return load(function_of(code, name), code, parameters)
+
+
+def test_a_function_is_loaded_with_what_its_module_imports_from_the_folder() -> None:
+    code = code_of(masks=MASKS, shared_S_words=WORDS)
+    function = loaded(code, "masks:mask")
+    assert callable(function)
+    assert function("x") == "X"
+
+
+def test_relative_imports_and_dataclasses_work() -> None:
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom typing import ClassVar\nfrom .words import upper\n"
+        "@dataclass\nclass Row:\n    kind: ClassVar[str] = 'k'\n    text: str = ''\ndef mask(lcr):\n    return Row(upper(lcr)).text\n"
+    )
+    function = loaded(code_of(shared_S_masks=text, shared_S_words=WORDS), "shared.masks:mask")
+    assert callable(function)
+    assert function("x") == "X"
+
+
+def test_two_versions_of_a_module_can_be_in_one_process() -> None:
+    first, second = (code_of(masks=f"def mask(lcr):\n    return {number}\n") for number in (1, 2))
+    functions = [loaded(each, "masks:mask") for each in (first, second, first)]
+    assert [each(None) for each in functions if callable(each)] == [1, 2, 1]
+
+
+def test_the_version_is_of_what_the_function_needs_and_of_nothing_else() -> None:
+    code = code_of(masks=MASKS, other="x = 1\n", shared_S_words=WORDS)
+    changed_beside = code_of(masks=MASKS, other="x = 2\n", shared_S_words=WORDS)
+    changed_below = code_of(masks=MASKS, other="x = 1\n", shared_S_words=WORDS + "\n")
+    assert code.version_of("masks:mask") == changed_beside.version_of("masks:mask")
+    assert code.version_of("masks:mask") != changed_below.version_of("masks:mask")
+    assert {file.path for file in code.needed_by(["masks:mask"]).files} == {"masks.py", "shared/words.py"}
+
+
+def test_an_import_inside_a_function_counts_too() -> None:
+    code = code_of(masks="def mask(lcr):\n    import words\n    return words.upper(lcr)\n", words=WORDS)
+    assert len(code.needed_by(["masks:mask"]).files) == 2
+    function = loaded(code, "masks:mask")
+    assert callable(function)
+    assert function("x") == "X"
+
+
+def test_a_package_is_needed_with_its_modules_parents() -> None:
+    code = code_of(shop__init__="", shop_S_orders="def mask(lcr): ...\n", shop_S_other="")
+    assert {file.path for file in code.needed_by(["shop.orders:mask"]).files} == {"shop/__init__.py", "shop/orders.py"}
+
+
+def test_what_is_not_in_the_folder_comes_from_the_python_path() -> None:
+    function = UserFunction(name="posixpath:basename", version=NO_CODE.version_of("posixpath:basename"))
+    found = load(function, NO_CODE, ("lcr",))
+    assert found("a/b") == "b"
+
+
+def test_another_version_on_the_python_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has the version"):
+        load(UserFunction(name="posixpath:basename", version="000000000000"), NO_CODE, ("lcr",))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("def mask(lcr): ...\n", "masks", "does not name a function"),
+        ("def mask(lcr): ...\n", "mask:mask", "there is no module mask in handlers"),
+        ("def mask(lcr): ...\n", "masks:other", "handlers/masks.py has no function other"),
+        ("mask = 1\n", "masks:mask", "is no function"),
+        ("\nasync def mask(lcr): ...\n", "masks:mask", "handlers/masks.py, line 2: mask is an async function"),
+        ("def mask(): ...\n", "masks:mask", "handlers/masks.py, line 1: mask cannot be called with"),
+        ("def mask(a, b): ...\n", "masks:mask", "missing a required argument: 'b'"),
+        ("\nimport nowhere_at_all\n", "masks:mask", "failed at handlers/masks.py, line 2.*nowhere_at_all"),
+        ("x = 1\n1 / 0\n", "masks:mask", "failed at handlers/masks.py, line 2, in <module>: ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named_with_its_place(text: str, name: str, message: str) -> None:
+    code = code_of(masks=text)
+    with pytest.raises(ConfigError, match=message):
+        load(UserFunction(name=name, version=""), code, ("lcr",))
+
+
+def test_a_file_that_cannot_be_parsed_is_named_with_its_line() -> None:
+    code = code_of(masks="x = 1\ndef mask(:\n")
+    with pytest.raises(ConfigError, match=r"handlers/masks\.py, line 2"):
+        code.version_of("masks:mask")
+
+
+def test_an_error_says_which_line_of_the_users_code_it_came_from() -> None:
+    code = code_of(masks="import json\n\ndef mask(lcr):\n    return json.loads(lcr)\n")
+    function = loaded(code, "masks:mask")
+    assert callable(function)
+    with pytest.raises(ValueError, match="Expecting value") as caught:
+        function("nothing")
+    assert place_of(caught.value, code) == "handlers/masks.py, line 4, in mask"
+
+
+def test_a_folder_is_read_with_its_packages(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "words.py").write_text(WORDS)
+    (tmp_path / "masks.py").write_text(MASKS)
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "x.py").write_text("")
+    code = read_folder(tmp_path, "./handlers")
+    assert [file.module for file in code.files] == ["masks", "shared.words"]
+    with pytest.raises(ConfigError, match="there is no folder"):
+        read_folder(tmp_path / "none", "none")
+
+
+def test_code_that_cannot_travel_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1,000,000 at most"):
+        code_of(masks="x = '" + "x" * 1_000_000 + "'\n").needed_by(["masks:mask"])

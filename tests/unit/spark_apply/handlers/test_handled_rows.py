@@ -1,0 +1,291 @@
+"""Handlers and row LCR processing: every scenario of the manuals' heading, in groups, alone, streamed and from the error queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from rules.user_code.binds import read_statement
+from rules.user_code.handlers import DmlHandler
+from spark_apply.groups import GroupResult, GroupRetry
+from tests.support.conflicts import handler
+from tests.support.handlers import Handled, deletes, inserts, row, rules_of, updates
+
+EXECUTE = "def run(lcr, session):\n    lcr.execute(conflict_resolution={})\n"
+SHOUT = (
+    "def run(lcr, session):\n    if lcr.command_type != 'DELETE':\n"
+    "        lcr.set_value('new', 'a', lcr.get_value('new', 'a').decoded.upper())\n    lcr.execute(conflict_resolution=True)\n"
+)
+CATCH = (
+    "def run(lcr, session):\n    try:\n        lcr.execute(conflict_resolution={})\n    except Exception as error:\n"
+    "        session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, type(error).__name__)\n"
+)
+SKIP = "def run(lcr, session):\n    pass\n"
+RAISE = "def run(lcr, session):\n    raise ValueError('no')\n"
+LOG_ERROR = (
+    "def fix(lcr, error, session):\n"
+    "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, error.kind or error.number)\n"
+)
+MAXIMUM = handler("maximum", "a", "t", by="t")
+
+
+def statements(*texts: str, operations: tuple[str, ...] = ("insert", "update", "delete")) -> DmlHandler:
+    return DmlHandler(owner="public", name="c", operations=operations, statements=tuple(read_statement(text) for text in texts))
+
+
+def kinds(at: Handled) -> list[str]:
+    return [error.conflict_type for error in at.errors()]
+
+
+# --------------------------------------------------------------------------- no handler, and one of a procedure
+
+
+def test_rows_without_a_relevant_handler_are_applied_directly() -> None:
+    at = Handled(rules_of(RAISE, dml=["run"]))
+    at.apply(inserts(1, table="d"))
+    assert (at.values("d"), at.errors()) == ({1: "a"}, ())
+
+
+def test_a_procedure_gets_the_row_instead_of_the_table_and_executes_it_changed() -> None:
+    at = Handled(rules_of(SHOUT, dml=["run"]), rows=[row(5)])
+    result = at.apply(*[inserts(key) for key in range(3)], updates(5, "a", "b"), deletes(1, "A"))
+    assert isinstance(result, GroupResult)
+    assert at.values() == {0: "A", 2: "A", 5: "B"}
+    assert (result.statistics.commits, result.statistics.rollbacks, at.errors()) == (1, 0, ())
+
+
+def test_what_a_procedure_does_not_execute_is_not_applied() -> None:
+    at = Handled(rules_of(SKIP, dml=["run"]), rows=[row(1)])
+    at.apply(deletes(1), inserts(2))
+    assert (at.values(), at.errors()) == ({1: "a"}, ())
+
+
+def test_a_handler_of_one_operation_leaves_the_others_alone() -> None:
+    rules = rules_of(SKIP, dml=["run"])
+    only = DmlHandler(owner="public", name="c", operations=("delete",), function=rules.dml[0].function)
+    at = Handled(rules_of(SKIP, dml=[only]), rows=[row(1)])
+    at.apply(deletes(1), inserts(2), updates(2, "a", "b"))
+    assert at.values() == {1: "a", 2: "b"}
+
+
+def test_a_procedures_exception_puts_its_whole_transaction_into_the_error_queue_and_no_other() -> None:
+    text = "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('two')\n    lcr.execute(True)\n"
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1), [*inserts(7, table="d"), *inserts(2)], inserts(3))
+    (error,) = at.errors()
+    assert error.message.endswith("failed at handlers/own.py, line 3, in run: ValueError: two")
+    assert (error.failed_position, error.row_count) == (1, 2)
+    assert (at.values(), at.values("d")) == ({1: "a", 3: "a"}, {})
+
+
+def test_a_procedure_may_handle_what_execute_raises() -> None:
+    at = Handled(rules_of(CATCH.format(False), dml=["run"]), rows=[row(1, "x")])
+    at.apply(inserts(1), inserts(2))
+    assert (at.values(), at.values("log"), at.errors()) == ({1: "x", 2: "a"}, {1: "ConflictError"}, ())
+
+
+def test_what_execute_raises_and_nobody_handles_is_the_transactions_error() -> None:
+    at = Handled(rules_of(EXECUTE.format(False), dml=["run"]), rows=[row(1, "x")])
+    at.apply(inserts(1))
+    assert kinds(at) == ["insert_exists"]
+
+
+def test_a_procedure_never_commits_on_an_error_that_only_the_attempt_has() -> None:
+    # Below it something is not applied yet: the conflict may be none, and the handler must not be asked about it.
+    at = Handled(rules_of(CATCH.format(False), dml=["run"]), rows=[row(1, "x")])
+    assert isinstance(at.apply(inserts(1), below_applied=False), GroupRetry)
+    assert (at.values("log"), at.errors()) == ({}, ())
+
+
+# --------------------------------------------------------------------------- with an update conflict handler
+
+
+@pytest.mark.parametrize("text", [EXECUTE.format(True), CATCH.format(True)])
+def test_execute_with_conflict_resolution_asks_the_conflict_handler(text: str) -> None:
+    at = Handled(rules_of(text, dml=["run"]), rows=[row(1, "x", 15), row(2, "x", 90)], conflicts=[MAXIMUM])
+    at.apply(updates(1, "a", "b", times=(10, 20)), updates(2, "a", "b", times=(10, 20)))
+    assert (at.values(), at.values("log"), at.errors()) == ({1: "b", 2: "x"}, {}, ())
+    assert [record.outcome for record in at.history()] == ["LCR APPLIED", "LCR DISCARDED"]
+
+
+def test_execute_without_conflict_resolution_does_not() -> None:
+    at = Handled(rules_of(EXECUTE.format(False), dml=["run"]), rows=[row(1, "x", 15)], conflicts=[MAXIMUM])
+    at.apply(updates(1, "a", "b", times=(10, 20)))
+    assert (at.values(), kinds(at)) == ({1: "x"}, ["update_differs"])
+
+
+def test_a_conflict_that_the_conflict_handler_cannot_resolve_is_the_procedures() -> None:
+    at = Handled(rules_of(CATCH.format(True), dml=["run"]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM])
+    at.apply(updates(1, "a", "b", times=(10, 20)))
+    assert (at.values(), at.values("log"), at.errors()) == ({1: "x"}, {1: "ConflictError"}, ())
+
+
+# --------------------------------------------------------------------------- error handlers
+
+
+def test_an_error_handler_gets_what_fails() -> None:
+    at = Handled(rules_of(LOG_ERROR, errors=["fix"]), rows=[row(1, "x")])
+    at.apply(inserts(1), inserts(2))
+    assert (at.values(), at.values("log"), at.errors()) == ({1: "x", 2: "a"}, {1: "insert_exists"}, ())
+
+
+def test_an_error_handler_may_change_the_row_and_execute_it() -> None:
+    text = "def fix(lcr, error, session):\n    lcr.set_value('new', 'id', lcr.get_value('new', 'id').decoded + 100)\n    lcr.execute(False)\n"
+    at = Handled(rules_of(text, errors=["fix"]), rows=[row(1, "x")])
+    at.apply(inserts(1))
+    assert at.values() == {1: "x", 101: "a"}
+
+
+def test_an_error_handler_that_raises_leaves_the_first_error_with_its_own_behind_it() -> None:
+    at = Handled(rules_of("def fix(lcr, error, session):\n    raise ValueError('no')\n", errors=["fix"]), rows=[row(1, "x")])
+    at.apply(inserts(1))
+    (error,) = at.errors()
+    assert error.conflict_type == "insert_exists"
+    assert error.message.endswith("in fix: ValueError: no")
+
+
+def test_an_update_conflict_goes_to_the_conflict_handler_first_and_to_the_error_handler_if_unresolved() -> None:
+    at = Handled(rules_of(LOG_ERROR, errors=["fix"]), rows=[row(1, "x", 15), row(2, "x", 20)], conflicts=[MAXIMUM])
+    at.apply(updates(1, "a", "b", times=(10, 20)), updates(2, "a", "b", times=(10, 20)))
+    assert (at.values(), at.values("log"), at.errors()) == ({1: "b", 2: "x"}, {2: "update_differs"}, ())
+
+
+def test_another_error_goes_to_the_error_handler_at_once() -> None:
+    at = Handled(rules_of(LOG_ERROR, errors=["fix"]), conflicts=[MAXIMUM])
+    at.apply(updates(1, "a", "b"))
+    assert (at.values("log"), at.errors()) == ({1: "update_missing"}, ())
+
+
+# --------------------------------------------------------------------------- statements
+
+
+def test_statement_handlers_run_in_order_with_the_rows_values() -> None:
+    both = [
+        statements("INSERT INTO public.log (id, a) VALUES (:new.id, :old.a)", operations=("update",)),
+        statements("lcr.execute true"),
+    ]
+    at = Handled(rules_of(dml=both), rows=[row(1), row(2)])
+    result = at.apply(updates(1, "a", "b"), updates(2, "a", "c"), inserts(3))
+    assert isinstance(result, GroupResult)
+    assert (at.values(), at.values("log")) == ({1: "b", 2: "c", 3: "a"}, {1: "a", 2: "a"})
+    assert result.statistics.commits == 1
+
+
+def test_a_statement_without_execute_replaces_the_row() -> None:
+    at = Handled(rules_of(dml=[statements("INSERT INTO public.log (id, a) VALUES (:new.id, :command_type)")]))
+    at.apply(inserts(1))
+    assert (at.values(), at.values("log")) == ({}, {1: "INSERT"})
+
+
+def test_a_failing_statement_handler_goes_to_the_error_handler_with_the_row_as_it_came() -> None:
+    first = "INSERT INTO public.log (id, a) VALUES (:new.id, :new.a)"
+    at = Handled(rules_of(LOG_ERROR, dml=[statements(first, "lcr.execute false")], errors=["fix"]), rows=[row(1, "x")])
+    at.apply(inserts(1))
+    # What the statement had written is undone, what the error handler writes stays.
+    assert (at.values(), at.values("log"), at.errors()) == ({1: "x"}, {1: "insert_exists"}, ())
+
+
+# --------------------------------------------------------------------------- precommit, savepoints, order
+
+
+def test_a_precommit_handler_is_called_once_for_each_applied_transaction() -> None:
+    text = (
+        "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('two')\n    lcr.execute(True)\n"
+        "def commit(commit_scn, session):\n    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', commit_scn, 'done')\n"
+    )
+    at = Handled(rules_of(text, dml=["run"], precommit="commit"))
+    at.apply(inserts(1), inserts(2), inserts(3, table="d"))
+    assert at.values("log") == {100: "done", 120: "done"}
+    assert len(at.errors()) == 1
+
+
+def test_a_savepoint_of_a_handler_undoes_what_is_inside_and_nothing_else() -> None:
+    text = (
+        "LOG = 'INSERT INTO public.log (id, a) VALUES ($1, $2)'\n"
+        "def run(lcr, session):\n    key = lcr.get_value('new', 'id').decoded\n    session.execute(LOG, key, 'kept')\n"
+        "    try:\n        with session.savepoint():\n            session.execute(LOG, key + 100, 'gone')\n            lcr.execute(True)\n"
+        "            raise ValueError\n    except ValueError:\n        pass\n    session.execute(LOG, key + 200, 'kept')\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1), inserts(2))
+    assert (at.values(), at.values("log")) == ({}, {1: "kept", 2: "kept", 201: "kept", 202: "kept"})
+
+
+def test_a_handler_finds_its_transaction_as_it_was_behind_the_rows_before_it() -> None:
+    text = (
+        "def run(lcr, session):\n    key = lcr.get_value('new', 'id').decoded\n"
+        "    found = session.execute('SELECT a FROM public.d WHERE id = $1', key)\n"
+        "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', key, found[0][0] if found else 'none')\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]))
+    at.store.sql["SELECT a FROM public.d WHERE id = $1"] = lambda session, values: [(each[1],) for each in at.rows("d") if each[0] == values[0]]
+    at.apply(
+        [*inserts(1), *inserts(1, "late", "d")], [*inserts(2, "early", "d"), *inserts(2), *updates(2, "early", "later", "d")],
+        updates(2, "later", "last", "d"),
+    )
+    assert at.values("log") == {1: "none", 2: "early"}
+    assert at.values("d") == {1: "late", 2: "last"}
+
+
+def test_a_declared_table_keeps_its_order_with_handled_rows() -> None:
+    text = (
+        "def run(lcr, session):\n    found = session.execute('SELECT a FROM public.d WHERE id = $1', 1)\n"
+        "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, found[0][0])\n"
+    )
+    at = Handled(rules_of(text, dml=["run"], tables=[("public", "d")]), others=[row(1, "first")])
+    at.store.sql["SELECT a FROM public.d WHERE id = $1"] = lambda session, values: [(each[1],) for each in at.rows("d") if each[0] == values[0]]
+    at.apply(inserts(1), updates(1, "first", "second", "d"), inserts(2))
+    assert at.values("log") == {1: "first", 2: "second"}
+
+
+def test_other_tables_rows_stay_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Handled(rules_of(EXECUTE.format(True), dml=["run"]))
+    sizes: list[tuple[str, int]] = []
+    session_type = type(at.database.open_session("other", "x", server=0, epoch=at.database.raise_epoch("other", "x").epoch, tag=b""))
+    write = session_type.write
+    monkeypatch.setattr(session_type, "write", lambda self, writes: sizes.extend((w.table.name, w.row_count) for w in writes) or write(self, writes))
+    at.apply(*[each for key in range(50) for each in (inserts(key), inserts(key, table="d"))])
+    assert sizes == [("d", 50), ("c", 50)]
+
+
+def test_a_transaction_behind_a_failed_one_is_held_by_its_keys_alone() -> None:
+    text = "def run(lcr, session):\n    if lcr.command_type == 'INSERT' and lcr.get_value('new', 'id').decoded == 1:\n        raise ValueError\n    lcr.execute(True)\n"
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1), inserts(2), updates(1, "a", "b"))
+    assert [(error.failed_position, error.depends_on > 0) for error in at.errors()] == [(0, False), (-1, True)]
+    assert at.values() == {2: "a"}
+
+
+# --------------------------------------------------------------------------- streamed, and executed again
+
+
+def test_a_streamed_transactions_rows_go_to_their_handlers() -> None:
+    at = Handled(rules_of(SHOUT, dml=["run"]))
+    result = at.apply_large(*[each for key in range(4) for each in inserts(key)], *inserts(9, table="d"))
+    assert isinstance(result, GroupResult)
+    assert (at.values(), at.values("d")) == (dict.fromkeys(range(4), "A"), {9: "a"})
+
+
+def test_a_streamed_transaction_whose_handler_raises_is_given_back_whole() -> None:
+    text = "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('two')\n    lcr.execute(True)\n"
+    at = Handled(rules_of(text, dml=["run"]))
+    result = at.apply_large(*[each for key in range(4) for each in inserts(key)])
+    assert isinstance(result, GroupRetry)
+    assert result.failure is not None
+    assert "ValueError: two" in result.failure.message
+    assert at.values() == {}
+
+
+def test_an_error_transaction_is_executed_through_its_handlers() -> None:
+    text = (
+        "def run(lcr, session):\n    if not session.execute('SELECT id, a FROM public.c WHERE id = $1', 7):\n"
+        "        raise ValueError('seven is missing')\n    lcr.execute(True)\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1))
+    (error,) = at.errors()
+    failure = at.execute_error(error.number).failure
+    assert failure is not None
+    assert "seven is missing" in failure.message
+    at.store.insert("public", "c", [tuple(None if v is None else v.to_bytes(4, "big") if isinstance(v, int) else v.encode() for v in row(7))])
+    assert at.execute_error(error.number).failure is None
+    assert (at.values(), at.errors()) == ({1: "a", 7: "a"}, ())

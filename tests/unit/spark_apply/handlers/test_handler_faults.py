@@ -1,0 +1,145 @@
+"""Handlers that hang, end the process, use threads or hide errors; servers that die under them: nothing is lost, nothing is twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from databases.memory_destination import MemorySession
+from spark_apply.groups import GroupResult
+from spark_apply.handlers.loaded import Handlers
+from streams.errors import ConfigError, DatabaseUnavailable, HandlerError
+from tests.support.handlers import Handled, inserts, row, rules_of
+
+LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
+
+
+def only(at: Handled) -> str:
+    (error,) = at.errors()
+    return error.message
+
+
+@pytest.mark.parametrize("wait", ["import time\n    time.sleep(60)", "while True:\n        pass"])
+def test_a_handler_that_hangs_is_interrupted_and_told(wait: str) -> None:
+    text = f"def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 1:\n        {wait.replace(chr(10), chr(10) + '    ')}\n"
+    at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
+    began = time.monotonic()
+    at.apply(inserts(1), inserts(2))
+    assert time.monotonic() - began < 20
+    assert "did not end within 0.2 s; it was at handlers/own.py, line" in only(at)
+    assert at.values() == {2: "a"}
+
+
+def test_a_handler_that_catches_the_interruption_has_still_had_its_time() -> None:
+    text = "import time\ndef run(lcr, session):\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass\n"
+    at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
+    at.apply(inserts(1))
+    assert "did not end within 0.2 s" in only(at)
+
+
+def test_in_another_thread_python_code_is_interrupted_too() -> None:
+    rules = rules_of("def run(lcr, session):\n    while True:\n        pass\n", dml=["run"], timeout_s=0.2)
+    found: list[str] = []
+
+    def call() -> None:
+        try:
+            Handlers(rules).call(rules.dml[0].function, None, None, holds=lambda: False)  # type: ignore[arg-type]
+        except HandlerError as error:
+            found.append(error.message)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(30)
+    assert "did not end within 0.2 s" in found[0]
+
+
+def test_a_handler_that_ends_the_process_in_python_is_an_error() -> None:
+    at = Handled(rules_of("import sys\ndef run(lcr, session):\n    sys.exit(1)\n", dml=["run"]))
+    at.apply(inserts(1))
+    assert "SystemExit: 1" in only(at)
+
+
+def test_a_session_can_not_be_used_in_another_thread_nor_later() -> None:
+    text = (
+        "import threading\nkept = []\ndef run(lcr, session):\n    found = []\n    def work():\n        try:\n            lcr.execute(True)\n"
+        "        except Exception as error:\n            found.append(error)\n    thread = threading.Thread(target=work)\n    thread.start()\n    thread.join()\n"
+        "    raise found[0]\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1))
+    assert "used its session in another thread" in only(at)
+    at = Handled(rules_of("kept = []\ndef run(lcr, session):\n    kept.append(lcr)\n    kept[0].execute(True)\n", dml=["run"]))
+    at.apply(inserts(1))
+    at.apply(inserts(2))
+    assert "only be used inside the handler's call" in only(at)
+
+
+def test_printing_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    at = Handled(rules_of("def run(lcr, session):\n    print(lcr)\n    lcr.execute(True)\n", dml=["run"]))
+    at.apply(inserts(1))
+    assert at.values() == {1: "a"}
+    assert "INSERT public.c" in capsys.readouterr().out
+
+
+def test_a_handler_can_not_hide_that_the_database_went_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"def run(lcr, session):\n    try:\n    {LOG}    except BaseException:\n        pass\n    lcr.execute(True)\n"
+    at = Handled(rules_of(text, dml=["run"]))
+    run_sql, calls = MemorySession.run_sql, []
+
+    def broken(self: MemorySession, statements: object, *, timeout_s: float) -> object:
+        calls.append(1)
+        if len(calls) == 2:
+            raise DatabaseUnavailable("gone")
+        return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MemorySession, "run_sql", broken)
+    result = at.apply(inserts(1), inserts(2))
+    assert isinstance(result, GroupResult)
+    assert (at.values(), at.values("log"), at.errors()) == ({1: "a", 2: "a"}, {1: "x", 2: "x"}, ())
+    assert at.store.commit_count == 1
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_commit_whose_answer_is_lost_is_made_once(committed: bool) -> None:
+    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"]))
+    at.store.lose_next_commit_answer(committed=committed)
+    at.apply(inserts(1), inserts(2))
+    assert (at.values(), at.values("log"), at.store.commit_count) == ({1: "a", 2: "a"}, {1: "x", 2: "x"}, 1)
+
+
+def test_a_server_that_dies_in_a_handler_leaves_nothing_behind() -> None:
+    text = f"import own_state\ndef run(lcr, session):\n    lcr.execute(True)\n{LOG}    own_state.calls += 1\n    if own_state.calls == 2:\n        raise KeyboardInterrupt\n"
+    import sys
+    import types
+
+    state = types.ModuleType("own_state")
+    state.calls = 0  # type: ignore[attr-defined]
+    sys.modules["own_state"] = state
+    try:
+        at = Handled(rules_of(text, dml=["run"]))
+        with pytest.raises(KeyboardInterrupt):
+            at.apply(inserts(1), inserts(2))
+        assert at.values("log") == {1: "x", 2: "x"}  # what its transaction has, which nobody commits
+        # Its process is gone; the next one takes its session away.
+        at.server = at.new_server()
+        assert (at.values(), at.values("log")) == ({}, {})
+        at.scn = 100
+        at.apply(inserts(1), inserts(2))
+        assert (at.values(), at.values("log"), at.store.commit_count) == ({1: "a", 2: "a"}, {1: "x", 2: "x"}, 1)
+    finally:
+        del sys.modules["own_state"]
+
+
+def test_a_refused_statement_leaves_the_rest_of_the_handler_standing() -> None:
+    text = f"def run(lcr, session):\n    try:\n        session.execute('COMMIT')\n    except Exception:\n        pass\n    lcr.execute(True)\n{LOG}"
+    at = Handled(rules_of(text, dml=["run"]), rows=[row(9)])
+    at.apply(inserts(1))
+    assert (at.values(), at.values("log"), at.store.commit_count) == ({9: "a", 1: "a"}, {1: "x"}, 1)
+
+
+def test_code_of_another_version_does_not_start() -> None:
+    rules = rules_of("def run(lcr): ...\n", dml=["run"])
+    with pytest.raises(ConfigError, match="cannot be called with"):
+        Handlers(rules)

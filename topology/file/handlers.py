@@ -1,0 +1,152 @@
+"""What a file says of users' handlers: of all apply processes or of one, with the code from the folder beside the file.
+
+A list under an apply process takes the place of the file's own for it, as conflict handlers' do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rules.user_code.binds import read_statement
+from rules.user_code.handlers import (
+    NO_HANDLERS,
+    DmlHandler,
+    ErrorHandler,
+    HandlerRules,
+    HandlerStatement,
+)
+from rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
+from streams.errors import ConfigError
+from topology.file.document import Path_
+from topology.file.models import ApplyModel, DmlHandlerModel, ErrorHandlerModel, TopologyModel
+
+__all__ = ["Problem", "read_handlers"]
+
+Problem = tuple[Path_, str, str]
+"""Where in the file, what is wrong, how to fix it."""
+
+
+def read_handlers(
+    top: TopologyModel, applies: Mapping[str, ApplyModel], names: Sequence[str], folder: Path,
+) -> tuple[dict[str, HandlerRules], list[Problem]]:
+    """Read the handlers of every apply process, and their code.
+
+    Args:
+        top: the file.
+        applies: its apply processes, as written.
+        names: of all apply processes, also of those that the shorthand makes.
+        folder: the file's.
+
+    Returns:
+        The handlers by apply process, and what is wrong with them.
+    """
+    problems: list[Problem] = []
+    code = NO_CODE
+    if top.code is not None:
+        try:
+            code = read_folder(folder / Path(top.code).expanduser(), top.code)
+        except ConfigError as error:
+            problems.append((("code",), error.message, error.hint))
+    shared = _Reading(code, top, problems).rules((), top, None)
+    found = dict.fromkeys(names, shared)
+    for name, model in applies.items():
+        if name in found and (model.dml_handlers, model.error_handlers, model.precommit_handler) != (None, None, None):
+            found[name] = _Reading(code, top, problems).rules(("applies", name), top, model)
+    return found, problems
+
+
+class _Reading:
+    """The handlers of one apply process."""
+
+    def __init__(self, code: UserCode, top: TopologyModel, problems: list[Problem]) -> None:
+        self._code, self._top, self._problems = code, top, problems
+
+    def rules(self, path: Path_, top: TopologyModel, own: ApplyModel | None) -> HandlerRules:
+        """The handlers that a file or an apply process lists.
+
+        Args:
+            path: of the lists' parent.
+            top: the file.
+            own: the apply process; None: the file itself.
+        """
+        dml = top.dml_handlers if own is None or own.dml_handlers is None else own.dml_handlers
+        errors = top.error_handlers if own is None or own.error_handlers is None else own.error_handlers
+        precommit = top.precommit_handler if own is None or own.precommit_handler is None else own.precommit_handler
+        dml_path = path if own is not None and own.dml_handlers is not None else ()
+        errors_path = path if own is not None and own.error_handlers is not None else ()
+        precommit_path = path if own is not None and own.precommit_handler is not None else ()
+        self._problems += _excluded((*dml_path, "dml_handlers"), dml, (*errors_path, "error_handlers"), errors)
+        found = HandlerRules(
+            dml=tuple(self._dml((*dml_path, "dml_handlers", place), model) for place, model in enumerate(dml)),
+            errors=tuple(self._error((*errors_path, "error_handlers", place), model) for place, model in enumerate(errors)),
+            precommit=None if precommit is None else self._function((*precommit_path, "precommit_handler"), precommit),
+            timeout_s=top.handler_timeout_s,
+        )
+        names = [function.name for function in found.functions()]
+        if not names and not found.dml:
+            return NO_HANDLERS
+        try:
+            return HandlerRules(
+                code=self._code.needed_by(names), dml=found.dml, errors=found.errors, precommit=found.precommit, timeout_s=found.timeout_s,
+            )
+        except ConfigError as error:
+            self._problems.append((("code",), error.message, error.hint))
+            return found
+
+    def _dml(self, path: Path_, model: DmlHandlerModel) -> DmlHandler:
+        owner, name = model.table
+        statements: list[HandlerStatement] = []
+        for place, text in enumerate(model.statements or ()):
+            try:
+                statements.append(read_statement(text))
+            except ConfigError as error:
+                self._problems.append(((*path, "statements", place), error.message, error.hint))
+        return DmlHandler(
+            owner=owner, name=name, operations=tuple(dict.fromkeys(model.operations)), statements=tuple(statements),
+            function=None if model.function is None else self._function((*path, "function"), model.function),
+            tables=tuple((table[0], table[1]) for table in model.tables),
+        )
+
+    def _error(self, path: Path_, model: ErrorHandlerModel) -> ErrorHandler:
+        owner, name = model.table
+        return ErrorHandler(
+            owner=owner, name=name, operations=tuple(dict.fromkeys(model.operations)), function=self._function((*path, "function"), model.function),
+        )
+
+    def _function(self, path: Path_, name: str) -> UserFunction:
+        try:
+            return UserFunction(name=name, version=self._code.version_of(name))
+        except ConfigError as error:
+            self._problems.append((path, error.message, error.hint))
+            return UserFunction(name=name, version="")
+
+
+def _excluded(
+    dml_path: Path_, dml: Sequence[DmlHandlerModel], errors_path: Path_, errors: Sequence[ErrorHandlerModel],
+) -> Iterator[Problem]:
+    """Handlers of one table and operation that exclude each other."""
+    procedures: dict[tuple[tuple[str, ...], str], int] = {}
+    for place, model in enumerate(dml):
+        for operation in dict.fromkeys(model.operations):
+            key = (tuple(model.table), operation)
+            table = ".".join(model.table)
+            others = [
+                number for number, other in enumerate(dml[:place])
+                if tuple(other.table) == key[0] and operation in other.operations and (model.function or other.function)
+            ]
+            if others:
+                problem = f"{operation} of {table} has a DML handler already, entry {others[0]} of the list"
+                yield (*dml_path, place), problem, "keep one procedure, or write statement handlers only"
+            if model.function is not None:
+                procedures[key] = place
+    seen: dict[tuple[tuple[str, ...], str], int] = {}
+    for place, error in enumerate(errors):
+        for operation in dict.fromkeys(error.operations):
+            key, table = (tuple(error.table), operation), ".".join(error.table)
+            if key in procedures:
+                problem = f"{operation} of {table} has a procedure DML handler, entry {procedures[key]} of dml_handlers"
+                yield (*errors_path, place), problem, "handle the error in that procedure, and leave the error handler out"
+            if key in seen:
+                yield (*errors_path, place), f"{operation} of {table} has an error handler already, entry {seen[key]} of the list", "keep one of them"
+            seen.setdefault(key, place)
