@@ -164,17 +164,25 @@ def _values(values: ColumnValues | None, places: tuple[int, ...], added: Sequenc
     lengths = np.empty((len(places), count), np.int32)
     blocks: list[NDArray[np.uint8]] = []
     starts = np.zeros(len(places) + 1, np.int64)
-    given = iter(added)
-    for column, place in enumerate(places):
+    given, column = iter(added), 0
+    while column < len(places):
+        place, end = places[column], column + 1
         if place >= 0:
-            lengths[column] = values.lengths[place]
-            block = values.data[int(values.starts[place]) : int(values.starts[place + 1])]
+            # Neighbours that stay neighbours are one block.
+            while end < len(places) and places[end] == place + end - column:
+                end += 1
+            last = place + end - column
+            lengths[column:end] = values.lengths[place:last]
+            begin = int(values.starts[place])
+            block = values.data[begin : int(values.starts[last])]
+            starts[column + 1 : end + 1] = values.starts[place + 1 : last + 1] + (starts[column] - begin)
         else:
             value = next(given)
             lengths[column] = len(value) if isinstance(value, bytes) else NULL if value is None else value
-            block = np.tile(np.frombuffer(value, np.uint8), count) if isinstance(value, bytes) else np.empty(0, np.uint8)
+            block = np.frombuffer(value * count if isinstance(value, bytes) else b"", np.uint8)
+            starts[end] = starts[column] + block.shape[0]
         blocks.append(block)
-        starts[column + 1] = starts[column] + block.shape[0]
+        column = end
     return ColumnValues(lengths=lengths, data=np.concatenate(blocks) if blocks else np.empty(0, np.uint8), starts=starts)
 
 
