@@ -211,11 +211,11 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
         )
     owner, name = transformation.named(TableName.of(version))
     partition = version.partition
-    if partition is not None and partition.rows:
+    gone = frozenset(before) - {name_ for name_, origin in shape.columns if name_ == origin}
+    if partition is not None and _may_name(partition.rows, gone):
         # The rows of a partition are said over the source's columns: where one of these is not here, or is called otherwise, nobody can
         # tell which they are, and the destination says so.
-        if _may_name(partition.rows, frozenset(before) - {name_ for name_, origin in shape.columns if name_ == origin}):
-            partition = replace(partition, rows="")
+        partition = replace(partition, rows="")
     changed = replace(version, owner=owner, name=name, columns=columns, partition=partition)
     return replace(changed, version=content_version(changed)), shape
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from databases.copying import PORTABLE
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
+from rules.reshaping import timestamp_text
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
 from spark_apply.driver.config import COPIES_BESIDE
-from rules.reshaping import timestamp_text
 from streams.clock import SystemClock
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import FIRST_SCN, Scn

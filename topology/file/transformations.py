@@ -1,10 +1,7 @@
-"""`transform:` of a rule: declarative transformations as a file writes them.
+"""`transform:` of a rule: declarative transformations as a file writes them, each with a step if their order matters.
 
-    transform:
-      - delete_columns: [salary]
-      - rename_column: {from: last_name, to: surname}
-      - add_column: {name: region, value: EMEA}
-      - {rename_table: sales.staff, step: 1}
+An entry is one of `keep_columns`, `delete_columns`, `rename_column`, `add_column`, `rename_table` and `rename_schema`, such as
+`{rename_column: {from: last_name, to: surname}, step: 1}`.
 """
 
 from __future__ import annotations
