@@ -254,7 +254,7 @@ class ApplyHost(Host):
                 identity=table.source.identity, source=TableName.of(table.source),
                 destination=TableName.of(table.destination), rows=table.rows, keep_existing=table.source.identity in self._keep_existing,
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
-                object_numbers=tuple(int(number) for number in table.source.object_numbers),
+                object_numbers=tuple(int(number) for number in table.source.object_numbers), transformations=table.transformations,
             )
             for table in arriving(ways, captured)
         )

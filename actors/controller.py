@@ -76,7 +76,8 @@ from topology.downstream import keeper_of, receiver_at, receiver_of
 from topology.receivers import Receivers
 from topology.split import splits_of, with_splits
 from topology.stored import PREPARED_FILE, as_json, from_json, prepared_topology, spec_to_json
-from topology.subset_changes import subset_changes
+from topology.subset_changes import shape_changes, subset_changes
+from topology.transformations import arrival_findings
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -495,7 +496,7 @@ class Controller(Host):
         prepared = prepared_topology(self._spec.state_dir)
         findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
-            findings += subset_changes(prepared, self._spec)
+            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec)]
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)
@@ -544,11 +545,12 @@ class Controller(Host):
             f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
         )
         self._names.setdefault(apply.source, {}).update({int(version.object_number): TableName.of(version) for version in versions})
+        findings, fitting = arrival_findings(apply, ways, versions)
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, versions)), apply.name,
+            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, fitting)), apply.name,
             apply.conflicts, timeout_s=PREFLIGHT_TIMEOUT_S,
         )
-        return found
+        return (*findings, *found)
 
     def _uncaptured(self) -> list[str]:
         """Source sites with tables that the rules select and that were created after the last `prepare`."""

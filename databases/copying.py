@@ -78,12 +78,13 @@ class OpenPiece(Protocol):
         """Count and hash the rows by these columns; the same rows have the same digest in every database of the kind."""
         ...
 
-    def rows(self, columns: Sequence[str], *, form: str) -> Iterator[bytes]:
+    def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:
         """The rows' values for `TableWriter.copy_rows`, in blocks of some 100 KiB.
 
         Args:
             columns: names, in the order `copy_rows` is given.
             form: `NATIVE` or `PORTABLE`; what `plan` said, or `PORTABLE`, which is always possible.
+            added: values as text that every row has behind those of its columns, None for NULL; only in `PORTABLE` form.
 
         Raises:
             DatabaseUnavailable: the connection broke.

@@ -190,9 +190,10 @@ class _OpenPiece:
         digests = (TableDigest(row_count=1, sums=_hashes(row)) for row in self._chosen(columns))
         return sum(digests, TableDigest())
 
-    def rows(self, columns: Sequence[str], *, form: str) -> Iterator[bytes]:  # noqa: ARG002 - one form for all
+    def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:  # noqa: ARG002 - one form for all
         """See `OpenPiece.rows`."""
-        rows = list(self._chosen(columns))
+        constants = tuple(None if value is None else value.encode() for value in added)
+        rows = [row + constants for row in self._chosen(columns)]
         for first in range(0, len(rows), _BLOCK_ROWS):
             yield packed(rows[first : first + _BLOCK_ROWS])
 

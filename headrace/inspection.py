@@ -24,7 +24,8 @@ from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.stored import prepared_topology
-from topology.subset_changes import subset_changes
+from topology.subset_changes import shape_changes, subset_changes
+from topology.transformations import arrival_findings
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         with closing(open_source(source)) as database:
             versions = database.table_versions(database.tables(captured_by(ways)))
             shapes = database.table_shapes([TableName.of(version) for version in versions])
+        unfit, versions = arrival_findings(apply, ways, versions)
+        findings += unfit
         tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(destination)) as target:
             findings += target.preflight_tables(tables, now=tables)
@@ -177,7 +180,7 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
     spec, checked = found.topology(to_start=False), found.findings
     prepared, splits = prepared_topology(spec.state_dir), prepared_splits(spec.state_dir)
     if prepared is not None:
-        checked = (*checked, *subset_changes(prepared, spec))
+        checked = (*checked, *subset_changes(prepared, spec), *shape_changes(prepared, spec))
     if not ask_databases:
         return make_plan(spec, prepared=prepared, checked=checked, splits=splits)
     sites = live_sites(spec)

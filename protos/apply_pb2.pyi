@@ -209,7 +209,7 @@ class CopyReply(_message.Message):
     def __init__(self, piece: _Optional[_Union[CopyPiece, _Mapping]] = ..., wait: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class CopyPiece(_message.Message):
-    __slots__ = ("piece", "is_digest", "table", "stored", "place", "bytes", "columns", "form", "snapshot", "epoch", "tag")
+    __slots__ = ("piece", "is_digest", "table", "stored", "place", "bytes", "columns", "form", "snapshot", "epoch", "tag", "source_columns", "added")
     PIECE_FIELD_NUMBER: _ClassVar[int]
     IS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,8 @@ class CopyPiece(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
     piece: int
     is_digest: bool
     table: TableName
@@ -232,7 +234,17 @@ class CopyPiece(_message.Message):
     snapshot: str
     epoch: int
     tag: bytes
-    def __init__(self, piece: _Optional[int] = ..., is_digest: _Optional[bool] = ..., table: _Optional[_Union[TableName, _Mapping]] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., place: _Optional[str] = ..., bytes: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., form: _Optional[str] = ..., snapshot: _Optional[str] = ..., epoch: _Optional[int] = ..., tag: _Optional[bytes] = ...) -> None: ...
+    source_columns: _containers.RepeatedScalarFieldContainer[str]
+    added: _containers.RepeatedCompositeFieldContainer[AddedValue]
+    def __init__(self, piece: _Optional[int] = ..., is_digest: _Optional[bool] = ..., table: _Optional[_Union[TableName, _Mapping]] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., place: _Optional[str] = ..., bytes: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., form: _Optional[str] = ..., snapshot: _Optional[str] = ..., epoch: _Optional[int] = ..., tag: _Optional[bytes] = ..., source_columns: _Optional[_Iterable[str]] = ..., added: _Optional[_Iterable[_Union[AddedValue, _Mapping]]] = ...) -> None: ...
+
+class AddedValue(_message.Message):
+    __slots__ = ("text", "is_null")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    IS_NULL_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    is_null: bool
+    def __init__(self, text: _Optional[str] = ..., is_null: _Optional[bool] = ...) -> None: ...
 
 class AppliedRange(_message.Message):
     __slots__ = ("after_scn", "through_scn")

@@ -144,7 +144,7 @@ class Miner:
     ) -> None:
         self._folder = folder
         self._source = source
-        self._rules = RuleEvaluation(rules, types=value_types())
+        self._rules = RuleEvaluation(rules, types=value_types(), clock=clock)
         self._decoder_factory = decoder_factory
         self._tables = MinedTables(self._rules)
         self._names = TableNames(source, self._tables.keeps_any, names)

@@ -1,7 +1,7 @@
 """Rule evaluation: what one client's rules say of a table, and what they leave of a batch.
 
 The three clients of rules - capture, propagation and apply - each hold one `RuleEvaluation`. What its rules discard leaves the
-batch; the chain of positions stays whole, so that a receiver cannot tell a discarded change from none.
+batch, and what they transform is another one behind them; the chain of positions stays whole, so that a receiver cannot tell a discarded change from none.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Rule Set and Rule Evaluation".
 """
@@ -14,9 +14,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rules.reshaping import Reshaping
 from rules.row_evaluation import RowEvaluation
 from rules.rule import UNKNOWN_TAG, KnownTag, Rule, RuleSet, TruthValue, tags_told_apart
 from rules.values import ValueTypes
+from streams.clock import Clock, SystemClock
 from streams.cutting import select_rows, without_unused
 from streams.errors import BugError
 from streams.lcr_batch import LcrBatch, TableVersion
@@ -30,10 +32,16 @@ class RuleEvaluation:
     Args:
         rules: of the client. Several rule sets: an LCR must pass each of them, as if it passed that many clients.
         types: of the database that the changes are from: needed where rules have conditions.
+        clock: for transformations that add the time.
     """
 
-    def __init__(self, *rules: RuleSet, types: ValueTypes | None = None) -> None:
+    def __init__(self, *rules: RuleSet, types: ValueTypes | None = None, clock: Clock | None = None) -> None:
         self._rules = tuple(each for each in rules if each.include is not None or each.exclude)
+        if any(each.transforms for each in rules[:-1]):
+            raise BugError("only the last client can transform: what follows would evaluate LCRs that are other ones by then")
+        self._reshaping = (
+            Reshaping(rules[-1].transformation_of, (clock or SystemClock()).time_us) if rules and rules[-1].transforms else None
+        )
         self._tags = tags_told_apart(self._rules)
         conditional = tuple(each for each in self._rules if each.looks_at_rows)
         if conditional and types is None:
@@ -71,13 +79,34 @@ class RuleEvaluation:
         """Whether row LCRs of a table version may pass with some tag."""
         return any(self.keeps(table, self._tags))
 
+    def reshaped(self, table: TableVersion) -> TableVersion:
+        """A table version as its LCRs have it behind the client; needs no rows.
+
+        Args:
+            table: before the client.
+
+        Raises:
+            TransformationError: a transformation cannot be applied to the table.
+        """
+        return table if self._reshaping is None else self._reshaping.version(table)
+
+    def named(self, table: TableVersion) -> TableVersion:
+        """A table version under the name that it has behind the client; its columns stay.
+
+        Args:
+            table: before the client.
+        """
+        return table if self._reshaping is None else self._reshaping.named(table)
+
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
         """Return the positive rules that match none of `tables` (owner, name): probably a misspelt name."""
         known = tuple(tables)
         return tuple(rule for rules in self._rules for rule in rules.unmatched(known))
 
     def is_undecided(self, batch: LcrBatch) -> bool:
-        """Whether `filter` must look at rows: the answer of some table in the batch is MAYBE."""
+        """Whether prefiltering does not do all that `filter` does: the answer of some table in the batch is MAYBE, or it is transformed."""
+        if self._reshaping is not None and any(self._reshaping.changes(table) for table in batch.tables):
+            return True
         tags = _tags(batch)
         used = [tags[place] for place in np.unique(batch.transactions.tag)]
         return any(self.answer(table, tag=tag) is TruthValue.MAYBE for table in batch.tables for tag in used)
@@ -89,11 +118,12 @@ class RuleEvaluation:
             batch: any batch.
 
         Returns:
-            A batch with what the rules keep and the same positions; the same object when they keep everything. When
+            A batch with what the rules keep, transformed, and the same positions; the same object when nothing changes. When
             they keep nothing: a progress mark, or, of a transaction in parts, a part without rows.
 
         Raises:
             ConditionError: a condition cannot be evaluated.
+            TransformationError: a transformation cannot be applied to a table.
         """
         if batch.is_progress_mark or self.keeps_all:
             return batch
@@ -102,7 +132,8 @@ class RuleEvaluation:
         for each in self._by_rows:
             if kept.row_count:
                 kept = each.filter(kept)
-        return kept if kept is before else without_unused(kept)
+        kept = kept if kept is before else without_unused(kept)
+        return kept if self._reshaping is None else self._reshaping.batch(kept)
 
     def _by_names(self, batch: LcrBatch) -> LcrBatch:
         """The batch without what name and tag discard."""

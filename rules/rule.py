@@ -17,6 +17,8 @@ from functools import lru_cache
 from typing import Final
 
 from rules.condition import Condition
+from rules.transformation import Transformation, TransformationError
+from streams.table_name import TableName
 
 __all__ = [
     "ANY_TAG", "UNKNOWN_TAG", "UNTAGGED", "KnownTag", "Rule", "RuleSet", "TagCondition", "TruthValue", "Unknown", "tags_told_apart",
@@ -84,6 +86,7 @@ class Rule:
         condition: takes LCRs for which it is TRUE; None: whatever their attributes and values.
         subset: takes the changes of the rows for which it is TRUE, and makes of an UPDATE that moves a row in an INSERT, of one that
             moves it out a DELETE; of positive rules only. None: no row migration.
+        transformation: what becomes of the LCRs that it takes, behind row migration; of positive rules only. None: they stay as they are.
     """
 
     owner: str = "*"
@@ -93,6 +96,7 @@ class Rule:
     tags: TagCondition = UNTAGGED
     condition: Condition | None = None
     subset: Condition | None = None
+    transformation: Transformation | None = None
 
     @property
     def looks_at_rows(self) -> bool:
@@ -183,16 +187,63 @@ class RuleSet:
         matching = [rule for rule in self.include or () if rule.dml and rule.matches_object(owner, name)]
         return matching[0].subset if matching and all(rule.subset is not None for rule in matching) else None
 
+    @property
+    def transforms(self) -> bool:
+        """Whether some rule has a transformation."""
+        return any(rule.transformation is not None for rule in self.include or ())
+
+    def takers(self, owner: str, name: str) -> tuple[Rule, ...]:
+        """The positive rules that may take row LCRs of a table.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+        """
+        return tuple(rule for rule in self.include or () if rule.answer(owner, name, UNKNOWN_TAG) is not TruthValue.FALSE)
+
+    def transformation_of(self, owner: str, name: str) -> Transformation | None:
+        """What becomes of the row LCRs of a table that pass; None: they stay as they are.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+
+        Raises:
+            TransformationError: several rules may take them, and make different LCRs of them.
+        """
+        if not self.transforms:
+            return None
+        takers = self.takers(owner, name)
+        for other in takers[1:]:
+            if other.transformation != takers[0].transformation:
+                raise TransformationError(
+                    f"the rules {takers[0]} and {other} both take {owner}.{name}, and transform it differently: which of them is followed is not told",
+                    hint="let one rule alone take the table", table=f"{owner}.{name}",
+                )
+        return takers[0].transformation if takers else None
+
+    def named(self, table: TableName) -> TableName:
+        """What a table is called behind the client.
+
+        Args:
+            table: its name before.
+
+        Raises:
+            TransformationError: see `transformation_of`.
+        """
+        found = self.transformation_of(table.owner, table.name)
+        return table if found is None else found.named(table)
+
     def without_conditions(self) -> RuleSet:
         """What the rules take at most: conditions of positive rules are TRUE, negative rules with conditions are not there.
 
         So a client further on evaluates once more what clients before it decided: their conditions speak of LCRs as they were then, before
-        rows migrated. Subsets stay: what has migrated passes them as it is.
+        rows migrated. Subsets stay: what has migrated passes them as it is. Transformations are done.
         """
-        if not self.looks_at_rows:
+        if not self.looks_at_rows and not self.transforms:
             return self
         return RuleSet(
-            include=None if self.include is None else tuple(replace(rule, condition=None) for rule in self.include),
+            include=None if self.include is None else tuple(replace(rule, condition=None, transformation=None) for rule in self.include),
             exclude=tuple(rule for rule in self.exclude if rule.condition is None),
         )
 

@@ -35,7 +35,7 @@ from streams.lcr_batch import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["migrated", "subset_of_truncate"]
+__all__ = ["migrated", "subset_of_truncate", "together"]
 
 
 def migrated(batch: LcrBatch, commands: Mapping[int, NDArray[np.uint8]], keep: NDArray[np.bool_]) -> LcrBatch:
@@ -68,7 +68,7 @@ def migrated(batch: LcrBatch, commands: Mapping[int, NDArray[np.uint8]], keep: N
                     group, row_numbers=group.row_numbers[mine], old=select_values(group.old, mine), new=select_values(group.new, mine),
                 )
                 parts.setdefault((group.table, command), []).append(_as(command, part, batch.tables[group.table], batch.source))
-    return replace(batch, groups=tuple(_together(groups) for groups in parts.values()))
+    return replace(batch, groups=tuple(together(groups) for groups in parts.values()))
 
 
 def subset_of_truncate(table: TableVersion, subset: Condition) -> TableVersion:
@@ -122,7 +122,7 @@ def _completed(new: ColumnValues, old: ColumnValues) -> ColumnValues:
     return cells.gathered(np.arange(new.row_count, dtype=np.int32))
 
 
-def _together(groups: list[RowGroup]) -> RowGroup:
+def together(groups: list[RowGroup]) -> RowGroup:
     """Groups of one table version and command as one, in the order of their rows."""
     if len(groups) == 1:
         return groups[0]

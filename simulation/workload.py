@@ -356,6 +356,11 @@ def refuse_unsupported(spec: TopologySpec) -> None:
     for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
         for client in clients:
             for rule in (*(client.rules.include or ()), *client.rules.exclude):
+                if rule.transformation is not None:
+                    raise ConfigError(
+                        f"{kind}.{client.name}.rules: transformations are not simulated yet: {rule.transformation}",
+                        hint="simulate the topology without them: the ways are the same",
+                    )
                 if rule.condition is not None or (rule.subset is not None and not _is_simulated(rule.subset)):
                     raise ConfigError(
                         f"{kind}.{client.name}.rules: rules with conditions are not simulated yet, and subsets only of the simulated tables: {rule.condition or rule.subset}",

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from rules.rule import Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
+from streams.table_name import TableName
 from topology.patterns import examples
 
 if TYPE_CHECKING:
@@ -97,6 +98,17 @@ class ChangeClasses:
             return 0
         surely = self._all if rules.include is None else self._matched(rules.include, {TruthValue.TRUE})
         return self.taken_by(rules) & ~(surely & ~self.matched_by(rules.exclude))
+
+    def renamed_by(self, rules: RuleSet) -> int:
+        """The tables that a rule set gives another name, as a set of untagged changes."""
+        if not rules.transforms:
+            return 0
+        renamed = 0
+        for number, (owner, name) in enumerate(self.tables):
+            takers = rules.takers(owner, name)  # where several disagree `check` says so
+            if any(each.transformation is not None and each.transformation.named(TableName(owner, name)) != (owner, name) for each in takers):
+                renamed |= 1 << number
+        return renamed
 
     @property
     def _all(self) -> int:

@@ -252,11 +252,13 @@ def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) ->
 
 
 def _conditions(spec: TopologySpec, apply: ApplySpec) -> list[tuple[str, Rule]]:
-    """The rules that an apply process evaluates row by row."""
+    """The rules that an apply process evaluates row by row, and those that make of a table what arrives."""
     sets = [(client.name, client.rules) for way in ways_to(spec, apply) for client in way.clients[:-1]]
-    rules = [(name, rule) for name, found in sets for rule in found.include or () if rule.subset is not None]
+    rules = [
+        (name, rule) for name, found in sets for rule in found.include or () if rule.subset is not None or rule.transformation is not None
+    ]
     own = (*(apply.rules.include or ()), *apply.rules.exclude)
-    return [*rules, *((apply.name, rule) for rule in own if rule.looks_at_rows)]
+    return [*rules, *((apply.name, rule) for rule in own if rule.looks_at_rows or rule.transformation is not None)]
 
 
 def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> int:

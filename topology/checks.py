@@ -17,6 +17,7 @@ from topology.proof.findings import proof_findings
 from topology.proof.meetings import meetings
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
+from topology.transformations import overlap_findings, transformation_findings
 from topology.ways import halves, undecided, ways_to
 
 __all__ = ["Checked", "Declared", "check", "check_and_prove", "one_database_twice"]
@@ -69,7 +70,9 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
     if not any(finding.is_error for finding in findings) and broken == Declared():
         classes = ChangeClasses.of(spec)
-        chained = [*_unreachable(spec), *_halves(spec, classes), *_undecided(spec, classes), *_publishers(spec)]
+        chained = [*_unreachable(spec), *_halves(spec, classes), *_undecided(spec, classes), *_publishers(spec), *overlap_findings(spec, classes)]
+        if not chained:
+            findings += transformation_findings(spec, classes)
         findings += chained
         # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
         if not chained:

@@ -33,12 +33,13 @@ def _conditions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
     for apply in spec.applies:
         for way in ways_to(spec, apply) if apply.source == source else ():
             kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
-            for kind, client in zip(kinds, way.clients, strict=True):
+            for place, (kind, client) in enumerate(zip(kinds, way.clients, strict=True)):
+                before = tuple(each.rules for each in way.clients[:place] if each.rules.transforms)
                 for section, rules in (("include", client.rules.include or ()), ("exclude", client.rules.exclude)):
                     for number, rule in enumerate(rules):
                         if rule.dml and rule.looks_at_rows:
                             key = "subset" if rule.subset is not None else rule.condition.form if rule.condition is not None else ""
-                            yield LogNeed(place=f"{kind}.{client.name}.rules.{section}[{number}].{key}", rule=rule)
+                            yield LogNeed(place=f"{kind}.{client.name}.rules.{section}[{number}].{key}", rule=rule, before=before)
 
 
 NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions,)

@@ -205,6 +205,7 @@ def _rule(rule: Rule, *, positive: bool) -> str:
         never = [command.name for command in Command if command not in commands_taken(rule)]
         name += f" where {rule.condition}" + (f" (never {' or '.join(never)})" if never else "")
     name += f" subset {rule.subset}" if rule.subset is not None else ""
+    name += f" [{rule.transformation}]" if rule.transformation is not None else ""
     if positive:
         return name if rule.tags == UNTAGGED else f"{name} ({_tags(rule.tags)})"
     return name if rule.tags == ANY_TAG else f"{name} ({_tags(rule.tags)})"

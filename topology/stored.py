@@ -125,8 +125,11 @@ def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401 - by the types of the f
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         return kind(**{name: _read(hints[name], each) for name, each in value.items()})  # type: ignore[operator]
-    if get_origin(kind) is types.UnionType:  # only "or None" is used
-        return None if value is None else _read(next(each for each in get_args(kind) if each is not type(None)), value)
+    if get_origin(kind) is types.UnionType:  # "or None", or dataclasses that no two have the same fields
+        kinds = [each for each in get_args(kind) if each is not type(None)]
+        if value is None or len(kinds) == 1:
+            return None if value is None else _read(kinds[0], value)
+        return _read(next(each for each in kinds if {field.name for field in dataclasses.fields(each)} == set(value)), value)
     if get_origin(kind) is tuple:
         members = get_args(kind)
         if len(members) == 2 and members[1] is Ellipsis:

@@ -1,7 +1,9 @@
-"""Edits of a topology that change which rows of a replicated table belong to a destination.
+"""Edits of a topology that change which rows of a replicated table belong to a destination, or what the table looks like there.
 
 A destination's rows were copied as one subset, and its changes were cut to it. Another subset leaves rows there that no change comes for any
-more, or lacks rows that were never copied. So such an edit is refused: it is made in two, and the table is copied anew between them.
+more, or lacks rows that were never copied. Likewise, rows were copied in one shape, and LCRs of that shape may be in queues: behind another
+transformation they would be transformed twice, or not at all. So such an edit is refused: it is made in two, and the table is copied anew
+between them.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from databases.ports import Finding
+from rules.transformation import Transformation
 from streams.table_name import TableName
+from topology.change_classes import ChangeClasses
 from topology.spec import TopologySpec
 from topology.ways import Way, arriving, ways_to
 
-__all__ = ["subset_changes"]
+__all__ = ["shape_changes", "subset_changes"]
 
 
 def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding]:
@@ -37,6 +41,50 @@ def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Findin
                     problem=f"the rows of {table} at {apply.site} would be {_text(wanted)}, and {_text(was)} were copied: others would be left, or missing",
                     fix=f"take {table} out of the rules, run `headrace up`, then give it the new subset and run `headrace up` again: it is copied anew",
                 )
+
+
+def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding]:
+    """Tables that would arrive at a destination in another shape, or would be transformed elsewhere on the way.
+
+    Args:
+        before: what was prepared last.
+        after: what is wanted. Both are routed.
+    """
+    known = {apply.name: apply for apply in before.applies}
+    sections = [clients for spec in (before, after) for clients in (spec.captures, spec.propagations, spec.applies)]
+    if not any(client.rules.transforms for clients in sections for client in clients):
+        return
+    tables = dict.fromkeys(TableName(*table) for spec in (before, after) for table in ChangeClasses.of(spec).tables)
+    for apply in after.applies:
+        old = known.get(apply.name)
+        if old is None or (old.source, old.site) != (apply.source, apply.site):
+            continue
+        ways_before, ways_after = ways_to(before, old), ways_to(after, apply)
+        for table in tables:
+            was, wanted = _on_the_way(ways_before, table), _on_the_way(ways_after, table)
+            if was is not None and wanted is not None and was != wanted:
+                yield Finding(
+                    path=f"applies.{apply.name}",
+                    problem=f"{table} would arrive at {apply.site} {_shape_text(wanted)}, and was copied {_shape_text(was)}",
+                    fix=f"take {table} out of the rules, run `headrace up`, then give it the new transformation and run `headrace up` again: it is copied"
+                    " anew",
+                )
+                break  # the patterns of one rule have many examples
+
+
+def _on_the_way(ways: Sequence[Way], table: TableName) -> tuple[tuple[str, Transformation], ...] | None:
+    """What becomes of a table, and where; None: it does not arrive."""
+    way = next((way for way in ways if way.carry(table) is not None), None)
+    if way is None:
+        return None
+    # Not their names: a propagation that is split off has other ones on its way.
+    kinds = ("at capture", *("on the way" for _ in way.propagations), "at apply")
+    found = ((kind, client.rules.transformation_of(*table)) for kind, client in zip(kinds, way.clients, strict=True))
+    return tuple((kind, each) for kind, each in found if each is not None)
+
+
+def _shape_text(found: tuple[tuple[str, Transformation], ...]) -> str:
+    return "; ".join(f"{each} ({kind})" for kind, each in found) or "as it is"
 
 
 def _subset_tables(way: Way) -> Iterator[TableName]:

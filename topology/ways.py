@@ -13,9 +13,10 @@ How a path is chosen (`route`)
     come there over any path. `check` refuses a topology where no single path does: some tables would never come.
 
 What a table arrives as
-    `Way.carry` answers with the table as it arrives, or None. Today that is the table itself; a rule that renames or
-    cuts tables changes the answer there, and nowhere else. Hence a table that is copied, compared or checked has two
-    names: at the source, and at the destination (`ArrivingTable`).
+    `Way.carry` answers with the table as it arrives, or None. A rule that renames or cuts tables (`rules.transformation`)
+    changes the answer there, and nowhere else. Hence a table that is copied, compared or checked has two names, and may have
+    other columns: at the source, and at the destination (`ArrivingTable`). Names change in the apply process only (`check`
+    insists on it), so that every client sees a table under its source's name.
 
 Tags
     A rule set sees one tag along the whole way: the change's own. So a table arrives when its untagged changes do, or its
@@ -28,23 +29,63 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import networkx as nx
 
+from databases.ports import TableShape
 from rules.rule import UNKNOWN_TAG, KnownTag, RuleSet, tags_told_apart
 from rules.spelling import where_true
+from rules.transformation import Transformation
 from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = [
-    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "route", "rules_at_the_end", "undecided", "ways_to",
-    "writes_alone",
+    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "route", "rules_at_the_end", "transformed", "undecided",
+    "ways_to", "writes_alone",
 ]
 
 
 T = TypeVar("T", bound=Named)
+
+
+def transformed(table: T, transformation: Transformation) -> T:
+    """A table behind a client, as far as it is known: its name, and of a table version or shape its columns.
+
+    Args:
+        table: before the client.
+        transformation: of the client's rule.
+
+    Raises:
+        TransformationError: it cannot be applied to the table.
+    """
+    # numpy: most topologies transform nothing.
+    from rules.reshaping import transformed_version
+    from streams.lcr_batch import TableVersion
+
+    known: Any = table
+    if isinstance(known, TableVersion):
+        known = transformed_version(known, transformation)[0]
+    elif isinstance(known, TableName):
+        known = transformation.named(known)
+    else:  # every other description of a table is a dataclass
+        name = transformation.named(TableName.of(table))
+        known = replace(known, owner=name.owner, name=name.name)
+        if isinstance(known, TableShape):
+            known = _shaped(known, transformation)
+    answer: T = known
+    return answer
+
+
+def _shaped(table: TableShape, transformation: Transformation) -> TableShape:
+    """The shape with the names that its keys' columns have behind the client; without keys of which a column is not there."""
+
+    def renamed(key: tuple[str, ...]) -> tuple[str, ...]:
+        names = [transformation.after(column) for column in key]
+        return tuple(name for name in names if name is not None) if None not in names else ()
+
+    return replace(table, keys=tuple(found for key in table.keys if (found := renamed(key))), identity=renamed(table.identity))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +125,23 @@ class Way:
         """
         tags = tags_told_apart(client.rules for client in self.clients) if tag is UNKNOWN_TAG else (tag,)
         arrives = any(all(client.rules.keeps(table.owner, table.name, tag=each) for client in self.clients) for each in tags)
-        return table if arrives else None
+        if not arrives:
+            return None
+        for transformation in self.transformations(table):
+            table = transformed(table, transformation)
+        return table
+
+    def transformations(self, table: Named) -> tuple[Transformation, ...]:
+        """What becomes of a table of the source on the way, one client after the other.
+
+        Args:
+            table: as the source knows it.
+
+        Raises:
+            TransformationError: two rules of a client make different tables of it.
+        """
+        found = (client.rules.transformation_of(table.owner, table.name) for client in self.clients)
+        return tuple(each for each in found if each is not None)
 
     def subset(self, table: Named) -> str:
         """Which rows of a table of the source arrive, as a condition in SQL; empty: all of them.
@@ -104,11 +161,13 @@ class ArrivingTable(Generic[T]):
         source: as it is at the source.
         destination: as it is at the destination.
         rows: which of its rows arrive, as a condition in SQL (`rules.spelling`); empty: all.
+        transformations: what makes the one of the other.
     """
 
     source: T
     destination: T
     rows: str = ""
+    transformations: tuple[Transformation, ...] = ()
 
 
 def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
@@ -166,7 +225,9 @@ def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T]
         carried = next(((way, each) for way in known if (each := way.carry(table)) is not None), None)
         if carried is not None:
             way, destination = carried
-            found.append(ArrivingTable(source=table, destination=destination, rows=way.subset(table)))
+            found.append(ArrivingTable(
+                source=table, destination=destination, rows=way.subset(table), transformations=way.transformations(table)
+            ))
     return tuple(found)
 
 
@@ -180,9 +241,17 @@ def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool
     """
     for other in spec.applies:
         is_concerned = other.name != apply.name and apply.site in (other.site, other.source)
-        if is_concerned and arriving(ways_to(spec, other), (table,)):
+        ways = ways_to(spec, other)
+        if is_concerned and (arriving(ways, (table,)) or (other.site == apply.site and any(_may_become(way, table) for way in ways))):
             return False
     return True
+
+
+def _may_become(way: Way, table: TableName) -> bool:
+    """Whether another table may arrive under a name."""
+    found = [rule.transformation for rule in way.apply.rules.include or () if rule.transformation is not None and rule.transformation.renames]
+    # A schema may be renamed of any table: which names are in it only its database knows.
+    return any(each.named(table).owner == table.owner for each in found)
 
 
 # --------------------------------------------------------------------------- choosing the ways

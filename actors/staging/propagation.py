@@ -158,7 +158,7 @@ class PropagationCore:
         statistics: PropagationStatistics, clock: Clock, pacer: Pacer | None = None, tracks: TrackLog | None = None,
     ) -> None:
         self._tracks = tracks or TrackLog(clock)
-        self._source, self._rules = source, RuleEvaluation(rules, types=value_types())
+        self._source, self._rules = source, RuleEvaluation(rules, types=value_types(), clock=clock)
         self._destination, self._make_origin = destination, origin
         self._origin: Origin | None = None
         self._statistics, self._clock, self._pacer = statistics, clock, pacer

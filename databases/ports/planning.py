@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rules.rule import Rule
+from rules.rule import Rule, RuleSet
+from rules.transformation import Transformation, columns_at_the_end
 from streams.table_name import TableName
 
 __all__ = ["EnumLabels", "Finding", "LogNeed", "LoggedTable", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
@@ -53,10 +55,36 @@ class LogNeed:
     Args:
         place: in the file.
         rule: whose tables, and whose condition or subset.
+        before: the rules of the clients before it, as far as they transform: the rule speaks of columns as they are behind them.
     """
 
     place: str
     rule: Rule
+    before: tuple[RuleSet, ...] = ()
+
+    def transformations(self, owner: str, name: str) -> tuple[Transformation, ...]:
+        """What becomes of a table before it comes to the rule.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+        """
+        found = (rules.transformation_of(owner, name) for rules in self.before)
+        return tuple(each for each in found if each is not None)
+
+    def at_source(self, owner: str, name: str, columns: Sequence[str]) -> dict[str, str]:
+        """The source's names of the columns that the rule sees, by their names there; without those that transformations add.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+            columns: of the table at the source.
+
+        Raises:
+            TransformationError: a transformation cannot be applied to the table.
+        """
+        found = columns_at_the_end(columns, self.transformations(owner, name), table=f"{owner}.{name}")
+        return {column: origin for column, origin in found if isinstance(origin, str)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

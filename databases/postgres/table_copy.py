@@ -201,9 +201,10 @@ class _OpenPiece:
         assert row is not None
         return TableDigest(row_count=row[0], sums=(int(row[1]), int(row[2])))
 
-    def rows(self, columns: Sequence[str], *, form: str) -> Iterator[bytes]:
+    def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:
         """See `OpenPiece.rows`. End it before anything else is asked of the piece."""
-        query = f"COPY (SELECT {_names(columns)} FROM {self._source}) TO STDOUT (FORMAT {_FORMATS[form]})"
+        constants = "".join(f", {psycopg.sql.Literal(value).as_string(None)}::text" for value in added)
+        query = f"COPY (SELECT {_names(columns)}{constants} FROM {self._source}) TO STDOUT (FORMAT {_FORMATS[form]})"
         pgconn = self._connection.pgconn
         with translated("copying a table", table=f"{self._piece.owner}.{self._piece.name}"):
             started = pgconn.exec_(query.encode())

@@ -134,11 +134,17 @@ def _compare(
     with closing(open_source(source)) as database:
         arrive = arriving(ways, database.tables(captured_by(ways)))
     names = {(table.source.owner, table.source.name): (table.destination.owner, table.destination.name) for table in arrive}
+    transformations = {(table.source.owner, table.source.name): table.transformations for table in arrive}
     with closing(open_column_sequences(source)) as ours, closing(open_column_sequences(destination)) as theirs:
         there = {(found.owner, found.table, found.column): found for found in theirs.of(list(names.values()))}
         lines = []
         for found in ours.of(list(names)):
-            match = there.get((*names[found.owner, found.table], found.column))
+            column: str | None = found.column
+            for each in transformations[found.owner, found.table]:
+                column = None if column is None else each.after(column)
+            if column is None:
+                continue  # it does not arrive
+            match = there.get((*names[found.owner, found.table], column))
             line = _line(apply, found, match, ahead)
             if advance and line.problem and match is not None and match.least <= line.wanted <= match.most:
                 theirs.set_next(match, line.wanted)

@@ -14,6 +14,7 @@ Verdicts
     RULE             the rules of a client on the way leave out the table.
     TAG              they leave out changes with this tag.
     CONDITION        a condition, or a subset, of a client on the way leaves out the change.
+    TRANSFORMATION   the transformation of a client on the way cannot be applied to it: the client stops there.
     NOT CAPTURED     no change of the row is in the redo that is kept, or the table is not in the source's log at all.
     NOT COPIED       the table is not copied yet, or could not be: its changes are left out until then.
     IN THE COPY      the change was committed before the table's instantiation SCN, so that it counts as copied, and the row differs all the same.
@@ -33,6 +34,7 @@ from databases.connectors import value_types
 from headrace.console import scn_text
 from rules.condition import ConditionError
 from rules.evaluation import RuleEvaluation
+from rules.transformation import TransformationError
 from topology.combined import apply_of
 
 if TYPE_CHECKING:
@@ -206,12 +208,14 @@ def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
     """The client whose conditions leave out a change, or make of it something that the next client leaves out."""
     batch = change.alone
     for client, name in _clients(found):
-        if batch is None or not client.rules.looks_at_rows:
+        if batch is None or not (client.rules.looks_at_rows or client.rules.transforms):
             continue
         try:
             batch = RuleEvaluation(client.rules, types=value_types()).filter(batch)
         except ConditionError as error:
             return _Stop("CONDITION", name, f"the conditions of {name} cannot be evaluated: {error.message}", error.hint)
+        except TransformationError as error:
+            return _Stop("TRANSFORMATION", name, f"the transformation of {name} cannot be applied: {error.message}", error.hint)
         if not batch.row_count:
             rules = (*(client.rules.include or ()), *client.rules.exclude)
             conditions = "; ".join(str(rule.condition or rule.subset) for rule in rules if rule.looks_at_rows and rule.matches_object(*found.table))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import DONE, FINDING, bytes_text
 from headrace.tracing.causes import Evidence, Verdict, explain
 from redo.key_search import CHANGES_MAX
+from rules.transformation import columns_at_the_end
 from streams.errors import ConfigError, LogGone, StreamsError
 from streams.scn import FIRST_SCN
 from topology.ways import ways_to
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.console import Output
     from redo.key_search import FoundChange, SearchedRedo
     from streams.table_name import TableName
-    from topology.spec import ApplySpec, CaptureSpec, TopologySpec
+    from topology.spec import CaptureSpec, TopologySpec
     from topology.ways import Way
 
 __all__ = ["Findings", "RowQuestion", "explain_row", "parsed_key", "searched"]
@@ -163,6 +164,21 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         yield f"  fix: {verdict.fix}"
 
 
+def _destination(way: Way, table: TableName) -> TableName:
+    """What a table is called at the end of a way, whether or not it arrives."""
+    for each in way.transformations(table):
+        table = each.named(table)
+    return table
+
+
+def _followed(column: str, steps: Iterable[Callable[[str], str | None]]) -> str | None:
+    """A column's name behind several clients, or before them; None: it is not there."""
+    found: str | None = column
+    for step in steps:
+        found = None if found is None else step(found)
+    return found
+
+
 class _Asked:
     """The questions to databases and components, each asked once."""
 
@@ -172,7 +188,7 @@ class _Asked:
     ) -> None:
         self._spec, self._actors, self._question, self._progress = spec, actors, question, progress
         self._statuses = {each["name"]: each for each in overview["components"]}
-        self._rows: dict[str, Mapping[str, str | None] | None] = {}
+        self._rows: dict[tuple[str, TableName], Mapping[str, str | None] | None] = {}
         self._redo: dict[str, Findings] = {}
         self._source_scns: dict[str, int] = {}
         self._captured: dict[str, bool | None] = {}
@@ -188,7 +204,7 @@ class _Asked:
     def _evidence(self, way: Way) -> Evidence:
         apply, source = way.apply, way.capture.source
         self._find_key(source)
-        source_row, destination_row = self._row(source), self._row(apply.site)
+        source_row, destination_row = self._both_rows(way)
         is_same = source_row == destination_row
         redo = Findings(searched=None) if is_same else self._searched(way.capture)
         unknown = [f"{way.capture.name}: {redo.problem}"] if redo.problem else []
@@ -196,7 +212,7 @@ class _Asked:
             unknown.append(f"site:{source} does not tell where its log is")
         instantiation, errors = None, None
         try:
-            instantiation, errors = self._recorded(apply)
+            instantiation, errors = self._recorded(way)
         except StreamsError as error:
             unknown.append(f"the instantiation and the error queue at {apply.site}: {error.message}")
         if not self._statuses.get(f"apply:{apply.name}", {}).get("low_watermark_scn"):
@@ -214,16 +230,44 @@ class _Asked:
             with closing(open_row_reader(self._access(site))) as reader:
                 self.key = reader.key_of(*self._question.table, self._question.key)
 
-    def _row(self, site: str) -> Mapping[str, str | None] | None:
-        if site not in self._rows:
+    def _both_rows(self, way: Way) -> tuple[Mapping[str, str | None] | None, Mapping[str, str | None] | None]:
+        """The row at the source, and at the destination under the source's names of its columns; of both what arrives."""
+        table = self._question.table
+        there = self._row(way.capture.source, table, self.key)
+        transformations = way.transformations(table)
+        if not transformations:
+            return there, self._row(way.apply.site, table, self.key)
+        key = []
+        for part in self.key:
+            column = _followed(part.column, (each.after for each in transformations))
+            if column is None:
+                raise ConfigError(
+                    f"column {part.column} of {table} does not arrive at {way.apply.site}", hint="name the row by columns that arrive: COLUMN=VALUE"
+                )
+            key.append(replace(part, column=column))
+        here = self._row(way.apply.site, _destination(way, table), tuple(key))
+        arriving = None if there is None else {
+            name: value for name, value in there.items() if _followed(name, (each.after for each in transformations)) is not None
+        }
+        if here is None:
+            return arriving, None
+        if there is None:
+            origins = {name: _followed(name, (each.origin for each in reversed(transformations))) for name in here}
+        else:
+            found = columns_at_the_end(list(there), transformations, table=str(table))
+            origins = {name: origin for name, origin in found if isinstance(origin, str)}
+        return arriving, {origin: here[name] for name, origin in origins.items() if origin is not None and name in here}
+
+    def _row(self, site: str, table: TableName, key: tuple[KeyValue, ...]) -> Mapping[str, str | None] | None:
+        if (site, table) not in self._rows:
             from databases.connectors import open_row_reader
 
             with closing(open_row_reader(self._access(site))) as reader:
-                found = reader.rows_of(*self._question.table, self.key) or ()
+                found = reader.rows_of(*table, key) or ()
             if len(found) > 1:
-                raise ConfigError(f"the key finds several rows of {self._question.table} at {site}", hint="name all columns of the key")
-            self._rows[site] = found[0] if found else None
-        return self._rows[site]
+                raise ConfigError(f"the key finds several rows of {table} at {site}", hint="name all columns of the key")
+            self._rows[site, table] = found[0] if found else None
+        return self._rows[site, table]
 
     def _searched(self, capture: CaptureSpec) -> Findings:
         if capture.name not in self._redo:
@@ -260,13 +304,14 @@ class _Asked:
                 self._captured[source] = any((t.owner, t.name) == self._question.table for t in captured)
         return self._captured[source]
 
-    def _recorded(self, apply: ApplySpec) -> tuple[Instantiation | None, Sequence[ErrorTransaction]]:
+    def _recorded(self, way: Way) -> tuple[Instantiation | None, Sequence[ErrorTransaction]]:
         from databases.connectors import open_destination
 
+        apply, name = way.apply, _destination(way, self._question.table)
         with closing(open_destination(self._access(apply.site))) as destination:
             records = [
                 each for each in destination.instantiations(self._spec.name, apply.name)
-                if (each.owner, each.name) == self._question.table and each.source == apply.source
+                if (each.owner, each.name) == name and each.source == apply.source
             ]
             errors = destination.errors(self._spec.name, apply.name)
         # A table of the same name that was dropped may have a record too; the one that takes part was recorded with the greatest SCN.

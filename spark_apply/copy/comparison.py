@@ -19,6 +19,7 @@ from databases.connectors import open_reader
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
+from rules.transformation import TransformationError
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.table_name import TableName
@@ -142,21 +143,26 @@ class Comparison:
         target = self.destination.describe(*found.table.destination)
         if problems or target is None:
             return found
-        names = columns[0]
+        sources, names = columns[0].source, columns[0].destination
         key = tuple(target.columns[place].name for place in target.key)
         key = key if key and set(key) <= set(names) else names
+        source_of = dict(zip(names, sources, strict=True))
         buckets = min(max(max(found.source.rows, found.destination.rows) // _BUCKET_ROWS, _BUCKETS_MIN), _BUCKETS_MAX)
         try:
             with contextlib.ExitStack() as opened:
                 sides = [
-                    _Side(opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare"))), name, rows=found.table.rows)
-                    for access, name in (
-                        (self.config.source, found.table.source), (self.config.destination, found.table.destination),
+                    _Side(
+                        opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare"))), name, side_key, those,
+                        rows=found.table.rows,
+                    )
+                    for access, name, side_key, those in (
+                        (self.config.source, found.table.source, tuple(source_of[column] for column in key), sources),
+                        (self.config.destination, found.table.destination, key, names),
                     )
                 ]
                 for side in sides:
                     side.snapshot = opened.enter_context(side.reader.export_snapshot())
-                differences, has_more = differing_rows(sides, key, names, buckets)
+                differences, has_more = differing_rows(sides, buckets)
         except DatabaseError as error:
             return replace(found, problem=f"different; its rows could not be compared: {error.message}")
         return replace(found, differences=differences, has_more_differences=has_more)
@@ -227,23 +233,21 @@ def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[Tab
 class _Side:
     reader: TableReader
     name: TableName
+    key: tuple[str, ...]  # columns that tell rows apart, as this side calls them
+    columns: tuple[str, ...]  # that are compared, likewise
     snapshot: str = ""
     rows: str = ""
 
 
-def differing_rows(
-    sides: Sequence[_Side], key: tuple[str, ...], columns: tuple[str, ...], buckets: int
-) -> tuple[tuple[RowDifference, ...], bool]:
+def differing_rows(sides: Sequence[_Side], buckets: int) -> tuple[tuple[RowDifference, ...], bool]:
     """Rows in which a table differs, `DIFFERENCES_MAX` at most, and whether there are more.
 
     Args:
         sides: source and destination.
-        key: columns that tell rows apart.
-        columns: columns that are compared.
         buckets: into how many the rows are divided.
     """
     source, destination = (
-        side.reader.bucket_digests(*side.name, key, columns, buckets=buckets, snapshot=side.snapshot, rows=side.rows) for side in sides
+        side.reader.bucket_digests(*side.name, side.key, side.columns, buckets=buckets, snapshot=side.snapshot, rows=side.rows) for side in sides
     )
     wanted: list[int] = []
     total = 0
@@ -260,14 +264,14 @@ def differing_rows(
     rows_max = max(sum(side[number].row_count for number in wanted) for side in (source, destination))
     there, here = (
         Counter(side.reader.bucket_rows(
-            *side.name, key, columns, buckets=buckets, wanted=wanted, rows_max=rows_max, snapshot=side.snapshot, rows=side.rows,
+            *side.name, side.key, side.columns, buckets=buckets, wanted=wanted, rows_max=rows_max, snapshot=side.snapshot, rows=side.rows,
         ))
         for side in sides
     )
     missing, extra = there - here, here - there
     missing_keys, extra_keys = {row.key for row in missing}, {row.key for row in extra}
     found = [
-        RowDifference(columns=key, key=each, what=what)
+        RowDifference(columns=sides[-1].key, key=each, what=what)
         for keys, what in (
             (missing_keys & extra_keys, "differs"), (missing_keys - extra_keys, "missing at the destination"),
             (extra_keys - missing_keys, "only at the destination"),
@@ -287,13 +291,21 @@ def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of a table that come from the source, under their names at either side, one for each."""
+
+    source: tuple[str, ...]
+    destination: tuple[str, ...]
+
+
 def _common_columns(
     tables: Sequence[TableToInstantiate], source: SourceDatabase, destination: DestinationDatabase,
-) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, bool]]]:
+) -> tuple[dict[int, _Columns], dict[int, tuple[str, bool]]]:
     """Columns both sides have, per table; why a table cannot be compared, and whether that is final."""
     rules = RuleSet(include=tuple(Rule(owner=table.source.owner, name=table.source.name) for table in tables))
     facts = {TableName.of(table): table for table in source.tables((rules,))}
-    columns: dict[int, tuple[str, ...]] = {}
+    columns: dict[int, _Columns] = {}
     problems: dict[int, tuple[str, bool]] = {}
     for number, table in enumerate(tables):
         there, target = facts.get(table.source), destination.describe(*table.destination)
@@ -301,21 +313,27 @@ def _common_columns(
             problems[number] = (f"the {'source' if there is None else 'destination'} has no such table", True)
             continue
         names = {column.name for column in target.columns}
-        missing = [column for column in there.columns if column not in names]
+        try:
+            arriving = [(name, origin) for name, origin in table.columns(there.columns) if isinstance(origin, str)]
+        except TransformationError as error:
+            problems[number] = (error.message, True)
+            continue
+        missing = [name for name, _ in arriving if name not in names]
         if missing:
             problems[number] = (f"the destination table lacks columns of the source's: {', '.join(missing)}", True)
         else:
-            columns[number] = there.columns
+            columns[number] = _Columns(tuple(origin for _, origin in arriving), tuple(name for name, _ in arriving))
     return columns, problems
 
 
 def _plan(
-    reader: TableReader, snapshot: str, tables: Sequence[tuple[TableName, str]], columns: dict[int, tuple[str, ...]],
+    reader: TableReader, snapshot: str, tables: Sequence[tuple[TableName, str]], columns: dict[int, _Columns],
     problems: dict[int, tuple[str, bool]], *, is_source: bool,
 ) -> list[bytes]:
     """Serialized `DigestItem`s of the tables that both sides have; adds to `problems` why a table cannot be read."""
     items: list[bytes] = []
-    for number, names in columns.items():
+    for number, both in columns.items():
+        names = both.source if is_source else both.destination
         try:
             (owner, name), rows = tables[number]
             plan = reader.plan(owner, name, {}, snapshot=snapshot, rows=rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from databases.copying import copied_columns
+from rules.transformation import AddColumn, TransformationError
 from spark_apply.copy.rounds import TableCopy
 from spark_apply.copy.standing import rename_statement
 from streams.scn import Scn
@@ -12,7 +13,7 @@ from streams.scn import Scn
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from databases.ports import DestinationSession, SourceTable
+    from databases.ports import DestinationSession, DestinationTable, SourceTable
     from spark_apply.copy.standing import Standing
     from streams.table_name import TableName
 
@@ -42,15 +43,35 @@ def table_copy(
         return copy, "the source has no such table any more"
     if target is None:
         return copy, "the destination has no such table: create it there, with the same columns"
+    try:
+        arriving = table.columns(there.columns)
+    except TransformationError as error:
+        return copy, f"{error.message}: {error.hint}"
     writable = set(copied_columns(target))
-    missing = [name for name in there.columns if name not in {column.name for column in target.columns}]
+    missing = [name for name, _ in arriving if name not in {column.name for column in target.columns}]
     if missing:
         return copy, f"the destination table lacks columns of the source's: {', '.join(missing)}"
     types = {column.name: column.type_name for column in target.columns}
-    copy.columns = {name: types[name] for name in there.columns if name in writable}
+    copy.columns = {name: types[name] for name, origin in arriving if name in writable and isinstance(origin, str)}
+    copy.sources = tuple(origin for name, origin in arriving if name in copy.columns and isinstance(origin, str))
+    copy.added = tuple(origin for name, origin in arriving if name in writable and isinstance(origin, AddColumn))
     if not copy.columns:
         return copy, "it has no column that can be copied: add one at both sides, or drop the table at the source"
-    return copy, ""
+    return copy, _obstacle_of_added(copy, target)
+
+
+def _obstacle_of_added(copy: TableCopy, target: DestinationTable) -> str:
+    """Why columns that a transformation adds cannot be what the destination has them as; empty: they can."""
+    added = {each.name for each in copy.added}
+    keys = (tuple(target.columns[place].name for place in key) for key in target.unique_keys)
+    if shared := next((key for key in keys if added & set(key)), ()):
+        return (
+            f"the unique key ({', '.join(shared)}) has a column that a transformation adds. Rows of several sources in one table are not built"
+            " yet: give each source a table of its own, and a key of columns that come from the source"
+        )
+    if not target.identifying_keys and any(each.is_now for each in copy.added):
+        return "rows of a table without a key are found by all their values, and a transformation adds the time: give the destination table a key"
+    return ""
 
 
 def refused(each: Standing) -> str:

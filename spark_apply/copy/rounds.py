@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from databases.copying import PORTABLE
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
+from rules.reshaping import timestamp_text
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
 from spark_apply.driver.config import COPIES_BESIDE
+from streams.clock import SystemClock
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
@@ -24,6 +27,7 @@ from streams.table_name import TableName
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
     from databases.ports import DestinationTable
+    from rules.transformation import AddColumn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
@@ -43,11 +47,13 @@ class TableCopy:
     """One table being copied."""
 
     table: TableToInstantiate
-    columns: dict[str, str]  # name -> type at the destination
+    columns: dict[str, str]  # name at the destination -> type there
     scn: Scn
     rows_estimated: int
     target: DestinationTable | None
     replaces: tuple[str, ...]
+    sources: tuple[str, ...] = ()  # what the source calls `columns`, one for each
+    added: tuple[AddColumn, ...] = ()  # by transformations
     pieces: int = 0  # not reported yet
     digests: int = 0  # of the destination, not reported yet
     bytes_done: int = 0
@@ -76,6 +82,7 @@ class CopyRound:
         incarnation: of the sessions of this round; see `spark_apply.copy.sessions`.
         should_end: asked between waits.
         told: told why no task runs now.
+        time_us: microseconds since the Unix epoch, UTC: what a transformation adds as the time.
         snapshot: its name.
         scn: of the snapshot.
         copies: by name at the destination.
@@ -94,6 +101,7 @@ class CopyRound:
     incarnation: int
     should_end: Callable[[], bool]
     told: Callable[[str], None]
+    time_us: Callable[[], int] = field(default_factory=lambda: SystemClock().time_us)
     snapshot: str = ""
     scn: Scn = FIRST_SCN
     board: CopyBoard = field(default_factory=CopyBoard)
@@ -157,11 +165,19 @@ class CopyRound:
     def _planned(self, copy: TableCopy) -> list[pb.CopyPiece] | None:
         """A table's pieces; None: it cannot be read."""
         try:
-            plan = self.source_reader.plan(*copy.table.source, copy.columns, snapshot=self.snapshot, rows=copy.table.rows)
+            types = dict(zip(copy.sources, copy.columns.values(), strict=True))
+            plan = self.source_reader.plan(*copy.table.source, types, snapshot=self.snapshot, rows=copy.table.rows)
         except DatabaseError as error:
             self._cannot_read(copy, error)
             return None
-        return [self._piece(copy, piece, snapshot=self.snapshot, form=plan.form) for piece in plan.pieces]
+        now = timestamp_text(self.time_us()) if copy.added else ""
+        added = [now if each.is_now else each.value for each in copy.added]
+        form = PORTABLE if added else plan.form  # every type reads its values as text
+        pieces = [self._piece(copy, piece, snapshot=self.snapshot, form=form) for piece in plan.pieces]
+        for piece in pieces:
+            piece.columns.extend(each.name for each in copy.added)
+            piece.added.extend(pb.AddedValue(text=value or "", is_null=value is None) for value in added)
+        return pieces
 
     def _piece(
         self, copy: TableCopy, piece: TablePiece, *, snapshot: str = "", form: str = "", is_digest: bool = False,
@@ -169,7 +185,7 @@ class CopyRound:
         return pb.CopyPiece(
             is_digest=is_digest, table=pb.TableName(owner=copy.key[0], name=copy.key[1]),
             stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place, bytes=piece.bytes,
-            columns=list(copy.columns), form=form, snapshot=snapshot, epoch=self.records.epoch, tag=self.config.tag,
+            columns=list(copy.columns), source_columns=[] if is_digest else list(copy.sources), form=form, snapshot=snapshot, epoch=self.records.epoch, tag=self.config.tag,
         )
 
     # ------------------------------------------------------------------ what tasks report

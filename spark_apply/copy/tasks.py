@@ -222,6 +222,7 @@ class PieceCopier:
         self._source = self._source or self._places.source()
         self._session = self._session or self._places.session(piece.epoch, piece.tag)
         with self._source.open_piece(place, snapshot=piece.snapshot) as opened:
-            seen = opened.digest(columns)
-            rows = opened.rows(columns, form=form)
+            sources = tuple(piece.source_columns) or columns  # a driver of an earlier version names none: they are alike
+            seen = opened.digest(sources)
+            rows = opened.rows(sources, form=form, added=[None if each.is_null else each.text for each in piece.added])
             return seen, self._session.copy_rows(piece.table.owner, piece.table.name, columns, rows, form=form)

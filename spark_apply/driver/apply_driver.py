@@ -35,6 +35,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, TypeVar
 
 from databases.connectors import open_destination, open_reader, open_source, value_types
@@ -323,13 +324,24 @@ def _missing_alter(destination: DestinationDatabase, version: TableVersion, conf
 
 
 def _table_of_now(name: TableName, config: ApplyConfig) -> tuple[TableVersion, ...]:
-    """The table as its source has it now; empty: it has no table of that name.
+    """The table as its source has it now, under its name and with its columns here; empty: it has no such table.
 
     Raises:
         DatabaseError: it does not answer, or not with that.
     """
     from rules.rule import Rule, RuleSet
 
-    rules = RuleSet(include=(Rule(owner=name.owner, name=name.name),))
+    table = next((each for each in config.tables if each.destination == name), None)
+    owner, source_name = name if table is None else table.source
+    rules = RuleSet(include=(Rule(owner=owner, name=source_name),))
     with contextlib.closing(open_source(config.source)) as source:
-        return source.table_versions(source.tables((rules,)))
+        versions = source.table_versions(source.tables((rules,)))
+    if table is None or not table.transformations:
+        return versions
+    from rules.reshaping import transformed_version
+    from rules.transformation import TransformationError
+
+    try:
+        return tuple(reduce(lambda found, each: transformed_version(found, each)[0], table.transformations, version) for version in versions)
+    except TransformationError:
+        return ()  # what has changed at the source will say so when its rows come

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from databases.connectors import DatabaseAccess
 from protos.identity import Identity
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
+from rules.transformation import AddColumn, Transformation, columns_at_the_end
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.groups import OnError
@@ -38,6 +40,7 @@ class TableToInstantiate:
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
         rows: which of the source's rows it gets, as a condition in SQL (`rules.spelling`): they are copied and compared; empty: all.
+        transformations: what becomes of its rows on the way, one client after the other.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
             before it is copied again; False: an operator decides.
     """
@@ -49,6 +52,18 @@ class TableToInstantiate:
     rows: str = ""
     keep_existing: bool = False
     may_empty: bool = False
+    transformations: tuple[Transformation, ...] = ()
+
+    def columns(self, names: Sequence[str]) -> tuple[tuple[str, str | AddColumn], ...]:
+        """Its columns at the destination: name there, and the column at the source, or what adds it.
+
+        Args:
+            names: of its columns at the source.
+
+        Raises:
+            TransformationError: a transformation cannot be applied to it.
+        """
+        return columns_at_the_end(names, self.transformations, table=str(self.source))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

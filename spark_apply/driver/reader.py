@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rules.evaluation import RuleEvaluation
+from rules.transformation import TransformationError
 from spark_apply.copied import without_copied
 from spark_apply.dependencies import KeyHashes, hash_batch
 from spark_apply.equality import Equality
@@ -272,7 +273,7 @@ class ApplyReader:
         for label in batch.labels:
             self._tracks.note(label, self._source, "DEQUEUED")
         self._through = batch.through_scn
-        self._versions.note(batch.tables)
+        self._note_versions(batch.tables)
         self._split(batch, data)
 
     def take(self) -> Piece | None:
@@ -304,6 +305,12 @@ class ApplyReader:
     @staticmethod
     def _order_scn(batch: LcrBatch, transaction: int) -> Scn:
         return Scn(int(batch.transactions.order_scn[transaction]))
+
+    def _note_versions(self, tables: Sequence[TableVersion]) -> None:
+        """Record the versions as their rows are applied; what cannot be transformed says so when a row of it comes."""
+        for table in tables:
+            with contextlib.suppress(TransformationError):
+                self._versions.note((self._rules.reshaped(table),))
 
     def _drop_open(self) -> None:
         if self._open is not None:
@@ -399,7 +406,7 @@ class ApplyReader:
         kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
         self.statistics.rows_applied_before += int((~kept).sum())
         new = select_rows(batch, kept)
-        left = without_copied(new, self._first_scn)
+        left = without_copied(new, self._first_scn_of_arriving)
         filtered = self._rules.filter(left)
         if batch.labels:
             self._note_dropped(batch, new, "applied before")
@@ -422,6 +429,10 @@ class ApplyReader:
         for above in self._progress.above:
             applied |= (order_scn >= above.after) & (order_scn < above.through)
         return applied
+
+    def _first_scn_of_arriving(self, version: TableVersion) -> int:
+        """Of a table as it comes, before its own name here is given to it."""
+        return self._first_scn(self._rules.named(version))
 
     def _first_scn(self, version: TableVersion) -> int:
         return self._tables.first_scn(version, self._progress.ahead_scn)

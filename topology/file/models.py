@@ -19,10 +19,12 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from databases.ports import Finding
 from rules.condition import Condition, ConditionError
 from rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
+from rules.transformation import RenameTable, Transformation
 from rules.user_code.handlers import TIMEOUT_DEFAULT_S
 from streams.scn import FIRST_SCN, Scn, parse_scn, scn_text
 from streams.tags import DEFAULT_APPLY_TAG, TAG_BYTES_MAX
 from topology.file.document import Document, Path_
+from topology.file.transformations import TransformProblem, transformation_of
 from topology.patterns import parse_schema, parse_table
 from topology.problems import nearest
 from topology.schedule import DURATION_MAX_S, DURATION_MIN_S, HOUR_S, knows_time_zone
@@ -167,6 +169,13 @@ def _subset(value: object) -> Condition:
     return _condition(value, "subset")
 
 
+def _transform(value: object) -> Transformation:
+    try:
+        return transformation_of(value)
+    except TransformProblem as error:
+        raise _problem(error.problem, error.fix) from None
+
+
 def _no_ddl(value: object) -> object:
     if value is True:
         raise _not_yet("ddl: true", "leave it out, and run DDL at every site")
@@ -260,6 +269,7 @@ PlainTable = Annotated[tuple[str, str], BeforeValidator(_plain_table)]
 Where = Annotated[Condition, BeforeValidator(_where)]
 LcrCondition = Annotated[Condition, BeforeValidator(_lcr_condition)]
 Subset = Annotated[Condition, BeforeValidator(_subset)]
+Transform = Annotated[Transformation, BeforeValidator(_transform)]
 TablePattern = Annotated[tuple[str, str], BeforeValidator(_table)]
 SchemaPattern = Annotated[str, BeforeValidator(_schema)]
 
@@ -277,10 +287,6 @@ class _Model(BaseModel):
 class RuleModel(_Model):
     """One entry of `include` or `exclude`."""
 
-    not_yet: ClassVar[dict[str, str]] = {
-        "transform": "keep names and columns equal on both sides",
-    }
-
     table: TablePattern | None = None
     schema_: SchemaPattern | None = Field(default=None, alias="schema")
     global_: bool | None = Field(default=None, alias="global")
@@ -292,6 +298,7 @@ class RuleModel(_Model):
     where: Where | None = None
     condition: LcrCondition | None = None
     subset: Subset | None = None
+    transform: Transform | None = None
 
     @model_validator(mode="after")
     def _one_object(self) -> RuleModel:
@@ -307,8 +314,15 @@ class RuleModel(_Model):
             raise _problem("says more than once which tags it takes", "keep one of tagged, tags, not_tags")
         if [] in (self.tags, self.not_tags):
             raise _problem("lists no tag", 'list tags, such as [null, "11"], or write tagged: true for every tag')
+        self._check_transformation()
         return self
 
+    def _check_transformation(self) -> None:
+        if self.transform is None:
+            return
+        is_one = self.table is not None and not set("*?") & set("".join(self.table))
+        if not is_one and any(isinstance(each, RenameTable) for each in self.transform.operations):
+            raise _problem("gives more than one table the same name", "give each table a rule of its own, or write rename_schema")
 
     def _check_conditions(self) -> None:
         if self.where is not None and self.condition is not None:
@@ -325,6 +339,8 @@ class RuleModel(_Model):
 
 
 def _no_subsets(rules: list[RuleModel]) -> list[RuleModel]:
+    if any(rule.transform is not None for rule in rules):
+        raise _problem("has a transformation", "put it under include: what a negative rule takes is discarded")
     if any(rule.subset is not None for rule in rules):
         raise _problem("has a subset", "put it under include, with the condition the other way round: row migration is of positive rules")
     return rules

@@ -401,7 +401,7 @@ def _rule_set(model: RulesModel) -> RuleSet:
             Rule(
                 **dict(zip(("owner", "name"), entry.table or (entry.schema_ or "*", "*"), strict=True)),
                 dml=entry.dml, ddl=entry.ddl, tags=_tags(entry) or (ANY_TAG if _asks_for_tag(entry.condition or entry.where) else tags),
-                condition=entry.condition or entry.where, subset=entry.subset,
+                condition=entry.condition or entry.where, subset=entry.subset, transformation=entry.transform,
             )
             for entry in entries
         )

@@ -15,6 +15,10 @@ How often
     Arrivals are counted up to two: a site gets a change never, once or twice (that is, more than once). Where a change comes
     back to where it was, with the tag it had there, it goes round for ever: a cycle.
 
+Other names
+    A table that an apply process renames arrives, and is followed no further: `check` refuses a topology that would send it on under its
+    new name.
+
 Conditions
     What a condition says of a row is not proven: where one decides, the proof says who gets a change at most (`ReachedSite.conditions`),
     and what arrives twice, or comes home, at most is a warning.
@@ -55,12 +59,14 @@ class Hop:
         carried: by the place of the tag that changes have at the source: the tables whose changes arrive.
         place: of the tag that the apply process gives them.
         decided_by_rows: likewise by tag: those of `carried` of which conditions let some changes pass, and not others.
+        renamed: tables that arrive under another name. They end at the hop's site: `check` refuses to send them on.
     """
 
     way: Way
     carried: tuple[int, ...]
     place: int
     decided_by_rows: tuple[int, ...]
+    renamed: int = 0
 
     @property
     def apply(self) -> ApplySpec:
@@ -86,12 +92,14 @@ class Spread:
         once: at least once.
         twice: at least twice.
         endless: again and again.
+        renamed: at least once, under another name than where they were made.
         hops: most apply processes one behind the other until a change is nowhere new.
     """
 
     once: dict[Place, int] = field(default_factory=dict)
     twice: dict[Place, int] = field(default_factory=dict)
     endless: dict[Place, int] = field(default_factory=dict)
+    renamed: dict[Place, int] = field(default_factory=dict)
     hops: int = 0
 
 
@@ -162,7 +170,9 @@ class Proof:
                 for client in way.clients:
                     by_rows |= self.classes.decided_by_rows(client.rules) & carried
                 rows_by_tag = tuple(self.classes.with_tag(by_rows, place) for place in range(len(self.classes.tags)))
-                self.hops.setdefault(apply.source, []).append(Hop(way, by_tag, self.classes.place_of(apply.tag), rows_by_tag))
+                self.hops.setdefault(apply.source, []).append(
+                    Hop(way, by_tag, self.classes.place_of(apply.tag), rows_by_tag, self.classes.renamed_by(apply.rules))
+                )
         self._spreads: dict[tuple[str, tuple[int, ...]], Spread] = {}
         self._arrived: dict[Place, dict[str, _Arrived]] = {}
 
@@ -190,6 +200,8 @@ class Proof:
                 there.twice |= spread.twice.get((site, tag), 0) | there.once & once
                 there.once |= once
                 there.endless |= spread.endless.get((site, tag), 0)
+            for (site, _), renamed in spread.renamed.items():
+                found.setdefault(site, _Arrived()).once |= renamed
         return self._arrived[place]
 
     @cached_property
@@ -218,7 +230,7 @@ class Proof:
                     continue
                 if is_end(hop, here):
                     return (*paths[here], hop)
-                if (hop.site, hop.place) not in paths:
+                if (hop.site, hop.place) not in paths and not hop.renamed & table:
                     paths[hop.site, hop.place] = (*paths[here], hop)
                     pending.append((hop.site, hop.place))
         return ()
@@ -379,6 +391,10 @@ class Proof:
                 if not coming:
                     continue
                 place = hop.site, hop.place
+                if coming & hop.renamed:
+                    spread.renamed[place] = spread.renamed.get(place, 0) | coming & hop.renamed
+                    spread.hops = max(spread.hops, hops + 1)
+                    coming &= ~hop.renamed
                 before = spread.once.get(place, 0)
                 again = coming & before & ~spread.twice.get(place, 0)
                 spread.once[place] = before | coming

@@ -9,7 +9,9 @@ So a rule that looks at other old values, or at a column that may be stored out 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -20,7 +22,8 @@ from databases.postgres.connection import qualified
 from databases.postgres.source.catalog import CatalogTable, Leaf
 from rules.condition import Compare, Node, comparisons_of
 from rules.needs import NeededColumns, needed_columns, refusals
-from rules.rule import Rule
+from rules.reshaping import transformed_version
+from rules.transformation import TransformationError
 from rules.values import ValueTypes
 from streams.lcr_batch import TableVersion
 
@@ -44,14 +47,35 @@ def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
             if need.rule.matches_object(table.owner, table.name):
                 columns = needed_columns(need.rule, table.owner, table.name)
                 if columns != NeededColumns():
-                    found += [_logged(leaf, need, columns, *columns_of(leaf)) for leaf in table.leaves]
+                    found += [_logged(leaf, need, _at_source(columns, need, table, columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
     return tuple(found)
 
 
-def _logged(leaf: Leaf, need: LogNeed, needed: NeededColumns, identifying: frozenset[str], outside: frozenset[str]) -> LoggedTable:
-    """One table, or partition, for one rule; the last two are from `_columns`."""
-    lacking = tuple(f"old {name}" for name in needed.old if name not in identifying)
-    maybe = tuple(f"new {name}" for name in needed.new if name in outside and name not in identifying)
+def _at_source(needed: NeededColumns, need: LogNeed, table: CatalogTable, names: tuple[str, ...]) -> NeededColumns:
+    """Columns under the names that the source has for them; without those that only transformations add."""
+    if not need.before:
+        return needed
+    try:
+        origins = need.at_source(table.owner, table.name, names)
+    except TransformationError:
+        return needed  # it cannot be transformed: that is reported by itself
+    old, new = (tuple(origins[name] for name in columns if name in origins) for columns in (needed.old, needed.new))
+    return replace(needed, old=old, new=new)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """A table's columns in their order; those that identify a changed row in the log; those whose values may be stored out of line."""
+
+    names: tuple[str, ...]
+    identifying: frozenset[str]
+    outside: frozenset[str]
+
+
+def _logged(leaf: Leaf, need: LogNeed, needed: NeededColumns, there: _Columns) -> LoggedTable:
+    """One table, or partition, for one rule."""
+    lacking = tuple(f"old {name}" for name in needed.old if name not in there.identifying)
+    maybe = tuple(f"new {name}" for name in needed.new if name in there.outside and name not in there.identifying)
     is_full = leaf.identity == "f"
     wanted = (*(f"old {name}" for name in needed.old), *(f"new {name}" for name in needed.new))
     return LoggedTable(
@@ -62,18 +86,19 @@ def _logged(leaf: Leaf, need: LogNeed, needed: NeededColumns, identifying: froze
     )
 
 
-def _columns(connection: psycopg.Connection[Any], leaf: Leaf) -> tuple[frozenset[str], frozenset[str]]:
-    """The columns that identify a changed row in the log, and those whose values may be stored out of line."""
+def _columns(connection: psycopg.Connection[Any], leaf: Leaf) -> _Columns:
     rows = connection.execute(
         """
         SELECT a.attname::text, coalesce(a.attnum = ANY (i.indkey), false), a.attstorage IN ('e', 'x')
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
         LEFT JOIN pg_index i ON i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident END
-        WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+        WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
         """,
         (leaf.number,),
     ).fetchall()
-    return frozenset(row[0] for row in rows if row[1]), frozenset(row[0] for row in rows if row[2])
+    return _Columns(
+        tuple(row[0] for row in rows), frozenset(row[0] for row in rows if row[1]), frozenset(row[0] for row in rows if row[2]),
+    )
 
 
 def logging_findings(tables: Sequence[LoggedTable], path: str) -> Iterator[Finding]:
@@ -118,9 +143,9 @@ def refused_conditions(
             )
         for version in versions:
             if need.rule.matches_object(version.owner, version.name):
-                for error in refusals(need.rule, version, types):
+                for error in refusals(need.rule, _before_the_rule(need, version), types):
                     yield Finding(path=need.place, problem=error.message, fix=error.hint)
-                compared = _compared(need.rule)
+                compared = _compared(need, version)
                 for name in sorted(compared & without_bytes(version)) if compared else ():
                     yield Finding(
                         path=need.place, problem=f"table {version.qualified_name}: equal texts of {name} may have other bytes: its collation is not deterministic",
@@ -128,12 +153,28 @@ def refused_conditions(
                     )
 
 
+def _before_the_rule(need: LogNeed, version: TableVersion) -> TableVersion:
+    """A table version as it comes to a rule; where it cannot be transformed, as far as it can: that is reported by itself."""
+    with contextlib.suppress(TransformationError):
+        for each in need.transformations(version.owner, version.name):
+            version = transformed_version(version, each)[0]
+    return version
+
+
 def _orders_bytes(tree: Node) -> bool:
     return any(isinstance(each, Compare) and each.bytewise and each.operator not in ("=", "<>") for each in comparisons_of(tree))
 
 
-def _compared(rule: Rule) -> frozenset[str]:
-    return frozenset(value.column for condition in rule.conditions for value in condition.columns)
+def _compared(need: LogNeed, version: TableVersion) -> frozenset[str]:
+    """The source's columns that a rule speaks of."""
+    names = frozenset(value.column for condition in need.rule.conditions for value in condition.columns)
+    if not need.before:
+        return names
+    try:
+        origins = need.at_source(version.owner, version.name, [column.name for column in version.columns])
+    except TransformationError:
+        return names
+    return frozenset(origins[name] for name in names if name in origins)
 
 
 def _without_bytes(connection: psycopg.Connection[Any], version: TableVersion) -> frozenset[str]:

@@ -15,11 +15,11 @@ from streams.table_name import TableName
 COLUMNS = ("id", "v")
 
 
-def side(rows) -> _Side:
+def side(rows, key=("id",), columns=COLUMNS) -> _Side:
     store = MemoryStore()
-    store.create_table("public", "t", [destination_column(column) for column in COLUMNS])
+    store.create_table("public", "t", [destination_column(column) for column in columns])
     store.insert("public", "t", rows)
-    return _Side(MemoryTableReader(StoreTables(store), {}, ()), TableName("public", "t"))
+    return _Side(MemoryTableReader(StoreTables(store), {}, ()), TableName("public", "t"), key, columns)
 
 
 def row(number: int, value: str = "same") -> tuple[bytes, bytes]:
@@ -31,20 +31,26 @@ def test_rows_that_differ_are_named_with_what_is_wrong(buckets: int):
     there = [row(number) for number in range(500)]
     here = [row(number) for number in range(1, 500) if number != 7] + [row(7, "changed"), row(9999)]
     random.Random(1).shuffle(here)
-    found, has_more = differing_rows([side(there), side(here)], ("id",), COLUMNS, buckets)
+    found, has_more = differing_rows([side(there), side(here)], buckets)
     assert {(each.key, each.what) for each in found} == {
         (("7",), "differs"), (("0",), "missing at the destination"), (("9999",), "only at the destination"),
     }
     assert not has_more
 
 
+def test_rows_are_named_as_the_destination_calls_their_columns():
+    there = side([row(1), row(2)])
+    found, _ = differing_rows([there, side([row(1), row(2, "changed")], ("number",), ("number", "w"))], 4)
+    assert [(each.columns, each.key, each.what) for each in found] == [(("number",), ("2",), "differs")]
+
+
 def test_equal_tables_have_no_row_to_name():
     rows = [row(number) for number in range(50)]
-    assert differing_rows([side(rows), side(reversed(rows))], ("id",), COLUMNS, 8) == ((), False)
+    assert differing_rows([side(rows), side(reversed(rows))], 8) == ((), False)
 
 
 def test_without_a_key_duplicates_are_counted():
-    found, _ = differing_rows([side([row(1), row(1), row(2)]), side([row(1), row(2)])], COLUMNS, COLUMNS, 4)
+    found, _ = differing_rows([side([row(1), row(1), row(2)], COLUMNS), side([row(1), row(2)], COLUMNS)], 4)
     assert [(each.key, each.what) for each in found] == [(("1", "same"), "missing at the destination")]
 
 
@@ -60,7 +66,7 @@ def test_what_is_read_and_named_is_bounded(monkeypatch: pytest.MonkeyPatch):
         return answer
 
     monkeypatch.setattr(there.reader, "bucket_rows", counted)
-    found, has_more = differing_rows([there, here], ("id",), COLUMNS, 50)
+    found, has_more = differing_rows([there, here], 50)
     assert len(found) == comparison.DIFFERENCES_MAX
     assert has_more
     assert read[0] <= 200

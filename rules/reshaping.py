@@ -1,0 +1,235 @@
+"""Declarative transformations of whole batches: table versions, and the columns of their rows. No row is looked at.
+
+What leaves a column alone copies nothing; what takes columns away or adds some copies the others as one block each. Versions that
+are alike behind the transformation (an ALTER added a column that does not travel) become one, with one group per command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rules.subsetting import together
+from rules.transformation import AddColumn, Shape, Transformation, TransformationError
+from streams.lcr_batch import (
+    ABSENT,
+    NULL,
+    Column,
+    ColumnValues,
+    Command,
+    LcrBatch,
+    OldImage,
+    RowGroup,
+    TableVersion,
+    content_version,
+)
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Reshaping", "timestamp_text", "transformed_version"]
+
+_VERSIONS_MAX = 4096  # a table has a new version with each ALTER, and a TRUNCATE of a partition one of its own
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reshaped:
+    version: TableVersion
+    shape: Shape
+    places: tuple[int, ...]  # of its columns before; -1: an added one
+    is_renamed_only: bool
+
+
+class Reshaping:
+    """Applies the transformations of one client.
+
+    Args:
+        transformation_of: the transformation of a table (schema, name); None: it stays as it is.
+        time_us: microseconds since the Unix epoch, UTC.
+    """
+
+    def __init__(self, transformation_of: Callable[[str, str], Transformation | None], time_us: Callable[[], int]) -> None:
+        self._transformation_of, self._time_us = transformation_of, time_us
+        self._known: dict[TableVersion, _Reshaped | None] = {}
+        self._names: dict[TableName, TableName] = {}
+
+    def version(self, table: TableVersion) -> TableVersion:
+        """A table version behind the client.
+
+        Args:
+            table: before it.
+
+        Raises:
+            TransformationError: a transformation cannot be applied to the table.
+        """
+        found = self._reshaped(table)
+        return table if found is None else found.version
+
+    def named(self, table: TableVersion) -> TableVersion:
+        """A table version under its name behind the client, whether or not its columns can be transformed.
+
+        Args:
+            table: before the client.
+        """
+        key = TableName.of(table)
+        if key not in self._names:
+            if len(self._names) >= _VERSIONS_MAX:
+                self._names.clear()
+            transformation = self._transformation_of(*key)
+            self._names[key] = key if transformation is None else transformation.named(key)
+        owner, name = self._names[key]
+        return table if (owner, name) == key else replace(table, owner=owner, name=name)
+
+    def changes(self, table: TableVersion) -> bool:
+        """Whether a table version is another one behind the client."""
+        return self._reshaped(table) is not None
+
+    def batch(self, batch: LcrBatch) -> LcrBatch:
+        """A batch behind the client; the same object where nothing changes.
+
+        Args:
+            batch: with what the client's rules keep, and tables that are all used.
+
+        Raises:
+            TransformationError: a transformation cannot be applied to a table.
+        """
+        found = [self._reshaped(table) for table in batch.tables]
+        if not any(found):
+            return batch
+        now = timestamp_text(self._time_us()).encode()
+        tables: dict[TableVersion, int] = {}
+        places = [
+            tables.setdefault(table if each is None else each.version, len(tables)) for table, each in zip(batch.tables, found, strict=True)
+        ]
+        groups: dict[tuple[int, Command], list[RowGroup]] = {}
+        for group in batch.groups:
+            reshaped = found[group.table]
+            moved = replace(group, table=places[group.table])
+            if reshaped is not None and not reshaped.is_renamed_only:
+                moved = _group(moved, reshaped, now)
+            groups.setdefault((moved.table, moved.command), []).append(moved)
+        return replace(
+            batch, tables=tuple(tables), groups=tuple(together(each) for each in groups.values()),
+            truncates=tuple(
+                replace(truncate, tables=tuple(dict.fromkeys(places[table] for table in truncate.tables))) for truncate in batch.truncates
+            ),
+        )
+
+    def _reshaped(self, table: TableVersion) -> _Reshaped | None:
+        if table not in self._known:
+            if len(self._known) >= _VERSIONS_MAX:
+                self._known.clear()
+            transformation = self._transformation_of(table.owner, table.name)
+            self._known[table] = None if transformation is None else _found(table, transformation)
+        return self._known[table]
+
+
+def _found(table: TableVersion, transformation: Transformation) -> _Reshaped | None:
+    version, shape = transformed_version(table, transformation)
+    if replace(version, version=table.version) == table:
+        return None
+    before = {column.name: place for place, column in enumerate(table.columns)}
+    places = tuple(-1 if isinstance(origin, AddColumn) else before[origin] for _, origin in shape.columns)
+    return _Reshaped(version, shape, places, places == tuple(range(len(table.columns))))
+
+
+def _group(group: RowGroup, reshaped: _Reshaped, now: bytes) -> RowGroup:
+    """The rows of a group with other columns."""
+    added = [origin for _, origin in reshaped.shape.columns if isinstance(origin, AddColumn)]
+    new = [now if each.is_now else None if each.value is None else each.value.encode() for each in added]
+    # Under a replica identity of key columns an UPDATE that left them alone has no old values at all, and must stay so.
+    is_whole = reshaped.version.old_image is OldImage.FULL
+    old = [ABSENT if each.is_now or not is_whole else value for each, value in zip(added, new, strict=True)]
+    return replace(group, old=_values(group.old, reshaped.places, old), new=_values(group.new, reshaped.places, new))
+
+
+def _values(values: ColumnValues | None, places: tuple[int, ...], added: Sequence[bytes | int | None]) -> ColumnValues | None:
+    """Some columns of values, and others that have one value in every row.
+
+    Args:
+        values: of n rows; None: there are none.
+        places: of the columns that stay; -1: the next one of `added`.
+        added: bytes, None for NULL, or ABSENT.
+    """
+    if values is None:
+        return None
+    count = values.row_count
+    lengths = np.empty((len(places), count), np.int32)
+    blocks: list[NDArray[np.uint8]] = []
+    starts = np.zeros(len(places) + 1, np.int64)
+    given, column = iter(added), 0
+    while column < len(places):
+        place, end = places[column], column + 1
+        if place >= 0:
+            # Neighbours that stay neighbours are one block.
+            while end < len(places) and places[end] == place + end - column:
+                end += 1
+            last = place + end - column
+            lengths[column:end] = values.lengths[place:last]
+            begin = int(values.starts[place])
+            block = values.data[begin : int(values.starts[last])]
+            starts[column + 1 : end + 1] = values.starts[place + 1 : last + 1] + (starts[column] - begin)
+        else:
+            value = next(given)
+            lengths[column] = len(value) if isinstance(value, bytes) else NULL if value is None else value
+            block = np.frombuffer(value * count if isinstance(value, bytes) else b"", np.uint8)
+            starts[end] = starts[column] + block.shape[0]
+        blocks.append(block)
+        column = end
+    return ColumnValues(lengths=lengths, data=np.concatenate(blocks) if blocks else np.empty(0, np.uint8), starts=starts)
+
+
+def transformed_version(version: TableVersion, transformation: Transformation) -> tuple[TableVersion, Shape]:
+    """A table version behind a client, and where its columns come from.
+
+    Args:
+        version: before the client.
+        transformation: of the rule that takes its LCRs.
+
+    Raises:
+        TransformationError: it cannot be applied to this table.
+    """
+    shape = transformation.shape([column.name for column in version.columns], table=version.qualified_name)
+    before = {column.name: column for column in version.columns}
+    columns = tuple(
+        Column(name=name, type_name=origin.type_name) if isinstance(origin, AddColumn) else replace(before[origin], name=name) for name, origin in shape.columns
+    )
+    taken = {origin for _, origin in shape.columns if isinstance(origin, str)}
+    lost = [column.name for column in version.columns if column.is_key and column.name not in taken]
+    if lost and version.old_image is OldImage.KEY:
+        raise TransformationError(
+            f"a transformation deletes {', '.join(lost)}, and rows of {version.qualified_name} are found by it",
+            hint="keep the columns that identify a row; or let the source log whole old rows (REPLICA IDENTITY FULL), and give the destination a"
+            " key of columns that arrive", table=version.qualified_name, column=lost[0],
+        )
+    owner, name = transformation.named(TableName.of(version))
+    partition = version.partition
+    gone = frozenset(before) - {name_ for name_, origin in shape.columns if name_ == origin}
+    if partition is not None and _may_name(partition.rows, gone):
+        # The rows of a partition are said over the source's columns: where one of these is not here, or is called otherwise, nobody can
+        # tell which they are, and the destination says so.
+        partition = replace(partition, rows="")
+    changed = replace(version, owner=owner, name=name, columns=columns, partition=partition)
+    return replace(changed, version=content_version(changed)), shape
+
+
+def _may_name(condition: str, columns: frozenset[str]) -> bool:
+    """Whether a condition in SQL may name one of some columns; the same word in a text counts too."""
+    return any(re.search(rf"(?<![\w$]){re.escape(name.replace(chr(34), chr(34) * 2))}(?![\w$])", condition) for name in columns)
+
+
+def timestamp_text(time_us: int) -> str:
+    """A moment as the text form of a timestamp with time zone.
+
+    Args:
+        time_us: microseconds since the Unix epoch, UTC.
+    """
+    moment = _EPOCH + timedelta(microseconds=time_us)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond:06d}+00"

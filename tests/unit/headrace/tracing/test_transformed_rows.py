@@ -1,0 +1,48 @@
+"""`headrace explain` of a table that arrives in another shape: what arrives of a row is compared, under the source's names."""
+
+from __future__ import annotations
+
+import pytest
+
+from databases.operator_ports import KeyValue
+from headrace.tracing.explain import RowQuestion, _Asked
+from streams.errors import ConfigError
+from streams.table_name import TableName
+from tests.support.topologies import read
+from tests.unit.topology.test_transformations import one_way, the_way
+
+EMPLOYEES = TableName("hr", "employees")
+SHAPE = (
+    "{table: hr.employees, transform: [{delete_columns: [salary]}, {rename_column: {from: id, to: number}}, {rename_column: {from: name, to: id}},"
+    " {add_column: {name: region, value: EMEA}}, {rename_table: sales.staff}]}"
+)
+HERE = {"number": "7", "id": "Ann", "region": "EMEA", "extra": "x"}
+
+
+def asked(rows, key: str = "id") -> _Asked:
+    found = _Asked(spec=None, actors=None, question=RowQuestion(table=EMPLOYEES, key=((key, "7"),)), overview={"components": ()}, progress=print)
+    found.key = (KeyValue(column=key, text="7", binary=b"\0\0\0\7"),)
+    found._row = lambda site, table, parts: rows[site, table, tuple(part.column for part in parts)]
+    return found
+
+
+def test_a_row_is_found_by_the_destinations_key_and_shown_with_the_sources_names(tmp_path):
+    way = the_way(read(tmp_path, one_way(applied=SHAPE)))
+    rows = {
+        ("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann", "salary": "5"},
+        ("dbs2", TableName("sales", "staff"), ("number",)): HERE,
+    }
+    there, here = asked(rows)._both_rows(way)
+    assert there == here == {"id": "7", "name": "Ann"}
+    rows["dbs1", EMPLOYEES, ("id",)] = None  # deleted at the source, and still at the destination
+    there, here = asked(rows)._both_rows(way)
+    assert there is None
+    assert here == {"id": "7", "name": "Ann", "extra": "x"}
+    rows["dbs2", TableName("sales", "staff"), ("number",)] = None
+    assert asked(rows)._both_rows(way) == (None, None)
+
+
+def test_a_key_that_does_not_arrive_cannot_find_a_row(tmp_path):
+    way = the_way(read(tmp_path, one_way(applied=SHAPE)))
+    with pytest.raises(ConfigError, match="salary"):
+        asked({("dbs1", EMPLOYEES, ("salary",)): {}}, "salary")._both_rows(way)

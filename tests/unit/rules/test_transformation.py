@@ -1,0 +1,296 @@
+"""Declarative transformations: one row at a time and whole batches agree, and what cannot be transformed is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from databases.connectors import value_types
+from rules.evaluation import RuleEvaluation
+from rules.parsing import parse
+from rules.rule import ANY_TAG, Rule, RuleSet
+from rules.transformation import (
+    CURRENT_TIMESTAMP,
+    AddColumn,
+    DeleteColumns,
+    KeepColumns,
+    RenameColumn,
+    RenameSchema,
+    RenameTable,
+    Transformation,
+    TransformationError,
+    in_order,
+)
+from streams.clock import VirtualClock
+from streams.errors import BugError
+from streams.lcr import RowLcr
+from streams.lcr_batch import (
+    ABSENT,
+    NULL,
+    UNCHANGED,
+    Column,
+    Command,
+    LcrBatch,
+    OldImage,
+    Partition,
+    RowGroup,
+    TableVersion,
+    Truncate,
+    content_version,
+)
+from streams.table_name import TableName
+from tests.support.lcr_batches import column_values, lcr_batches, transactions
+
+NOW = b"2023-11-14 22:13:20.000000+00"  # of a `VirtualClock` that nobody moved
+NAMES = ("a", "b", "c", "d", "e")
+_NAME = st.sampled_from(NAMES)
+_SOME = st.lists(_NAME, min_size=1, max_size=3, unique=True).map(tuple)
+OPERATIONS = st.one_of(
+    st.builds(KeepColumns, kept=_SOME), st.builds(DeleteColumns, deleted=_SOME), st.builds(RenameColumn, before=_NAME, after=_NAME),
+    st.builds(AddColumn, name=_NAME, type_name=st.just("pg_catalog.text"), value=st.none() | st.text("xy", max_size=3)),
+    st.builds(AddColumn, name=_NAME, type_name=st.just(CURRENT_TIMESTAMP), is_now=st.just(True)),
+    st.builds(RenameTable, owner=st.sampled_from("op"), name=st.sampled_from("tu")), st.builds(RenameSchema, owner=st.sampled_from("op")),
+)
+EMPLOYEES = TableVersion(
+    object_number=7, version=7, owner="hr", name="employees", old_image=OldImage.FULL,
+    columns=tuple(Column(name=name, type_name="pg_catalog.text", is_key=name == "id") for name in ("id", "name", "salary")),
+)
+
+
+def evaluation(*operations, **more) -> RuleEvaluation:
+    rule = Rule(tags=ANY_TAG, transformation=Transformation(operations=operations), **more)
+    return RuleEvaluation(RuleSet(include=(rule,)), types=value_types(), clock=VirtualClock())
+
+
+# --------------------------------------------------------------------------- the reference
+
+
+def images(batch: LcrBatch, number: int) -> tuple[dict[str, object], dict[str, object]]:
+    """The old and the new values that a row has, by column."""
+    group, row = RowLcr(batch, number).place
+    if group < 0:
+        return {}, {}
+    rows, columns = batch.groups[group], batch.tables[batch.groups[group].table].columns
+    old, new = (
+        {} if image is None else {c.name: v for k, c in enumerate(columns) if (v := image.value(k, row)) != ABSENT} for image in (rows.old, rows.new)
+    )
+    return old, new
+
+
+def of_one_row(batch: LcrBatch, number: int, operations, columns: list[str]):
+    """What becomes of one LCR: schema, name, command, old and new values."""
+    lcr = RowLcr(batch, number)
+    owner, name = lcr.object_owner, lcr.object_name
+    (old, new), there = images(batch, number), list(columns)
+    is_full = lcr.table.old_image is OldImage.FULL
+    has_old, has_new = lcr.command_type in ("UPDATE", "DELETE"), lcr.command_type in ("INSERT", "UPDATE")
+    for each in operations:
+        if isinstance(each, KeepColumns):
+            old, new = ({c: v for c, v in image.items() if c in each.kept} for image in (old, new))
+            there = [c for c in there if c in each.kept]
+        elif isinstance(each, DeleteColumns):
+            old, new = ({c: v for c, v in image.items() if c not in each.deleted} for image in (old, new))
+            there = [c for c in there if c not in each.deleted]
+        elif isinstance(each, RenameColumn):
+            old, new = ({each.after if c == each.before else c: v for c, v in image.items()} for image in (old, new))
+            there = [each.after if c == each.before else c for c in there]
+        elif isinstance(each, AddColumn):
+            value = NOW if each.is_now else NULL if each.value is None else each.value.encode()
+            new |= {each.name: value} if has_new else {}
+            old |= {each.name: value} if has_old and is_full and not each.is_now else {}
+            there.append(each.name)
+        elif isinstance(each, RenameTable):
+            owner, name = each.owner, each.name
+        else:
+            owner = each.owner
+    return owner, name, lcr.command_type, old, new
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], max_examples=100, deadline=None)
+@given(batch=lcr_batches(), operations=st.lists(OPERATIONS, min_size=1, max_size=5), data=st.data())
+def test_whole_batches_become_what_their_rows_become_one_by_one(batch, operations, data):
+    named = [
+        replace(table, columns=tuple(
+            replace(column, name=name) for column, name in zip(table.columns, data.draw(st.permutations(NAMES)), strict=False)
+        )) for table in batch.tables
+    ]
+    tables = tuple(replace(table, version=content_version(table) ^ place) for place, table in enumerate(named))
+    batch = replace(batch, tables=tables)
+    try:
+        after = evaluation(*operations).filter(batch)
+    except TransformationError:
+        assume(False)
+        return
+    assert (after.previous_scn, after.through_scn, after.row_count) == (batch.previous_scn, batch.through_scn, batch.row_count)
+    kinds = [(group.table, group.command) for group in after.groups]
+    assert len(set(kinds)) == len(kinds)
+    for number in range(batch.row_count):
+        wanted = of_one_row(batch, number, operations, [column.name for column in RowLcr(batch, number).table.columns])
+        lcr = RowLcr(after, number)
+        assert (lcr.object_owner, lcr.object_name, lcr.command_type, *images(after, number)) == wanted
+        assert (lcr.tag, lcr.scn, lcr.transaction_id) == (RowLcr(batch, number).tag, RowLcr(batch, number).scn, RowLcr(batch, number).transaction_id)
+        if lcr.command_type != "TRUNCATE":
+            lengths = {len(lcr.table.columns)} | {
+                image.column_count for image in (after.groups[lcr.place[0]].old, after.groups[lcr.place[0]].new) if image is not None
+            }
+            assert len(lengths) == 1
+
+
+# --------------------------------------------------------------------------- order
+
+
+def test_operations_come_by_step_and_then_in_the_order_of_the_manuals():
+    keep, delete, rename = KeepColumns(kept=("a",)), DeleteColumns(deleted=("b",)), RenameColumn(before="a", after="b")
+    add, table, schema = AddColumn(name="c", type_name="pg_catalog.text"), RenameTable(owner="o", name="t"), RenameSchema(owner="p")
+    assert in_order([(0, schema), (0, table), (0, add), (0, rename), (0, delete), (0, keep)]) == (keep, delete, rename, add, table, schema)
+    assert in_order([(2, keep), (1, schema), (1, table), (0, add)]) == (add, table, schema, keep)
+
+
+def test_renaming_the_schema_comes_after_renaming_the_table_unless_a_step_says_otherwise():
+    table, schema = RenameTable(owner="o", name="t"), RenameSchema(owner="p")
+    assert Transformation(operations=in_order([(0, schema), (0, table)])).named(TableName("hr", "x")) == ("p", "t")
+    assert Transformation(operations=in_order([(0, schema), (1, table)])).named(TableName("hr", "x")) == ("o", "t")
+
+
+# --------------------------------------------------------------------------- what is refused, and what is ignored
+
+
+def batch_of(table: TableVersion, old: list[bytes | int], new: list[bytes | int]) -> LcrBatch:
+    group = RowGroup(
+        table=0, command=Command.UPDATE, row_numbers=np.array([0], np.int32), old=column_values([[value] for value in old]),
+        new=column_values([[value] for value in new]),
+    )
+    return LcrBatch(source="dbs1", previous_scn=0, through_scn=10, tables=(table,), transactions=transactions([10], [1]), groups=(group,))
+
+
+ROW = batch_of(EMPLOYEES, [b"1", b"x", b"5"], [b"1", UNCHANGED, b"6"])
+
+
+@pytest.mark.parametrize(("operations", "word"), [
+    ((RenameColumn(before="salary", after="name"),), "name"),
+    ((AddColumn(name="name", type_name="pg_catalog.text", value="x"),), "name"),
+    ((DeleteColumns(deleted=("id", "name", "salary")),), "no column"),
+])
+def test_what_would_give_two_columns_one_name_or_leave_none_stops_the_client(operations, word):
+    with pytest.raises(TransformationError, match=word):
+        evaluation(*operations).filter(ROW)
+
+
+def test_columns_that_are_not_there_are_ignored():
+    found = evaluation(DeleteColumns(deleted=("missing",)), RenameColumn(before="missing", after="there")).filter(ROW)
+    assert found is ROW
+
+
+def test_a_key_column_can_only_be_deleted_where_the_whole_old_row_is_logged():
+    delete = DeleteColumns(deleted=("id",))
+    assert [column.name for column in evaluation(delete).filter(ROW).tables[0].columns] == ["name", "salary"]
+    with pytest.raises(TransformationError, match="id"):
+        evaluation(delete).filter(replace(ROW, tables=(replace(EMPLOYEES, old_image=OldImage.KEY),)))
+    renamed = evaluation(RenameColumn(before="id", after="number")).filter(replace(ROW, tables=(replace(EMPLOYEES, old_image=OldImage.KEY),)))
+    assert next((column.name, column.is_key) for column in renamed.tables[0].columns) == ("number", True)
+
+
+def test_an_update_that_has_no_old_values_gets_none():
+    keyed = replace(EMPLOYEES, old_image=OldImage.KEY)
+    add = AddColumn(name="region", type_name="pg_catalog.text", value="EMEA")
+    found = evaluation(add).filter(batch_of(keyed, [ABSENT] * 3, [b"1", b"y", b"6"]))
+    assert images(found, 0) == ({}, {"region": b"EMEA", "id": b"1", "name": b"y", "salary": b"6"})
+    assert images(evaluation(add).filter(ROW), 0)[0] == {"region": b"EMEA", "id": b"1", "name": b"x", "salary": b"5"}
+
+
+def test_added_columns_stand_before_those_of_the_source():
+    """The apply reader tells renamed columns by their order: a new column of the source must stay the last one."""
+    found = evaluation(AddColumn(name="region", type_name="pg_catalog.text")).filter(ROW)
+    assert [column.name for column in found.tables[0].columns] == ["region", "id", "name", "salary"]
+
+
+def test_overlapping_rules_that_transform_differently_stop_the_client():
+    rules = RuleSet(include=(Rule(owner="hr"), Rule(owner="hr", name="employees", transformation=Transformation(operations=(DeleteColumns(deleted=("salary",)),)))))
+    with pytest.raises(TransformationError, match=r"hr\.\* and hr\.employees"):
+        RuleEvaluation(rules).filter(ROW)
+    apart = RuleSet(include=(
+        Rule(condition=parse("object_owner = 'hr' and object_name <> 'employees'", "condition")),
+        Rule(owner="hr", name="employees", transformation=Transformation(operations=(DeleteColumns(deleted=("salary",)),))),
+    ))
+    assert images(RuleEvaluation(apart, types=value_types()).filter(ROW), 0)[1] == {"id": b"1", "name": UNCHANGED}
+
+
+def test_only_the_last_of_several_clients_may_transform():
+    transforming = RuleSet(include=(Rule(transformation=Transformation(operations=(RenameSchema(owner="x"),))),))
+    with pytest.raises(BugError):
+        RuleEvaluation(transforming, RuleSet())
+
+
+# --------------------------------------------------------------------------- versions, partitions, TRUNCATE
+
+
+def test_versions_that_become_alike_become_one():
+    wide = replace(EMPLOYEES, version=8, columns=(*EMPLOYEES.columns, Column(name="note", type_name="pg_catalog.text")))
+    rows = transactions([10, 20], [1, 1])
+    groups = tuple(
+        RowGroup(
+            table=place, command=Command.INSERT, row_numbers=np.array([place], np.int32), old=None,
+            new=column_values([[str(k + place).encode()] for k in range(len(table.columns))]),
+        )
+        for place, table in enumerate((EMPLOYEES, wide))
+    )
+    batch = LcrBatch(source="dbs1", previous_scn=0, through_scn=20, tables=(EMPLOYEES, wide), transactions=rows, groups=groups)
+    found = evaluation(KeepColumns(kept=("id", "name"))).filter(batch)
+    assert (len(found.tables), len(found.groups)) == (1, 1)
+    assert [images(found, number)[1] for number in (0, 1)] == [{"id": b"0", "name": b"1"}, {"id": b"1", "name": b"2"}]
+
+
+def test_a_truncate_is_of_the_table_under_its_new_name():
+    batch = LcrBatch(
+        source="dbs1", previous_scn=0, through_scn=10, tables=(EMPLOYEES,), transactions=transactions([10], [1]),
+        truncates=(Truncate(row_number=0, tables=(0,), cascade=True, restart_identity=False),),
+    )
+    (table,) = evaluation(RenameTable(owner="sales", name="staff")).filter(batch).tables
+    assert (table.qualified_name, table.object_number) == ("sales.staff", 7)
+
+
+@pytest.mark.parametrize(("operation", "rows"), [
+    (DeleteColumns(deleted=("name",)), '(salary > 5)'), (DeleteColumns(deleted=("salary",)), ""), (RenameColumn(before="salary", after="pay"), ""),
+    (RenameTable(owner="sales", name="staff"), '(salary > 5)'),
+])
+def test_rows_of_a_partition_are_only_told_by_columns_that_arrive(operation, rows):
+    table = replace(EMPLOYEES, partition=Partition(owner="hr", name="rich", rows="(salary > 5)"))
+    assert evaluation(operation).reshaped(table).partition.rows == rows
+
+
+def test_a_row_migrates_before_its_columns_change():
+    subset = parse("name = 'x'", "subset")
+    rule = Rule(owner="hr", name="employees", tags=ANY_TAG, subset=subset, transformation=Transformation(operations=(DeleteColumns(deleted=("name",)),)))
+    found = RuleEvaluation(RuleSet(include=(rule,)), types=value_types()).filter(batch_of(EMPLOYEES, [b"1", b"x", b"5"], [b"1", b"z", b"6"]))
+    assert (RowLcr(found, 0).command_type, images(found, 0)) == ("DELETE", ({"id": b"1", "salary": b"5"}, {}))
+
+
+def test_what_nothing_is_done_to_is_passed_on_as_it_is():
+    assert evaluation(RenameTable(owner="a", name="b"), owner="other").filter(ROW) is not ROW  # no rule takes it
+    assert not evaluation(RenameTable(owner="a", name="b"), owner="other").filter(ROW).row_count
+
+
+# --------------------------------------------------------------------------- names of columns
+
+
+@given(operations=st.lists(OPERATIONS, min_size=1, max_size=5))
+def test_names_before_and_behind_a_client_agree_with_its_shape(operations):
+    transformation = Transformation(operations=tuple(operations))
+    try:
+        shape = transformation.shape(["a", "b", "c"], table="t")
+    except TransformationError:
+        return
+    origins = {name: origin for name, origin in shape.columns if isinstance(origin, str)}
+    for name in ("a", "b", "c"):
+        after = transformation.after(name)
+        assert {after} - {None} == {there for there, origin in origins.items() if origin == name}
+    if transformation.unmet(["a", "b", "c"]):
+        return
+    for name, origin in origins.items():
+        assert transformation.origin(name) == origin
+    for added in set(shape.names) - origins.keys():
+        assert transformation.origin(added) is None

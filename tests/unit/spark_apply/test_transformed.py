@@ -1,0 +1,129 @@
+"""The whole apply engine behind transformations: rows and error queue are those of the untransformed history, whatever dies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from databases.memory_store import destination_column
+from protos import codec
+from rules.rule import ANY_TAG, Rule, RuleSet
+from rules.transformation import AddColumn, RenameColumn, RenameTable, Transformation
+from spark_apply.arriving import TableStart
+from tests.support.apply_engine import arm
+from tests.support.apply_history import TABLES, Reference, Row, Table
+from tests.support.apply_world import MemoryPlace, World, in_order
+
+# Names of tables and columns are exchanged: what is keyed by one of them and not transformed meets another one's.
+NAMES = {"plain": ("public", "full"), "full": ("public", "plain"), "twice": ("other", "twice"), "twice_full": ("public", "twice"), "history": ("public", "h")}
+REGION = b"EMEA"
+
+
+def transformation(table: Table) -> Transformation:
+    first, second = table.columns[:2]
+    owner, name = NAMES[table.name]
+    return Transformation(operations=(
+        RenameColumn(before=first, after="between"), RenameColumn(before=second, after=first), RenameColumn(before="between", after=second),
+        AddColumn(name="region", type_name="pg_catalog.text", value=REGION.decode()), RenameTable(owner=owner, name=name),
+    ))
+
+
+RULES = RuleSet(include=tuple(Rule(owner=t.owner, name=t.name, tags=ANY_TAG, transformation=transformation(t)) for t in TABLES))
+
+
+class TransformedPlace(MemoryPlace):
+    """Tables in memory as they arrive; shown as the source has them."""
+
+    def create(self, table: Table) -> None:
+        columns = list(transformation(table).shape(table.columns, table=table.name).columns)
+        self._shuffled(table, columns)
+        types = {origin: "pg_catalog.int4" if place == 0 else "pg_catalog.text" for place, origin in enumerate(table.columns)}
+        made = [
+            destination_column(
+                name, types[origin] if isinstance(origin, str) else "pg_catalog.text",
+                equality="integer" if origin == table.columns[0] else "bytes", not_null=name == "region",
+            )
+            for name, origin in columns
+        ]
+        after = {origin: name for name, origin in columns}
+        keys = [[after[table.columns[place]] for place in key] for key in table.keys]
+        self.store.create_table(*NAMES[table.name], made, key=keys[0] if keys else (), unique=keys[1:])
+
+    def insert(self, table: Table, rows: Sequence[Row]) -> None:
+        stored = []
+        for row in rows:
+            values = dict(zip(table.columns, row, strict=True))
+            stored.append(tuple(values[origin] if isinstance(origin, str) else REGION for _, origin in self._origins(table)))
+        self.store.insert(*NAMES[table.name], stored)
+
+    def rows(self, table: Table) -> list[Row]:
+        origins = self._origins(table)
+        found = []
+        for row in self.store.rows(*NAMES[table.name]):
+            values = {origin: value for (_, origin), value in zip(origins, row, strict=True)}
+            assert [value for origin, value in values.items() if isinstance(origin, AddColumn)] == [REGION]
+            found.append(tuple(values[column] for column in table.columns))
+        return found
+
+    def _shuffled(self, table: Table, columns: list) -> None:
+        random.Random(table.number).shuffle(columns)
+
+    def _origins(self, table: Table) -> list:
+        columns = list(transformation(table).shape(table.columns, table=table.name).columns)
+        self._shuffled(table, columns)
+        return columns
+
+
+_SETTINGS = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_SEEDS = st.integers(0, 2**32)
+
+
+@_SETTINGS
+@given(seed=_SEEDS, parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 1, 4]), large=st.sampled_from([0, 3]))
+def test_transformed_history_leaves_what_the_untransformed_one_would(
+    seed: int, parallelism: int, conflicts: int, large: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(seed, TransformedPlace(), count=20, conflicts=conflicts, large=large)
+    arm(monkeypatch, random.Random(seed), 0.02)
+    world.engine(seed, parallelism=parallelism, crash=0.01, rules=RULES).run()
+    world.check()
+
+
+def test_errors_are_kept_as_they_were_to_be_applied_and_executed_so() -> None:
+    """Executing them again transforms nothing: with the names exchanged, a second time would look for another table."""
+    plain = TABLES[0]
+    seed = next(seed for seed in range(0, 100_000, 1000) if World(seed, TransformedPlace(), count=25, conflicts=3, tables=(plain,)).reference.failed)
+    place = TransformedPlace()
+    world = World(seed, place, count=25, conflicts=3, tables=(plain,))
+    engine = world.engine(seed, parallelism=2, rules=RULES)
+    engine.run()
+    world.check()
+    numbers = [error.number for error in world.errors()]
+    kept = [table for number in numbers for data in place.destination.error_batches(number) for table in codec.decode(data).tables]
+    assert {(table.owner, table.name) for table in kept} == {NAMES["plain"]}
+    assert {table.columns[0].name for table in kept} == {"region"}
+    clean, queued = Reference({"plain": list(world.start["plain"])}), {error.transaction_id for error in world.errors()}
+    for transaction in world.history:
+        if transaction.number not in queued:
+            clean.apply(transaction)
+    assert not clean.failed
+    stored = place.store.tables[NAMES["plain"]]
+    for number in list(stored.rows):
+        stored.put(number, None)
+    place.insert(plain, clean.rows["plain"])
+    assert engine.execute_errors(numbers) == dict.fromkeys(numbers, "")
+    assert in_order(place.rows(plain)) == in_order(world.source_rows["plain"])
+
+
+def test_where_a_copy_begins_is_asked_by_the_name_at_the_destination() -> None:
+    world = World(5, TransformedPlace(), count=20, conflicts=0)
+    starts = {("public", "full"): TableStart(scn=1 << 40)}  # what comes as public.plain is in the copy for ever
+    engine = world.engine(5, rules=RULES, instantiation=starts)
+    engine.run()
+    plain, full = TABLES[0], TABLES[1]
+    assert sorted(map(repr, world.place.rows(plain))) == sorted(map(repr, world.start["plain"]))
+    assert sorted(map(repr, world.place.rows(full))) == sorted(map(repr, world.source_rows["full"]))

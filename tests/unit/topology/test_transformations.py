@@ -1,0 +1,229 @@
+"""Transformations in a topology: read, refused where they cannot be right, stored, carried, and not changed in passing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from databases.ports import TableShape
+from rules.transformation import AddColumn, Transformation
+from streams.lcr_batch import Column, OldImage, TableVersion
+from streams.table_name import TableName
+from tests.support.topologies import problems, read, read_anyway
+from topology.combined import combination
+from topology.logging_needs import log_needs
+from topology.plan import make_plan
+from topology.proof.reach import Proof
+from topology.spec import TopologySpec
+from topology.stored import spec_from_json, spec_to_json
+from topology.subset_changes import shape_changes
+from topology.transformations import arrival_findings
+from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
+
+ONE_WAY = """
+topology: t
+sites:
+  dbs1: {database: {kind: embedded}}
+  dbs2: {database: {kind: embedded}}
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures:
+  cap: {site: dbs1, source: dbs1, queue: q1, rules: {include: [CAPTURED]}}
+propagations:
+  prop: {from: q1, to: q2, rules: {include: [SENT]}}
+applies:
+  app: {site: dbs2, source: dbs1, queue: q2, rules: {include: [APPLIED]}}
+"""
+EMPLOYEES = TableName("hr", "employees")
+VERSION = TableVersion(
+    object_number=7, version=7, owner="hr", name="employees", old_image=OldImage.KEY,
+    columns=tuple(Column(name=name, type_name="pg_catalog.text", is_key=name == "id") for name in ("id", "name", "salary")),
+)
+MASK = "{table: hr.employees, transform: [{delete_columns: [salary]}]}"
+RENAME = "{table: hr.employees, transform: [{rename_table: sales.staff}, {rename_column: {from: name, to: full_name}}]}"
+
+
+def one_way(captured: str = "{schema: hr}", sent: str = "{schema: hr}", applied: str = "{schema: hr}") -> str:
+    return ONE_WAY.replace("CAPTURED", captured).replace("SENT", sent).replace("APPLIED", applied)
+
+
+def the_way(spec: TopologySpec):
+    (way,) = ways_to(spec, spec.apply("app"))
+    return way
+
+
+# --------------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize(("transform", "word"), [
+    ("mypkg.masks:mask", "custom functions"), ("[]", "not a list"), ("[{drop: [a]}]", "not one transformation"), ("[{delete_columns: []}]", "0 columns"),
+    ("[{delete_columns: [a], keep_columns: [b]}]", "not one transformation"), ("[{delete_columns: [a], step: -1}]", "step"),
+    ("[{rename_column: {from: a}}]", "from and to"), ("[{rename_column: {from: a, to: a}}]", "own name"), ("[{add_column: {name: a}}]", "one value"),
+    ("[{add_column: {name: a, value: 1, current_timestamp: true}}]", "one value"), ("[{add_column: {name: a, value: x, type: int4}}]", "int4"),
+    ("[{add_column: {name: a, value: 1.5}}]", "in quotes"), ("[{add_column: {name: a, value: 1, type: money}}]", "money"),
+    ("[{rename_table: staff}]", "schema.table"), ("[{rename_schema: 'a*'}]", "pattern"), ("[{rename_table: a.b}, {rename_table: c.d}]", "twice"),
+    ("[{rename_column: {from: a, to: c}}, {add_column: {name: c, value: x}}]", "two columns"),
+    ("[{add_column: {name: a, current_timestamp: true, type: date}}]", "timestamptz"),
+])
+def test_what_is_no_transformation_is_refused(tmp_path, transform, word):
+    assert any(word in each for each in problems(tmp_path, one_way(applied=f"{{table: hr.employees, transform: {transform}}}")))
+
+
+def test_patterns_cannot_all_get_one_name_and_negative_rules_transform_nothing(tmp_path):
+    assert any("same name" in each for each in problems(tmp_path, one_way(applied="{schema: hr, transform: [{rename_table: a.b}]}")))
+    excluded = ONE_WAY.replace("[APPLIED]", f"[{{schema: hr}}], exclude: [{MASK}]").replace("CAPTURED", "{schema: hr}").replace("SENT", "{schema: hr}")
+    assert any("under include" in each for each in problems(tmp_path, excluded))
+
+
+@pytest.mark.parametrize(("value", "type_name", "text"), [
+    ("EMEA", "text", "EMEA"), ("7", "int4", "7"), ("70000000000", "int8", "70000000000"), ("true", "bool", "t"), ("null", "text", None),
+    ('"1.50", type: numeric', "numeric", "1.50"), ('"2026-01-31", type: date', "date", "2026-01-31"),
+])
+def test_added_values_have_the_types_that_yaml_gives_them_unless_the_file_says(tmp_path, value, type_name, text):
+    spec = read(tmp_path, one_way(applied=f"{{table: hr.employees, transform: [{{add_column: {{name: c, value: {value}}}}}]}}"))
+    (added,) = spec.apply("app").rules.include[0].transformation.operations
+    assert added == AddColumn(name="c", type_name=f"pg_catalog.{type_name}", value=text)
+
+
+def test_topology_with_transformations_is_stored_and_read_again(tmp_path: Path) -> None:
+    spec = read(tmp_path, one_way(
+        "{schema: hr, transform: [{delete_columns: [salary]}, {keep_columns: [id, name], step: 2}]}",
+        applied="{table: hr.employees, transform: [{rename_schema: x}, {rename_table: a.b}, {rename_column: {from: name, to: n}},"
+        " {add_column: {name: at, current_timestamp: true}}, {add_column: {name: r, value: null}}]}",
+    ))
+    again = spec_from_json(spec_to_json(spec))
+    assert [c.rules for c in (*again.captures, *again.applies)] == [c.rules for c in (*spec.captures, *spec.applies)]
+
+
+# --------------------------------------------------------------------------- as what a table arrives
+
+
+def test_a_table_arrives_under_the_name_and_with_the_columns_that_its_way_gives_it(tmp_path):
+    spec = read(tmp_path, one_way(MASK, applied=RENAME))
+    way = the_way(spec)
+    assert way.carry(EMPLOYEES) == ("sales", "staff")
+    (found,) = arriving([way], [VERSION])
+    assert found.source is VERSION
+    assert (found.destination.qualified_name, [column.name for column in found.destination.columns]) == ("sales.staff", ["id", "full_name"])
+    assert len(found.transformations) == 2
+    shape = TableShape(owner="hr", name="employees", keys=(("id",), ("name", "salary"), ("name",)), identity=("id",))
+    assert way.carry(shape) == TableShape(owner="sales", name="staff", keys=(("id",), ("full_name",)), identity=("id",))
+    assert any("sales.staff" in rules and "without salary" not in rules for rules in make_plan(spec).ways[0].rules)
+
+
+def test_the_end_of_a_way_transforms_only_what_the_apply_process_does(tmp_path):
+    spec = read(tmp_path, one_way(MASK, applied=RENAME))
+    *before, own = rules_at_the_end([the_way(spec)])
+    assert not any(each.transforms for each in before)
+    assert own.transforms
+
+
+def test_a_propagation_that_transforms_is_not_passed_by(tmp_path):
+    spec = read(tmp_path, one_way(sent=MASK))
+    assert combination(spec, spec.capture("cap")).apply is None
+
+
+# --------------------------------------------------------------------------- what check refuses
+
+
+@pytest.mark.parametrize(("clients", "words"), [
+    ({"applied": f"{{schema: hr}}, {MASK}"}, ("include[0]", "include[1]", "differently")),
+    ({"applied": f"{MASK}, {RENAME}"}, ("without salary", "sales.staff")),
+    ({"captured": RENAME}, ("renaming", "not yet")), ({"sent": "{schema: hr, transform: [{rename_schema: x}]}"}, ("renaming",)),
+    ({"captured": MASK, "applied": "{table: hr.employees, where: 'salary > 5'}"}, ("salary", "adds or removes")),
+    ({"sent": "{table: hr.employees, transform: [{add_column: {name: r, value: x}}]}", "applied": "{table: hr.employees, where: \"r = 'x'\"}"}, ("r,",)),
+    ({"captured": "{table: hr.employees, subset: \"name = 'x'\"}", "applied": RENAME}, ("name", "TRUNCATE")),
+    ({"sent": "{table: hr.employees, transform: [{rename_column: {from: a, to: name}}]}", "applied": "{table: hr.employees, subset: \"name = 'x'\"}"},
+     ("name", "TRUNCATE")),
+    ({"applied": "{table: hr.a, transform: [{rename_table: hr.b}]}, {table: hr.b}"}, ("hr.a", "hr.b", "would both arrive")),
+])
+def test_check_refuses_what_cannot_be_right(tmp_path, clients, words):
+    found = problems(tmp_path, one_way(**clients))
+    assert any(all(word in each for word in words) for each in found), found
+
+
+def test_conditions_behind_a_transformation_speak_of_its_columns(tmp_path):
+    spec = read_anyway(tmp_path, one_way(
+        "{table: hr.employees, transform: [{rename_column: {from: salary, to: pay}}]}", applied="{table: hr.employees, where: 'old.pay > 5'}"
+    ))
+    (need,) = log_needs(spec, "dbs1")
+    assert need.at_source("hr", "employees", ["id", "salary"]) == {"id": "id", "pay": "salary"}
+
+
+def test_two_names_may_be_exchanged(tmp_path):
+    spec = read(tmp_path, one_way(applied="{table: hr.a, transform: [{rename_table: hr.b}]}, {table: hr.b, transform: [{rename_table: hr.a}]}"))
+    assert [the_way(spec).carry(TableName("hr", name)) for name in ("a", "b")] == [("hr", "b"), ("hr", "a")]
+
+
+FORWARDING = one_way(applied=RENAME) + """
+  back: {site: dbs1, source: dbs2, queue: q4}
+"""
+
+
+def forwarding(captured: str) -> str:
+    text = FORWARDING.replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}, q4: {site: dbs3}}").replace(
+        "  dbs2: {database", "  dbs3: {database: {kind: embedded}}\n  dbs2: {database", 1
+    ).replace("back: {site: dbs1", "back: {site: dbs3")
+    return text.replace("propagations:\n", f"  onward: {{site: dbs2, source: dbs2, queue: q3, rules: {{include: [{captured}]}}}}\npropagations:\n  next: {{from: q3, to: q4}}\n")
+
+
+def test_a_table_that_was_renamed_is_not_sent_on(tmp_path):
+    assert any("send it on" in each for each in problems(tmp_path, forwarding("{schema: sales, tagged: true}")))
+    spec = read_anyway(tmp_path, forwarding("{schema: sales}"))  # what users of dbs2 write there goes on, and nothing else
+    proof = Proof(spec)
+    reached = {line.origin: {site.site for site in line.reached} for line in proof.reach()}
+    assert reached["dbs1"] == {"dbs2"}
+    assert reached["dbs2"] == {"dbs3"}
+
+
+def test_an_apply_process_beside_one_that_renames_does_not_write_alone(tmp_path):
+    text = one_way(applied=RENAME).replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}, q4: {site: dbs3}}").replace(
+        "  dbs2: {database", "  dbs3: {database: {kind: embedded}}\n  dbs2: {database", 1
+    ) + "  other: {site: dbs2, source: dbs3, queue: q3, rules: {include: [{schema: sales}]}}\n"
+    text = text.replace("propagations:\n", "  cap3: {site: dbs3, source: dbs3, queue: q4, rules: {include: [{schema: sales}]}}\npropagations:\n  p3: {from: q4, to: q3}\n")
+    spec = read_anyway(tmp_path, text)
+    assert not writes_alone(spec, spec.apply("other"), TableName("sales", "staff"))
+    assert writes_alone(spec, spec.apply("other"), TableName("elsewhere", "staff"))
+
+
+# --------------------------------------------------------------------------- the tables that there are
+
+
+def test_findings_of_tables_name_what_cannot_be_transformed(tmp_path):
+    def found(transform: str, *versions: TableVersion) -> str:
+        spec = read(tmp_path, one_way(applied=f"{{schema: hr, transform: [{transform}]}}"))
+        findings, fitting = arrival_findings(spec.apply("app"), [the_way(spec)], versions or (VERSION,))
+        assert len(fitting) == len(versions or (VERSION,)) - (1 if "app" in "".join(each.problem for each in findings) else 0)
+        return " ".join(each.problem for each in findings)
+
+    assert "deletes id" in found("{delete_columns: [id]}")
+    assert "has a column name" in found("{add_column: {name: name, value: x}}")
+    assert found("{delete_columns: [missing]}") == ""  # one rule for many tables: not every one has the column
+    named = read(tmp_path, one_way(applied="{table: hr.employees, transform: [{delete_columns: [missing]}]}"))
+    assert "no column missing" in arrival_findings(named.apply("app"), [the_way(named)], [VERSION])[0][0].problem
+
+
+def test_two_tables_of_a_source_cannot_arrive_under_one_name(tmp_path):
+    spec = read_anyway(tmp_path, one_way("{schema: hr}, {schema: x}", "{schema: hr}, {schema: x}", "{schema: hr, transform: [{rename_schema: x}]}, {schema: x}"))
+    versions = [VERSION, replace(VERSION, owner="x", object_number=8)]
+    findings, _ = arrival_findings(spec.apply("app"), [the_way(spec)], versions)
+    assert "as hr.employees does" in findings[0].problem
+
+
+# --------------------------------------------------------------------------- edits
+
+
+@pytest.mark.parametrize(("before", "after", "refused"), [
+    ({"applied": MASK}, {"applied": MASK}, False), ({"applied": MASK}, {"applied": "{schema: hr}"}, True), ({}, {"sent": MASK}, True),
+    ({"sent": MASK}, {"applied": MASK}, True), ({"applied": MASK}, {"applied": "{table: hr.other}"}, False),
+])
+def test_another_transformation_of_a_table_that_is_replicated_is_refused(tmp_path, before, after, refused):
+    found = list(shape_changes(read_anyway(tmp_path, one_way(**before)), read_anyway(tmp_path, one_way(**after))))
+    assert bool(found) is refused
+
+
+def test_transformation_reads_as_words(tmp_path):
+    spec = read(tmp_path, one_way(applied=RENAME))
+    transformation: Transformation = spec.apply("app").rules.include[0].transformation
+    assert str(transformation) == "name as full_name, as sales.staff"

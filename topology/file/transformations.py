@@ -1,0 +1,191 @@
+"""`transform:` of a rule: declarative transformations as a file writes them, each with a step if their order matters.
+
+An entry is one of `keep_columns`, `delete_columns`, `rename_column`, `add_column`, `rename_table` and `rename_schema`, such as
+`{rename_column: {from: last_name, to: surname}, step: 1}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rules.transformation import (
+    CURRENT_TIMESTAMP,
+    AddColumn,
+    DeleteColumns,
+    KeepColumns,
+    Operation,
+    RenameColumn,
+    RenameSchema,
+    RenameTable,
+    Transformation,
+    in_order,
+)
+from topology.patterns import parse_schema, parse_table
+
+__all__ = ["TransformProblem", "transformation_of"]
+
+STEP_MAX = 1000  # what a person writes; only their order counts
+COLUMNS_MAX = 1600  # of a table: what databases hold
+_KINDS = ("keep_columns", "delete_columns", "rename_column", "add_column", "rename_table", "rename_schema")
+_TYPES = (
+    "text", "varchar", "int2", "int4", "int8", "numeric", "float4", "float8", "bool", "date", "timestamp", "timestamptz", "uuid",
+)
+_INT4 = 1 << 31
+
+
+class TransformProblem(Exception):  # noqa: N818 - what is wrong, and how to fix it
+    """What is wrong with a transformation.
+
+    Args:
+        problem: in words that go on from its place in the file.
+        fix: what to write.
+    """
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem)
+        self.problem, self.fix = problem, fix
+
+
+def transformation_of(value: object) -> Transformation:
+    """Read a list of transformations.
+
+    Args:
+        value: as YAML gives it.
+
+    Raises:
+        TransformProblem: it is none.
+    """
+    if isinstance(value, str):
+        raise TransformProblem(
+            f"{value!r}: custom functions are known but not yet built", "write a list, such as [{delete_columns: [salary]}]"
+        )
+    if not isinstance(value, list) or not value:
+        raise TransformProblem(f"{value!r} is not a list of transformations", "write a list, such as [{delete_columns: [salary]}]")
+    found = Transformation(operations=in_order(_entry(each) for each in value))
+    _check_order(found)
+    return found
+
+
+def _entry(entry: object) -> tuple[int, Operation]:
+    if not isinstance(entry, dict):
+        raise TransformProblem(f"{entry!r} is not a transformation", f"write one of {', '.join(_KINDS)}, such as {{delete_columns: [salary]}}")
+    kinds = [key for key in entry if key != "step"]
+    if len(kinds) != 1 or kinds[0] not in _KINDS:
+        raise TransformProblem(
+            f"{entry!r} is not one transformation", f"write one of {', '.join(_KINDS)}, and a step if their order matters"
+        )
+    step = entry.get("step", 0)
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= STEP_MAX:
+        raise TransformProblem(f"step {step!r} is not a number from 0 to {STEP_MAX}", "write step: 1, or leave it out for 0")
+    return step, _operation(kinds[0], entry[kinds[0]])
+
+
+def _operation(kind: str, value: object) -> Operation:
+    if kind == "keep_columns":
+        return KeepColumns(kept=_columns(kind, value))
+    if kind == "delete_columns":
+        return DeleteColumns(deleted=_columns(kind, value))
+    if kind == "rename_column":
+        given = _mapping(kind, value, {"from", "to"}, "{from: last_name, to: surname}")
+        before, after = _name(kind, given["from"]), _name(kind, given["to"])
+        if before == after:
+            raise TransformProblem(f"{kind} gives {before} its own name", "give another one, or leave it out")
+        return RenameColumn(before=before, after=after)
+    if kind == "add_column":
+        return _added(value)
+    try:
+        if kind == "rename_table":
+            owner, name = parse_table(value if isinstance(value, str) else repr(value))
+        else:
+            owner, name = parse_schema(value if isinstance(value, str) else repr(value)), ""
+    except ValueError as error:
+        raise TransformProblem(f"{kind}: {error}", "write the new name, such as sales.staff for a table, or sales for a schema") from None
+    if set("*?") & set(owner + name):
+        raise TransformProblem(f"{kind}: {value!r} is a pattern", "write the new name")
+    return RenameTable(owner=owner, name=name) if kind == "rename_table" else RenameSchema(owner=owner)
+
+
+def _added(value: object) -> AddColumn:
+    example = "{name: region, value: EMEA}, or {name: arrived, current_timestamp: true}"
+    if not isinstance(value, dict) or not {"name"} <= set(value) <= {"name", "value", "type", "current_timestamp"}:
+        raise TransformProblem(f"add_column: {value!r} is not a column", f"write {example}")
+    name = _name("add_column", value["name"])
+    if ("value" in value) == (value.get("current_timestamp") is True) or value.get("current_timestamp", True) is not True:
+        raise TransformProblem(f"add_column: {name} has not one value", f"write {example}")
+    type_name = value.get("type")
+    if type_name is not None and type_name not in _TYPES:
+        raise TransformProblem(f"add_column: {type_name!r} is not a type that can be added", f"write one of {', '.join(_TYPES)}")
+    if "value" not in value:
+        if type_name not in {None, "timestamptz"}:
+            raise TransformProblem(f"add_column: the time is a timestamptz, not a {type_name}", "leave out type")
+        return AddColumn(name=name, type_name=CURRENT_TIMESTAMP, is_now=True)
+    return _constant(name, value["value"], type_name)
+
+
+def _constant(name: str, value: object, type_name: str | None) -> AddColumn:
+    if value is None:
+        return AddColumn(name=name, type_name=f"pg_catalog.{type_name or 'text'}")
+    if isinstance(value, bool):
+        text, usual = ("t" if value else "f"), "bool"
+    elif isinstance(value, int):
+        text, usual = str(value), "int4" if -_INT4 <= value < _INT4 else "int8"
+    elif isinstance(value, str):
+        text, usual = value, "text"
+    else:
+        raise TransformProblem(f"add_column: {value!r} cannot be a value", 'write it in quotes, with its type, such as {value: "1.50", type: numeric}')
+    found = AddColumn(name=name, type_name=f"pg_catalog.{type_name or usual}", value=text)
+    _check_value(found)
+    return found
+
+
+def _check_value(added: AddColumn) -> None:
+    """See that every database reads the text as the same value of the type."""
+    from databases.connectors import value_types  # numpy: most files add no column
+    from streams.lcr_batch import Column
+
+    assert added.value is not None
+    types, column = value_types(), Column(name=added.name, type_name=added.type_name)
+    try:
+        if "\0" in added.value:
+            raise ValueError("a text cannot hold the character 0")
+        if added.type_name not in {"pg_catalog.text", "pg_catalog.varchar"}:
+            types.value(column, added.value.encode())
+    except (ValueError, ArithmeticError, KeyError) as error:
+        raise TransformProblem(
+            f"add_column: {added.value!r} is not a value of {added.type_name.removeprefix('pg_catalog.')} ({error})",
+            "write it as the database shows it, in quotes",
+        ) from None
+
+
+def _columns(kind: str, value: object) -> tuple[str, ...]:
+    names = value if isinstance(value, list) else [value]
+    if not names or len(names) > COLUMNS_MAX:
+        raise TransformProblem(f"{kind} names {len(names)} columns", "name at least one")
+    return tuple(dict.fromkeys(_name(kind, each) for each in names))
+
+
+def _name(kind: str, value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise TransformProblem(f"{kind}: {value!r} is not the name of a column", "write the name as the database keeps it")
+    return value
+
+
+def _mapping(kind: str, value: object, keys: set[str], example: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or set(value) != keys:
+        raise TransformProblem(f"{kind}: {value!r} does not say {' and '.join(sorted(keys))}", f"write {example}")
+    return value
+
+
+def _check_order(found: Transformation) -> None:
+    """Refuse what can only be a mistake, whatever the table: two columns of one name, or a table renamed twice."""
+    added: set[str] = set()
+    for each in found.operations:
+        name = each.name if isinstance(each, AddColumn) else each.after if isinstance(each, RenameColumn) else None
+        if name is None:
+            continue
+        if name in added:
+            raise TransformProblem(f"two columns would be called {name}", "give one of them another name")
+        added.add(name)
+    if sum(isinstance(each, RenameTable) for each in found.operations) > 1 or sum(isinstance(each, RenameSchema) for each in found.operations) > 1:
+        raise TransformProblem("renames the table twice", "keep one of them")

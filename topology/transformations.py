@@ -1,0 +1,206 @@
+"""What can be told wrong of transformations, from the file alone and from the tables that there are.
+
+From the file
+    Every table has one transformation at a client: rules that overlap must transform alike.
+    Names change in apply processes only, and what arrives under another name is not sent on from there.
+    Columns of a subset arrive as they are: a TRUNCATE deletes, and `headrace verify` compares, the subset's rows at the destination.
+    Conditions behind a transformation speak of columns that come from the source.
+From the tables
+    A transformation that cannot be applied, columns that it names and that are not there, and two tables that arrive as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from databases.ports import Finding
+from rules.rule import Rule, RuleSet
+from rules.transformation import Transformation, TransformationError
+from streams.table_name import TableName
+from topology.change_classes import ChangeClasses
+from topology.spec import ApplySpec, TopologySpec
+from topology.ways import Way, ways_to
+
+if TYPE_CHECKING:
+    from streams.lcr_batch import TableVersion
+
+__all__ = ["arrival_findings", "overlap_findings", "transformation_findings"]
+
+
+def overlap_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+    """Rules of one client that take the same table and transform it differently, and names that change where they cannot.
+
+    Args:
+        spec: its names all lead somewhere.
+        classes: of `spec`.
+    """
+    for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
+        for client in clients:
+            if client.rules.transforms:
+                yield from _overlaps(f"{kind}.{client.name}", client.rules, classes)
+            for number, rule in enumerate(client.rules.include or ()):
+                if kind != "applies" and rule.transformation is not None and rule.transformation.renames:
+                    yield Finding(
+                        path=f"{kind}.{client.name}.rules.include[{number}].transform",
+                        problem="renaming a table or schema on the way is known but not yet built",
+                        fix="move rename_table and rename_schema to a rule of the apply process; columns may be transformed here",
+                    )
+
+
+def _overlaps(path: str, rules: RuleSet, classes: ChangeClasses) -> Iterator[Finding]:
+    seen: set[tuple[int, int]] = set()
+    include = list(rules.include or ())
+    for owner, name in classes.tables:
+        first, *others = rules.takers(owner, name) or (None,)
+        for other in others:
+            assert first is not None
+            pair = include.index(first), include.index(other)
+            if first.transformation != other.transformation and pair not in seen:
+                seen.add(pair)
+                yield Finding(
+                    path=f"{path}.rules.include[{pair[1]}].transform" if other.transformation else f"{path}.rules.include[{pair[1]}]",
+                    problem=f"include[{pair[0]}] ({_text(first)}) and include[{pair[1]}] ({_text(other)}) both take {owner}.{name}, and transform it"
+                    " differently: which of them is followed cannot be told",
+                    fix="let one rule alone take the table, or give both the same transform",
+                )
+
+
+def _text(rule: Rule) -> str:
+    return f"{rule}: {rule.transformation or 'as it is'}"
+
+
+def transformation_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+    """What a transformation does to clients behind it, and to other tables.
+
+    Args:
+        spec: routed, without `overlap_findings`.
+        classes: of `spec`.
+    """
+    told: set[tuple[str, str]] = set()
+    for apply in spec.applies:
+        for way in ways_to(spec, apply):
+            if not any(client.rules.transforms for client in way.clients):
+                continue
+            for found in (*_columns(way, classes), *_same_name(way, classes), *_sent_on(spec, way, classes)):
+                if (found.path, found.problem) not in told:
+                    told.add((found.path, found.problem))
+                    yield found
+
+
+def _columns(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
+    """Conditions and subsets that speak of columns which are other ones there, or will be."""
+    kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
+    for table in classes.tables:
+        passed: list[Transformation] = []
+        for place, (kind, client) in enumerate(zip(kinds, way.clients, strict=True)):
+            later = [each for other in way.clients[place:] if (each := other.rules.transformation_of(*table)) is not None]
+            rules = (("include", client.rules.include or ()), ("exclude", client.rules.exclude))
+            for section, number, rule in ((section, number, rule) for section, found in rules for number, rule in enumerate(found)):
+                if rule.looks_at_rows and rule.matches_object(*table):
+                    path = f"{kind}.{client.name}.rules.{section}[{number}]"
+                    yield from _rule_columns(path, rule, passed, later)
+            if (own := client.rules.transformation_of(*table)) is not None:
+                passed.append(own)
+
+
+def _rule_columns(path: str, rule: Rule, passed: Sequence[Transformation], later: Sequence[Transformation]) -> Iterator[Finding]:
+    for condition in rule.conditions:
+        for column in dict.fromkeys(value.column for value in condition.columns):
+            name: str | None = column
+            for each in reversed(passed):
+                name = None if name is None else each.origin(name)
+            if name is None:
+                yield Finding(
+                    path=path, problem=f"speaks of {column}, which no column of the source is at this client: a transformation before it adds or removes it",
+                    fix="put the condition where the column still is, at the client that transforms it or before",
+                )
+            elif condition is rule.subset and (name != column or not all(each.leaves_alone(column) for each in (*passed, *later))):
+                yield Finding(
+                    path=f"{path}.subset", problem=f"speaks of {column}, which a transformation on the way renames or removes: a TRUNCATE could not"
+                    " delete the rows of the subset at the destination, nor could they be compared",
+                    fix="let the columns of a subset arrive under their own names",
+                )
+
+
+def _same_name(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
+    first: dict[TableName, TableName] = {}
+    for table in (TableName(*each) for each in classes.tables):
+        arrives = way.carry(table)
+        if arrives is not None and first.setdefault(arrives, table) != table:
+            yield Finding(
+                path=f"applies.{way.apply.name}", problem=f"{first[arrives]} and {table} would both arrive as {arrives}",
+                fix="give each its own name, or leave one of them out",
+            )
+
+
+def _sent_on(spec: TopologySpec, way: Way, classes: ChangeClasses) -> Iterator[Finding]:
+    """Tables that arrive under another name, at a site that sends on what its apply processes write to it."""
+    onward = [each for other in spec.applies if other.source == way.apply.site for each in ways_to(spec, other)]
+    if not onward:
+        return
+    names = {name for _, name in classes.tables}
+    for owner in dict.fromkeys(owner for owner, _ in classes.tables):
+        for name in sorted(names):
+            table = TableName(owner, name)
+            arrives = way.carry(table)
+            if arrives is None or arrives == table:
+                continue
+            taker = next((each for each in onward if each.carry(arrives, tag=way.apply.tag) is not None), None)
+            if taker is not None:
+                yield Finding(
+                    path=f"applies.{way.apply.name}",
+                    problem=f"{table} arrives at {way.apply.site} as {arrives}, and {' -> '.join(taker.components)} would send it on under that name,"
+                    " which is known but not yet built",
+                    fix=f"let {taker.capture.name} take only changes without the tag of {way.apply.name}, or leave the table its name",
+                )
+                return
+
+
+def arrival_findings(apply: ApplySpec, ways: Sequence[Way], versions: Sequence[TableVersion]) -> tuple[tuple[Finding, ...], tuple[TableVersion, ...]]:
+    """What is wrong with the transformations of the tables that there are.
+
+    Args:
+        apply: where they arrive.
+        ways: to it.
+        versions: of the source's tables, captured or not.
+
+    Returns:
+        Findings, and the versions that can be transformed.
+    """
+    findings: list[Finding] = []
+    fitting: list[TableVersion] = []
+    first: dict[TableName, TableVersion] = {}
+    for version in versions:
+        path = f"sites.{apply.source} table {version.qualified_name}"
+        try:
+            arrives = next((each for way in ways if (each := way.carry(version)) is not None), None)
+        except TransformationError as error:
+            findings.append(Finding(path=path, problem=f"{error.message} (on the way to {apply.name})", fix=error.hint))
+            continue
+        fitting.append(version)
+        if arrives is None:
+            continue
+        if (other := first.setdefault(TableName.of(arrives), version)) is not version:
+            findings.append(Finding(
+                path=path, problem=f"would arrive at {apply.site} as {arrives.qualified_name}, as {other.qualified_name} does",
+                fix="give each its own name, or leave one of them out of the rules",
+            ))
+        for way in ways:
+            findings += _unmet(path, way, version)
+    return tuple(findings), tuple(fitting)
+
+
+def _unmet(path: str, way: Way, version: TableVersion) -> Iterator[Finding]:
+    """Columns that a rule for this one table names, and that it does not have: probably misspelt, and then something travels that should not."""
+    names: list[str] = [column.name for column in version.columns]
+    for client in way.clients:
+        transformation = client.rules.transformation_of(version.owner, version.name)
+        if transformation is None:
+            continue
+        is_named = any((rule.owner, rule.name) == (version.owner, version.name) for rule in client.rules.takers(version.owner, version.name))
+        for column in transformation.unmet(names) if is_named else ():
+            yield Finding(
+                path=path, problem=f"has no column {column}, which the transformation of {client.name} names", fix="correct the name, or take it out",
+            )
+        names = list(transformation.shape(names, table=version.qualified_name).names)
