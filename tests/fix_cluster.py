@@ -27,7 +27,7 @@ os.environ.update(LOOPBACK)
 ONE_WAY = """
 topology: test_one_way
 state_dir: state
-combined: never  # the tests kill, stop and fill what lies between; see test_combined_under_load
+combined: never  # the tests kill, stop and fill what lies between; see test_edits_under_load
 sites:
   src: {database: {kind: embedded}}
   dst: {database: {kind: embedded}}

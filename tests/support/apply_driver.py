@@ -49,6 +49,8 @@ from topology.file.reading import read_topology
 STARTED_S = 180.0  # Spark on a loaded two-core machine
 APPLIED_S = 120.0
 ENDED_S = 60.0
+# Between a client's transactions: what they write while an application starts must not hold it up on a small machine, nor take longer than that to apply.
+LOAD_PAUSE_S = 0.02
 STREAM_UNREAD_S = 1.0  # while redo is mined: the test servers give up who does not answer for 20 s
 
 _TOPOLOGY = """
@@ -400,7 +402,7 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
                 connection.commit()
                 with lock:
                     counts["transactions"] += 1
-                time.sleep(0.002)
+                time.sleep(LOAD_PAUSE_S)
 
     threads = [threading.Thread(target=write, args=(client,), daemon=True) for client in range(clients)]
     for thread in threads:
