@@ -34,7 +34,8 @@ def test_rows_under_the_new_name_are_not_ours(is_old_there):
     assert RenamedTables(records).follow(standings([TABLE], [RECORD])) == (True, False)
     assert put == [replace(RECORD, owner="sales", name="staff", state="FAILED", scn=Scn(0))]
     (standing,) = standings([TABLE], put)
-    assert not (standing.is_finished or standing.is_begun or standing.is_outdated or standing.is_renamed)  # copied if it is empty, else refused
+    # So it is copied if it is empty, and refused if it is not.
+    assert [standing.is_finished, standing.is_begun, standing.is_outdated, standing.is_renamed] == [False] * 4
 
 
 def test_a_table_that_is_replicated_and_renamed_keeps_its_rows():
