@@ -42,9 +42,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @dataclass(frozen=True, slots=True)
 class _Reshaped:
     version: TableVersion
-    shape: Shape
     places: tuple[int, ...]  # of its columns before; -1: an added one
     is_renamed_only: bool
+    added: tuple[AddColumn, ...]
+
+    @property
+    def adds_time(self) -> bool:
+        return any(each.is_now for each in self.added)
 
 
 class Reshaping:
@@ -103,17 +107,18 @@ class Reshaping:
         found = [self._reshaped(table) for table in batch.tables]
         if not any(found):
             return batch
-        now = timestamp_text(self._time_us()).encode()
+        now = timestamp_text(self._time_us()).encode() if any(each is not None and each.adds_time for each in found) else b""
         tables: dict[TableVersion, int] = {}
         places = [
             tables.setdefault(table if each is None else each.version, len(tables)) for table, each in zip(batch.tables, found, strict=True)
         ]
         groups: dict[tuple[int, Command], list[RowGroup]] = {}
         for group in batch.groups:
-            reshaped = found[group.table]
-            moved = replace(group, table=places[group.table])
+            reshaped, place = found[group.table], places[group.table]
             if reshaped is not None and not reshaped.is_renamed_only:
-                moved = _group(moved, reshaped, now)
+                moved = _group(group, reshaped, now, place)
+            else:
+                moved = group if place == group.table else replace(group, table=place)
             groups.setdefault((moved.table, moved.command), []).append(moved)
         return replace(
             batch, tables=tuple(tables), groups=tuple(together(each) for each in groups.values()),
@@ -137,17 +142,21 @@ def _found(table: TableVersion, transformation: Transformation) -> _Reshaped | N
         return None
     before = {column.name: place for place, column in enumerate(table.columns)}
     places = tuple(-1 if isinstance(origin, AddColumn) else before[origin] for _, origin in shape.columns)
-    return _Reshaped(version, shape, places, places == tuple(range(len(table.columns))))
+    added = tuple(origin for _, origin in shape.columns if isinstance(origin, AddColumn))
+    return _Reshaped(version, places, places == tuple(range(len(table.columns))), added)
 
 
-def _group(group: RowGroup, reshaped: _Reshaped, now: bytes) -> RowGroup:
-    """The rows of a group with other columns."""
-    added = [origin for _, origin in reshaped.shape.columns if isinstance(origin, AddColumn)]
+def _group(group: RowGroup, reshaped: _Reshaped, now: bytes, place: int) -> RowGroup:
+    """The rows of a group with other columns; `place`: of their table."""
+    added = reshaped.added
     new = [now if each.is_now else None if each.value is None else each.value.encode() for each in added]
     # Under a replica identity of key columns an UPDATE that left them alone has no old values at all, and must stay so.
     is_whole = reshaped.version.old_image is OldImage.FULL
     old = [ABSENT if each.is_now or not is_whole else value for each, value in zip(added, new, strict=True)]
-    return replace(group, old=_values(group.old, reshaped.places, old), new=_values(group.new, reshaped.places, new))
+    return RowGroup(
+        table=place, command=group.command, row_numbers=group.row_numbers, old=_values(group.old, reshaped.places, old),
+        new=_values(group.new, reshaped.places, new),
+    )
 
 
 def _values(values: ColumnValues | None, places: tuple[int, ...], added: Sequence[bytes | int | None]) -> ColumnValues | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from databases.ports import Finding
-from rules.rule import Rule, RuleSet
+from rules.rule import UNKNOWN_TAG, Rule, RuleSet, TruthValue
 from rules.transformation import Transformation, TransformationError
 from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
@@ -97,7 +97,7 @@ def _columns(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
             later = [each for other in way.clients[place:] if (each := other.rules.transformation_of(*table)) is not None]
             rules = (("include", client.rules.include or ()), ("exclude", client.rules.exclude))
             for section, number, rule in ((section, number, rule) for section, found in rules for number, rule in enumerate(found)):
-                if rule.looks_at_rows and rule.matches_object(*table):
+                if rule.looks_at_rows and rule.answer(*table, UNKNOWN_TAG) is not TruthValue.FALSE:
                     path = f"{kind}.{client.name}.rules.{section}[{number}]"
                     yield from _rule_columns(path, rule, passed, later)
             if (own := client.rules.transformation_of(*table)) is not None:

@@ -41,7 +41,10 @@ class RenamedTables:
         for each in found:
             if each.record is None or not each.is_renamed or each in exchanged or not self._is_there(each.table.destination):
                 continue
-            if self._is_at_old_name(each, wanted):
+            if each.record.state == "LEFT" and any(transformation.renames for transformation in each.table.transformations):
+                # It came back with another transformation: no row of the table that it has now is ours to remove.
+                renamed.append(replace(each.renamed_record(), state="FAILED", scn=Scn(0)))
+            elif self._is_at_old_name(each, wanted):
                 self._records.twice[each.table.destination] = _twice(each)
                 self._records.show_recorded(each.table.destination, each.record)
             elif each.table.identity in passed_on:

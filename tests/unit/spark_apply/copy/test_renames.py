@@ -1,0 +1,45 @@
+"""A table that left the rules and comes back under another name at the destination: it is copied there, and nothing there is removed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from databases.ports import Instantiation
+from rules.transformation import RenameTable, Transformation
+from spark_apply.copy.renames import RenamedTables
+from spark_apply.copy.standing import standings
+from spark_apply.driver.config import TableToInstantiate
+from streams.scn import Scn
+from streams.table_name import TableName
+
+STAFF = TableName("sales", "staff")
+TABLE = TableToInstantiate(
+    identity="i", source=TableName("hr", "employees"), destination=STAFF, object_numbers=(), may_empty=True,
+    transformations=(Transformation(operations=(RenameTable(owner="sales", name="staff"),)),),
+)
+RECORD = Instantiation(source="dbs1", identity="i", owner="hr", name="employees", scn=Scn(100), state="LEFT")
+
+
+@pytest.mark.parametrize("is_old_there", [True, False])
+def test_rows_under_the_new_name_are_not_ours(is_old_there):
+    there = {STAFF, *([TableName("hr", "employees")] if is_old_there else [])}
+    put: list[Instantiation] = []
+    records = SimpleNamespace(
+        twice={}, put=put.append, destination=SimpleNamespace(describe=lambda owner, name: (owner, name) if (owner, name) in there else None),
+        show_recorded=lambda *_: None,
+    )
+    assert RenamedTables(records).follow(standings([TABLE], [RECORD])) == (True, False)
+    assert put == [replace(RECORD, owner="sales", name="staff", state="FAILED", scn=Scn(0))]
+    (standing,) = standings([TABLE], put)
+    # So it is copied if it is empty, and refused if it is not.
+    assert [standing.is_finished, standing.is_begun, standing.is_outdated, standing.is_renamed] == [False] * 4
+
+
+def test_a_table_that_is_replicated_and_renamed_keeps_its_rows():
+    put: list[Instantiation] = []
+    records = SimpleNamespace(twice={}, put=put.append, destination=SimpleNamespace(describe=lambda *name: name if name == STAFF else None))
+    assert RenamedTables(records).follow(standings([TABLE], [replace(RECORD, state="DONE")])) == (True, False)
+    assert put == [replace(RECORD, owner="sales", name="staff", state="DONE")]
