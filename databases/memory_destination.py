@@ -13,7 +13,7 @@ Several `MemoryDestination`s on one `MemoryStore` are several processes at one d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -152,6 +152,12 @@ class MemoryDestination:
         """See `DestinationDatabase.record_low_watermark`."""
         process = self._process(topology, apply, epoch)
         process.low_watermark = Scn(max(process.low_watermark, scn))
+
+    def describe_apply(self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """See `DestinationDatabase.describe_apply`."""
+        described = self._reach().described
+        if described.get((topology, apply), (0,))[0] <= epoch:
+            described[topology, apply] = epoch, dict(configuration), dict(state)
 
     def open_session(
         self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,

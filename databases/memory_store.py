@@ -216,6 +216,7 @@ class MemoryStore:
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
         self.edits: list[tuple[str, ErrorEdit]] = []  # of error transactions: the topology, and what was changed
+        self.described: dict[tuple[str, str], tuple[int, dict[str, Any], dict[str, Any]]] = {}  # epoch, configuration, state
         self.roles: set[str] = set()  # that a session may take
         self.conflicts: dict[int, tuple[str, ConflictRecord]] = {}  # by number: the topology, and what happened
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}

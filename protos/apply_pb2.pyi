@@ -505,7 +505,7 @@ class Refusals(_message.Message):
     def __init__(self, tls: _Optional[bool] = ..., refused_calls: _Optional[int] = ..., refused_connections: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refusal_us: _Optional[int] = ..., last_refused_connection_us: _Optional[int] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
-    __slots__ = ("server", "state", "group", "groups_applied", "rows_applied", "pid", "host", "attempts", "waits_for_group", "detail")
+    __slots__ = ("server", "state", "group", "groups_applied", "rows_applied", "pid", "host", "attempts", "waits_for_group", "detail", "commit_scn", "waits_for_scn", "waits_for_server")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -516,6 +516,9 @@ class ServerStatus(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_GROUP_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_SCN_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_SCN_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_SERVER_FIELD_NUMBER: _ClassVar[int]
     server: int
     state: str
     group: int
@@ -526,7 +529,10 @@ class ServerStatus(_message.Message):
     attempts: int
     waits_for_group: int
     detail: str
-    def __init__(self, server: _Optional[int] = ..., state: _Optional[str] = ..., group: _Optional[int] = ..., groups_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., attempts: _Optional[int] = ..., waits_for_group: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+    commit_scn: int
+    waits_for_scn: int
+    waits_for_server: int
+    def __init__(self, server: _Optional[int] = ..., state: _Optional[str] = ..., group: _Optional[int] = ..., groups_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., attempts: _Optional[int] = ..., waits_for_group: _Optional[int] = ..., detail: _Optional[str] = ..., commit_scn: _Optional[int] = ..., waits_for_scn: _Optional[int] = ..., waits_for_server: _Optional[int] = ...) -> None: ...
 
 class ApplyStatus(_message.Message):
     __slots__ = ("state", "reader_state", "detail", "hint", "epoch", "low_watermark_scn", "high_watermark_scn", "received_scn", "last_commit_time_us", "last_applied_us", "transactions_applied", "rows_applied", "groups_applied", "transactions_received", "errors", "rollbacks", "servers", "instantiation", "counters", "ready", "caught_up_scn")

@@ -5,9 +5,9 @@ Longer than 500 lines: every promise stands at its port.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from databases.copying import TableWriter
 from streams.scn import FIRST_SCN
@@ -515,6 +515,18 @@ class DestinationDatabase(Protocol):
         Raises:
             FencedError: a newer epoch exists.
             DestinationRestarted: see the class.
+        """
+        ...
+
+    def describe_apply(self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Keep what an apply process says of itself, for people; nothing is decided by it.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+            epoch: of its driver; a record of a higher one stays.
+            configuration: JSON-able, see `spark_apply.described`.
+            state: as well.
         """
         ...
 

@@ -293,6 +293,8 @@ def _one_by_one(
             outcome = {"number": error["number"], "done": False, "problem": "not tried: one before it failed"}
         else:
             outcome = change(error)
+        if not outcome.get("failure", {}).get("message"):  # nothing was tried, or it was done
+            outcome["failure"] = None
         outcomes.append({"apply": error["apply"], **outcome})
         is_stopped = is_stopped or (stops and not outcome["done"])
         words = word if outcome["done"] else f"not {word}: {_why(outcome)}"

@@ -291,10 +291,11 @@ class ApplyControl:
             caught_up_scn=self._caught_up_scn(cores),
         )
         for server in facts:
+            waits = cores.coordinator.dependency_of(server.server)
             status.servers.append(pb.ServerStatus(
                 server=server.server, state=server.state, detail=server.detail, pid=server.pid, host=server.host,
-                attempts=server.attempts, group=cores.coordinator.waits_for(server.server)[0],
-                waits_for_group=cores.coordinator.waits_for(server.server)[1],
+                attempts=server.attempts, group=waits["group_number"], commit_scn=waits["commitscn"],
+                waits_for_group=waits["dep_group_number"], waits_for_scn=waits["dep_commitscn"], waits_for_server=waits["dep_server_id"],
             ))
         if reader.unfit is not None and cores.coordinator.is_idle:
             status.state, status.detail, status.hint = reader.state, reader.unfit.message, reader.unfit.hint

@@ -335,6 +335,16 @@ class ApplyCoordinator:
                 return number, min(group.waits)
         return 0, 0
 
+    def dependency_of(self, server: int) -> dict[str, int]:
+        """What an apply server holds, and whom it waits for; names of V$STREAMS_APPLY_SERVER. 0: nothing, of a server -1."""
+        held, awaited = self.waits_for(server)
+        group = held or min(self._servers.get(server, ()), default=0)
+        mine, other = self._groups.get(group), self._groups.get(awaited)
+        return {
+            "group_number": group, "commitscn": 0 if mine is None else int(mine.through_scn), "dep_group_number": awaited,
+            "dep_commitscn": 0 if other is None else int(other.through_scn), "dep_server_id": -1 if other is None else other.server,
+        }
+
     # ------------------------------------------------------------------ what the host tells
 
     def accept(self, piece: Piece) -> None:

@@ -28,23 +28,25 @@ Worked flow
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from databases.progress import check_epoch
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
+from spark_apply.described import configuration_of, state_of
 from spark_apply.driver.coordinator import ErrorOutcome
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
 from spark_apply.groups import Failure
 from streams.clock import Clock, SystemClock
-from streams.errors import ApplyError, DatabaseUnavailable, StreamsError
+from streams.errors import ApplyError, DatabaseError, DatabaseUnavailable, FencedError, StreamsError
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CoordinatorHost", "Feed"]
 
+log = logging.getLogger("headrace")
+
 # The low watermark of an idle source moves with every heartbeat: it is written to the destination at most this often.
 RECORD_INTERVAL_S = 2.0
 ALTER_RETRY_S = 2.0  # how often a table that does not fit is checked again
@@ -66,6 +70,9 @@ ALTER_RETRY_S = 2.0  # how often a table that does not fit is checked again
 # worst effect is a transaction that is tried twice; checking a table takes milliseconds.
 FIT_AGE_MAX_S = 60.0
 DEQUEUE_RETRY_S = 1.0  # after the destination did not answer when dequeuing should begin
+# What the views show is as old as this at most. A write takes about a millisecond of this thread: one part in five thousand.
+DESCRIBE_INTERVAL_S = 5.0
+DESCRIBE_AT_LEAST_S = 60.0  # also when nothing changed: the views tell by that whether it lives
 _NO_MARK = -1  # matches no dequeue: `Feed.start` counts from 1
 _EVENTS_AT_ONCE = 256  # handled before the cores work again
 _CALL_TIMEOUT_S = 30.0
@@ -182,7 +189,9 @@ class CoordinatorHost:
         self._join_at = 0.0
         self._waiting_outcomes: dict[int, list[queue.SimpleQueue[ErrorOutcome]]] = {}
         self._reported = Scn(0)
-        self._record_at = self._alter_at = 0.0
+        self._record_at = self._alter_at = self._describe_at = self._described_at = 0.0
+        self._configuration = configuration_of(config)
+        self._described: dict[str, Any] = {}
         self._forget_at = self._clock.monotonic() + FIT_AGE_MAX_S
         self._dequeue_at: float | None = None  # dequeuing is to begin, as soon as the destination answers
         self._confirm_at: float | None = None  # a stream is open, and the destination is to be asked for the newest epoch
@@ -356,6 +365,11 @@ class CoordinatorHost:
         try:
             while not should_end():
                 self.turn(self._pause())
+            self._describe("DISABLED")
+        except StreamsError as error:
+            if not isinstance(error, FencedError):  # what a newer driver says of itself is right
+                self._describe("ABORTED", error.message)
+            raise
         finally:
             self._forget_executions()
 
@@ -578,6 +592,27 @@ class CoordinatorHost:
         if self._confirm_at is not None and now >= self._confirm_at:
             self._confirm()
         self.servers.housekeep(now)
+        if now >= self._describe_at:
+            self._describe_at = now + DESCRIBE_INTERVAL_S
+            self._describe("ENABLED")
+
+    def _describe(self, status: str, problem: str = "") -> None:
+        """Write for the destination's views how it is doing, if that is news, or nothing was written for a minute. No apply depends on it.
+
+        Args:
+            status: see `described.state_of`.
+            problem: see there.
+        """
+        now, config = self._clock.monotonic(), self._config
+        state = state_of(status, self._coordinator, self._reader, self.servers.facts(), problem)
+        if state == self._described and now < self._described_at + DESCRIBE_AT_LEAST_S:
+            return
+        try:
+            self._destination.describe_apply(config.topology, config.apply, self._epoch, self._configuration, state)
+        except DatabaseError as error:
+            log.info("%s: its state is not written for the views: %s", config.apply, error.message)
+            return
+        self._described, self._described_at = state, now
 
     def _look_again(self) -> None:
         try:

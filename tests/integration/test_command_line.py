@@ -87,7 +87,12 @@ def test_error_transaction_is_shown_refused_mended_and_executed(one_way: System,
     one_way.assert_converged(["notes"])
 
 
-def test_deleted_error_transaction_is_gone_and_nothing_of_it_is_applied(one_way: System, conflict: int):
+def test_edited_error_transaction_can_be_deleted_and_nothing_of_it_is_applied(one_way: System, conflict: int):
+    edit = answer(one_way, "errors", "edit", conflict, "--set", "body=edited", verb_end=2)["edit"]
+    assert (edit["position"], edit["changes"]) == (0, ["new.body: from the source -> edited"])
+    assert answer(one_way, "errors", "show", conflict, verb_end=2)["lcrs"][0]["new"] == {"id": "7", "body": "edited"}
+    views = "SELECT a.status, e.edits FROM headrace.dba_apply a JOIN headrace.dba_apply_error e USING (topology, apply_name)"
+    assert one_way.execute("dst", views) == [("ENABLED", 1)]
     outcome = answer(one_way, "errors", "delete", conflict, "--yes", verb_end=2)["outcomes"][0]
     assert (outcome["number"], outcome["done"]) == (conflict, True)
     assert answer(one_way, "errors", "list", verb_end=2) == {"errors": []}

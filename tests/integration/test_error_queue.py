@@ -290,6 +290,9 @@ def test_all_are_executed_in_the_order_of_their_scns_and_stop_or_go_on(run: Call
     assert "depends on error transaction 1" in second["problem"]
     _, stopped = run("execute", "--all", "--stop")
     assert "not tried: one before it failed" in stopped
+    assert f"1/2 {APPLY} 1: not executed: row 0: insert_exists: " in stopped
+    assert second["failure"]["position"] == -1
+    assert "2: not executed: it depends" not in stopped
 
 
 def test_role_that_lacks_a_right_leaves_the_transaction_in_the_queue_and_the_apply_process_goes_on(

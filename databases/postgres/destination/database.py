@@ -15,7 +15,8 @@ waits for, and when it thaws it finds that it is not the newest.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -62,6 +63,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["PostgresDestination"]
+
+
+_DESCRIBE = """
+INSERT INTO headrace.apply_state AS s (topology, apply, epoch, configuration, state) VALUES (%s, %s, %s, %s::jsonb, %s::jsonb)
+ON CONFLICT (topology, apply) DO UPDATE
+SET epoch = excluded.epoch, configuration = excluded.configuration, state = excluded.state, observed_at = clock_timestamp()
+WHERE s.epoch <= excluded.epoch
+"""
 
 
 class PostgresDestination:
@@ -171,6 +180,13 @@ class PostgresDestination:
             )
             if done.rowcount == 0:
                 _refuse(connection, topology, apply, epoch)
+
+    def describe_apply(self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """See `DestinationDatabase.describe_apply`."""
+        with self._use("describing an apply process") as connection, connection.transaction():
+            # Nothing depends on it: it waits for no disk and no standby, which may be away.
+            connection.execute("SET LOCAL synchronous_commit TO off")
+            connection.execute(_DESCRIBE, (topology, apply, epoch, json.dumps(configuration), json.dumps(state)))
 
     def open_session(
         self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,

@@ -18,7 +18,7 @@ from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, schema
 __all__ = ["remove_origins", "remove_rows"]
 
 _TABLES = ("apply_session", "apply_epoch", "apply_progress", "apply_process", "instantiation")
-_LATER = ("conflict_history", "apply_error_edit")
+_LATER = ("conflict_history", "apply_error_edit", "apply_state")
 _CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW|FUNCTION) (headrace\.\w+)")
 _WAIT_S = 10.0  # for other log streams to pass what this topology wrote, and for dead backends to let go of their origins
 _POLL_S = 0.1
@@ -76,7 +76,9 @@ def _drop_schema(connection: psycopg.Connection[Any]) -> str:
     try:
         with connection.transaction():
             # Nothing cascades: objects that users put there or built on it are not ours to drop.
-            for kind, name in reversed(created):
+            # Views first: one of an early version may read a table of a later one.
+            created.reverse()
+            for kind, name in sorted(created, key=lambda each: each[0] != "VIEW"):
                 connection.execute(f"DROP {kind} IF EXISTS {name}")
             connection.execute("DROP SCHEMA headrace")
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DependentObjectsStillExist) as error:

@@ -19,11 +19,12 @@ The tables
                       messages), the hashes of their keys in apply_error_key. Parts that an operator edited are as they failed
                       in apply_error_original; what was edited, by whom and when, is in apply_error_edit, which is kept for a
                       while after the transaction was executed.
+    apply_state       what an apply process is, and how it was doing when it wrote this last: a few times a minute, fenced by its epoch.
     conflict_history  one row per conflict that an apply process met, whatever became of it; bounded as it is written.
     instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
                       the table here that it is of, `recorded_in` the number of this table when that was recorded.
 
-The views `dba_*` are for people and have the manuals' names and columns.
+The views `dba_*` and `v_streams_*` are for people and have the manuals' names and columns: `databases.postgres.views`.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Monitoring Apply" (DBA_APPLY_PROGRESS, DBA_APPLY_ERROR,
     DBA_APPLY_INSTANTIATED_OBJECTS).
@@ -37,6 +38,7 @@ import psycopg
 from psycopg.abc import Query
 
 from databases.postgres.connection import translated
+from databases.postgres.views import statements as view_statements
 from streams.errors import DatabaseError
 
 __all__ = ["HISTORY_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "prepare_schema", "schema_version"]
@@ -203,8 +205,17 @@ _VERSION_9 = (
 )""",
 )
 
+# A row is written again and again: room in the page keeps that off the index.
+_VERSION_10 = (
+    """CREATE TABLE headrace.apply_state (
+    topology text NOT NULL, apply text NOT NULL, epoch bigint NOT NULL, configuration jsonb NOT NULL, state jsonb NOT NULL,
+    observed_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (topology, apply)
+) WITH (fillfactor = 20)""",
+    *view_statements(),
+)
+
 VERSIONS: tuple[tuple[str, ...], ...] = (
-    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9,
+    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

@@ -39,7 +39,14 @@ from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
 from streams.clock import VirtualClock
 from streams.cutting import resume_after
-from streams.errors import ApplyError, DatabaseUnavailable, DestinationRestarted, FencedError, ProtocolError
+from streams.errors import (
+    ApplyError,
+    DatabaseError,
+    DatabaseUnavailable,
+    DestinationRestarted,
+    FencedError,
+    ProtocolError,
+)
 from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from streams.scn import Scn
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
@@ -641,6 +648,67 @@ def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhi
     outcome = third.get_nowait()
     assert outcome.failure is not None
     assert "ended while" in outcome.failure.message
+
+
+def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds_and_when_it_ends(driver: Driver) -> None:
+    def described() -> tuple[int, dict[str, Any], dict[str, Any]]:
+        return driver.store.described[TOPOLOGY, APPLY]
+
+    driver.start_task(0)
+    driver.run()
+    epoch, configuration, state = described()
+    assert (epoch, configuration["source_database"], state["status"]) == (driver.epoch, SOURCE, "ENABLED")
+    assert "secret" not in str(driver.store.described)
+    driver.clock.advance(host_module.DESCRIBE_INTERVAL_S)
+    driver.host.turn(0.0)
+    state = described()[2]
+    assert state["coordinator"]["total_applied"] == len(driver.history)
+    assert [server["server_id"] for server in state["servers"]] == [0, 1]
+    driver.host.run(lambda: True)
+    assert described()[2]["status"] == "DISABLED"
+
+
+def test_driver_that_gives_up_says_why_and_one_that_was_overtaken_says_nothing(driver: Driver) -> None:
+    driver.host.fail(ApplyError("it is enough"))
+    with pytest.raises(ApplyError):
+        driver.host.run(lambda: False)
+    assert driver.store.described[TOPOLOGY, APPLY][2]["error_message"] == "it is enough"
+    driver.start_driver()
+    driver.host.turn(0.0)
+    driver.host.fail(FencedError("a newer one"))
+    with pytest.raises(FencedError):
+        driver.host.run(lambda: False)
+    assert driver.store.described[TOPOLOGY, APPLY][2]["status"] == "ENABLED"
+
+
+def test_apply_goes_on_where_its_state_cannot_be_written(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise DatabaseError("no right")
+
+    monkeypatch.setattr(MemoryDestination, "describe_apply", refuse)
+    driver.start_task(0)
+    driver.run()
+    driver.assert_applied()
+    assert not driver.store.described
+
+
+def test_server_says_for_which_other_one_it_waits(driver: Driver) -> None:
+    seen = set()
+    for number in range(2):
+        driver.start_task(number)
+    for _ in range(300):
+        driver.host.turn(0.0)
+        for number in range(2):
+            found = driver.coordinator.dependency_of(number)
+            if found["dep_group_number"]:
+                assert found["dep_group_number"] < found["group_number"]
+                assert 0 < found["dep_commitscn"] < found["commitscn"]
+                seen.add(found["dep_server_id"])
+        for number in driver.tasks:
+            driver.step_task(number)
+        if driver.coordinator.low_watermark >= driver.batches[-1].through_scn:
+            break
+    assert seen
 
 
 def test_an_edit_of_an_error_that_is_being_executed_is_refused(driver: Driver) -> None:

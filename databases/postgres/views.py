@@ -1,0 +1,239 @@
+"""The views of a destination for people, in the manuals' words: what each shows, column by column.
+
+`dba_*` read what is recorded with the data, and what an apply process says of itself when it starts. `v_streams_apply_*` are the
+manuals' V$STREAMS_APPLY_*: the state that the apply process wrote last, with the time (`observed_time`); a dollar sign would have to be
+quoted in every query. What this module makes is one version of the schema: it is not changed, a later version replaces it.
+
+Source: Oracle Streams Concepts and Administration 11.2, "Monitoring Streams Apply Processes"; Database Reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["VIEWS", "View", "statements"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view.
+
+    Args:
+        name: in the schema headrace.
+        comment: what a row is.
+        source: what follows FROM.
+        columns: name, expression, and what it means.
+        is_replaced: it exists in an earlier version: its first columns are as they were.
+    """
+
+    name: str
+    comment: str
+    source: str
+    columns: tuple[tuple[str, str, str], ...]
+    is_replaced: bool = False
+
+
+_OF = (("topology", "s.topology", "name of the topology"), ("apply_name", "s.apply", "name of the apply process"))
+_OBSERVED = ("observed_time", "s.observed_at", "when the apply process wrote this: every five seconds if something changed, else every minute")
+_STATE = "headrace.apply_state s"
+
+
+def _text(path: str, kind: str = "") -> str:
+    """A value of the state or the configuration, by its path; `kind`: another type than text."""
+    column, *names = path.split(".")
+    found = f"s.{column} #>> '{{{','.join(names)}}}'"
+    return f"({found})::{kind}" if kind else found
+
+
+def _count(name: str, meaning: str, key: str = "") -> tuple[str, str, str]:
+    return name, _text(f"state.coordinator.{key or name}", "bigint"), meaning
+
+
+VIEWS: tuple[View, ...] = (
+    View(
+        "dba_apply", "An apply process at this database.", _STATE,
+        (
+            *_OF,
+            ("queue_name", _text("configuration.queue_name"), "queue from which it dequeues"),
+            ("source_database", _text("configuration.source_database"), "site whose changes it applies"),
+            ("apply_captured", "'YES'::text", "YES: it applies captured LCRs"),
+            ("apply_tag", _text("configuration.apply_tag"), "tag of the changes that it makes, in hexadecimal; NULL: none"),
+            (
+                "status",
+                "CASE WHEN s.state ->> 'status' = 'ENABLED' AND s.observed_at < clock_timestamp() - interval '3 minutes' THEN 'UNKNOWN'"
+                " ELSE s.state ->> 'status' END",
+                "ENABLED; DISABLED: it was stopped; ABORTED: it gave up, or an error transaction disabled it; UNKNOWN: it was enabled, and has not"
+                " written for three minutes",
+            ),
+            ("error_message", "s.state ->> 'error_message'", "why it is ABORTED"),
+            ("epoch", "s.epoch", "epoch of the driver that wrote this; a higher one fences it out"),
+            _OBSERVED,
+        ),
+    ),
+    View(
+        "dba_apply_parameters", "A parameter of an apply process.",
+        f"{_STATE}, jsonb_each_text(s.configuration -> 'parameters') AS p (name, value)",
+        (*_OF, ("parameter", "p.name", "name of the parameter"), ("value", "p.value", "its value, defaults included")),
+    ),
+    View(
+        "dba_apply_progress", "How far an apply process is, as the destination has it durably.",
+        "headrace.apply_process p LEFT JOIN headrace.apply_progress g USING (topology, apply)"
+        " LEFT JOIN headrace.apply_state s USING (topology, apply) GROUP BY p.topology, p.apply, s.configuration, s.state",
+        (
+            ("topology", "p.topology", "name of the topology"), ("apply_name", "p.apply", "name of the apply process"),
+            ("epoch", "p.epoch", "epoch of the newest driver"),
+            (
+                "applied_message_number", "greatest(p.low_watermark, coalesce(max(g.low_watermark), 0))",
+                "low watermark: every change up to this SCN of the source is applied or in the error queue",
+            ),
+            ("apply_time", "greatest(p.applied_at, max(g.applied_at))", "when that was last written"),
+            ("servers", "count(g.server)", "apply servers of this epoch that have committed"),
+            ("source_database", _text("configuration.source_database"), "site whose changes it applies"),
+            (
+                "oldest_message_number", "greatest(p.low_watermark, coalesce(max(g.low_watermark), 0))",
+                "SCN from which changes are needed again after a restart: the low watermark",
+            ),
+            (
+                "applied_message_create_time",
+                "'epoch'::timestamptz + nullif((s.state #>> '{coordinator,last_commit_time_us}')::bigint, 0) * interval '1 microsecond'",
+                "when the newest applied transaction was committed at the source, as the driver wrote last; NULL: none since it started",
+            ),
+        ), is_replaced=True,
+    ),
+    View(
+        "dba_apply_error", "An error transaction.", "headrace.apply_error e ORDER BY e.number",
+        (
+            ("topology", "e.topology", "name of the topology"), ("apply_name", "e.apply", "name of the apply process"),
+            ("local_transaction_id", "e.number", "number of the error transaction, as `headrace errors` takes it"),
+            ("source_database", "e.source", "site of the transaction"),
+            ("source_transaction_id", "e.transaction_id", "its number there"), ("source_commit_scn", "e.commit_scn", "its commit SCN"),
+            ("source_commit_time", "e.commit_time", "when it was committed there"),
+            ("message_number", "e.failed_position + 1", "which of its LCRs failed, from 1; 0: none, it waits behind another transaction"),
+            ("message_count", "e.row_count", "LCRs in it"),
+            ("error_number", "e.sqlstate", "SQLSTATE of the database's error; empty: the row was not as the LCR expects"),
+            ("error_message", "e.message", "what failed, without values"),
+            ("conflict_type", "e.conflict_type", "kind of the conflict; empty: another error"),
+            ("depends_on", "e.depends_on", "error transaction behind which it entered the queue; 0: it failed itself"),
+            ("error_creation_time", "e.created_at", "when it entered the queue"),
+            ("failed_message", "e.readable", "values of the LCR that failed, and of the row in its way"),
+            ("edits", "(SELECT count(*) FROM headrace.apply_error_edit d WHERE d.number = e.number)", "how often it was edited"),
+        ), is_replaced=True,
+    ),
+    View(
+        "dba_apply_error_messages",
+        "The LCR of an error transaction that failed (`headrace errors show` lists all of them).",
+        "headrace.apply_error e WHERE e.failed_position >= 0 ORDER BY e.number",
+        (
+            ("topology", "e.topology", "name of the topology"), ("apply_name", "e.apply", "name of the apply process"),
+            ("local_transaction_id", "e.number", "number of the error transaction"),
+            ("transaction_message_number", "e.failed_position + 1", "which LCR of it, from 1"),
+            ("conflict_type", "e.conflict_type", "kind of the conflict; empty: another error"),
+            ("conflict_info", "e.message", "what failed"), ("error_number", "e.sqlstate", "SQLSTATE of the database's error"),
+            ("message", "e.readable", "values of the LCR, and of the row in its way"),
+        ),
+    ),
+    View(
+        "dba_apply_error_edits", "What an operator changed in an error transaction, also in one that was executed or deleted since.",
+        "headrace.apply_error_edit d ORDER BY d.edited_at, d.number, d.edit",
+        (
+            ("topology", "d.topology", "name of the topology"), ("apply_name", "d.apply", "name of the apply process"),
+            ("local_transaction_id", "d.number", "number of the error transaction"),
+            ("edit_number", "d.edit", "which edit of it, from 1"), ("message_number", 'd."position" + 1', "which LCR of it, from 1"),
+            ("object_owner", "d.owner", "schema of the table"), ("object_name", "d.name", "the table"),
+            ("command_type", "d.command", "command of the LCR"), ("changes", "d.changes", "each value before and after"),
+            ("edited_by", "d.edited_by", "user and host"), ("edit_time", "d.edited_at", "when"),
+            ("outcome", "d.outcome", "EXECUTED or DELETED; empty: it is in the error queue"),
+        ),
+    ),
+    View(
+        "dba_apply_conflict_columns", "A column in the column list of a conflict handler.",
+        f"{_STATE}, jsonb_to_recordset(s.configuration -> 'conflict_columns') AS c (object_owner text, object_name text, conflict_type text,"
+        " method_name text, resolution_column text, column_name text)",
+        (
+            *_OF, ("object_owner", "c.object_owner", "schema of the table"), ("object_name", "c.object_name", "the table"),
+            ("conflict_type", "c.conflict_type", "kind of conflict that it handles"), ("method_name", "c.method_name", "the handler"),
+            ("resolution_column", "c.resolution_column", "column whose values decide; NULL: none"),
+            ("column_name", "c.column_name", "the column; NULL: every column outside the key, or the row"),
+        ),
+    ),
+    View(
+        "dba_streams_rules", "A rule that an apply process evaluates.",
+        f"{_STATE}, jsonb_to_recordset(s.configuration -> 'rules') AS r (rule_set_type text, schema_name text, object_name text,"
+        " include_tagged_lcr text, tag_condition text, rule_condition text, dml_condition text)",
+        (
+            ("topology", "s.topology", "name of the topology"), ("streams_type", "'APPLY'::text", "APPLY: the client is an apply process"),
+            ("streams_name", "s.apply", "its name"), ("rule_set_type", "r.rule_set_type", "POSITIVE or NEGATIVE"),
+            ("schema_name", "r.schema_name", "pattern of the table's schema"), ("object_name", "r.object_name", "pattern of the table's name"),
+            ("include_tagged_lcr", "r.include_tagged_lcr", "NO: only changes without a tag"),
+            ("tag_condition", "r.tag_condition", "which tags it takes; NULL: any"),
+            ("rule_condition", "r.rule_condition", "condition of the rule, as in the file; NULL: none"),
+            ("dml_condition", "r.dml_condition", "condition of a subset rule; NULL: it is none"),
+        ),
+    ),
+    View(
+        "v_streams_apply_reader", "The reader of an apply process, as it was when this was written.", _STATE,
+        (
+            *_OF, ("state", _text("state.reader.state"), "what it does, in the manuals' words"),
+            ("total_messages_dequeued", _text("state.reader.total_messages_dequeued", "bigint"), "row LCRs dequeued since it started"),
+            ("total_transactions_dequeued", _text("state.reader.total_transactions_dequeued", "bigint"), "complete transactions of them"),
+            ("total_batches_dequeued", _text("state.reader.total_batches_dequeued", "bigint"), "batches they came in"),
+            ("total_rows_discarded", _text("state.reader.total_rows_discarded", "bigint"), "row LCRs that the rules left out"),
+            _count("dequeued_message_number", "SCN up to which everything was dequeued", "received_scn"),
+            _OBSERVED,
+        ),
+    ),
+    View(
+        "v_streams_apply_coordinator", "The coordinator of an apply process, as it was when this was written.", _STATE,
+        (
+            *_OF, ("state", _text("state.coordinator.state"), "what it does, in the manuals' words"),
+            _count("total_received", "transactions that it got from the reader since it started"),
+            _count("total_assigned", "transactions that it gave to apply servers; again after a failure"),
+            _count("total_applied", "transactions applied"), _count("total_errors", "transactions that went into the error queue"),
+            _count("total_conflicts", "conflicts, resolved or not"),
+            _count("total_wait_deps", "groups that waited for another one on which they depend"),
+            _count("total_rollbacks", "destination transactions rolled back"), _count("total_commits", "destination transactions committed"),
+            _count("total_rows", "row LCRs applied"), _count("total_rows_written", "rows written for them"),
+            _count("unassigned_complete_txns", "transactions that wait for an apply server"),
+            _count("active_server_count", "apply servers that have joined"),
+            _count("error_transactions", "transactions in the error queue"),
+            _count("lwm_message_number", "low watermark: everything up to this SCN is applied or in the error queue", "low_watermark_scn"),
+            _count("hwm_message_number", "high watermark: nothing above this SCN is applied", "high_watermark_scn"),
+            _OBSERVED,
+        ),
+    ),
+    View(
+        "v_streams_apply_server", "An apply server, as it was when this was written.",
+        f"{_STATE}, jsonb_to_recordset(s.state -> 'servers') AS v (server_id integer, state text, detail text, host text, pid integer,"
+        " attempts integer, group_number bigint, commitscn bigint, dep_group_number bigint, dep_commitscn bigint, dep_server_id integer)",
+        (
+            *_OF, ("server_id", "v.server_id", "number of the apply server, from 0"),
+            ("state", "v.state", "what it does, in the manuals' words"), ("detail", "v.detail", "what it waits for, or the last error that it tried again after"),
+            ("group_number", "v.group_number", "lowest group that it holds; 0: none"),
+            ("commitscn", "v.commitscn", "commit SCN of the last transaction in that group; 0: none"),
+            ("dep_group_number", "v.dep_group_number", "group for which that one waits; 0: none"),
+            ("dep_commitscn", "v.dep_commitscn", "commit SCN of the last transaction in that group; 0: none"),
+            ("dep_server_id", "v.dep_server_id", "apply server that has it, which is whom this one waits for; -1: none"),
+            ("host", "v.host", "where its process runs"), ("pid", "v.pid", "its process"),
+            ("attempts", "v.attempts", "how often its task has begun"), _OBSERVED,
+        ),
+    ),
+)
+
+
+def statements() -> tuple[str, ...]:
+    """What makes the views, each followed by the comments on it and on its columns."""
+    return tuple(statement for view in VIEWS for statement in _of(view))
+
+
+def _of(view: View) -> tuple[str, ...]:
+    columns = ",\n       ".join(f"{expression} AS {name}" for name, expression, _ in view.columns)
+    replaces = "OR REPLACE " if view.is_replaced else ""
+    return (
+        f"CREATE {replaces}VIEW headrace.{view.name} AS\nSELECT {columns}\nFROM {view.source}",
+        f"COMMENT ON VIEW headrace.{view.name} IS {_quoted(view.comment)}",
+        *(f"COMMENT ON COLUMN headrace.{view.name}.{name} IS {_quoted(meaning)}" for name, _, meaning in view.columns),
+    )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,149 @@
+"""The views of a destination, on a real server: fed by a driver's own description, upgraded from the version before, and gone with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+
+from databases.connectors import DatabaseAccess
+from databases.ports import ApplyProgress
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.destination.schema import VERSION, VERSIONS, schema_version
+from databases.postgres.views import VIEWS
+from protos import codec
+from rules.condition import Condition
+from rules.conflict_handlers import ConflictHandler, ConflictRules
+from rules.parsing import parse
+from rules.rule import ANY_TAG, Rule, RuleSet
+from spark_apply.described import configuration_of, state_of
+from spark_apply.driver.config import ApplyConfig
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.reader import ReaderStatistics
+from spark_apply.driver.server_streams import ServerFacts
+from spark_apply.groups import OnError
+from streams.scn import Scn
+from tests.support.destination_contract import error_transaction
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+BEFORE, EPOCH = 9, 1
+
+
+def config(**changed: Any) -> ApplyConfig:
+    access = DatabaseAccess(site="dbs1", kind="postgres", dsn="host=secret-host password=secret")
+    where: Condition = parse("new.id > 5", "where")
+    return ApplyConfig(**{
+        "topology": "top", "apply": "a", "source": access, "destination": access, "queue": "q2", "tag": b"\x11", "parallelism": 3,
+        "rules": (RuleSet(include=(Rule(owner="hr", name="*"), Rule(owner="hr", name="t", condition=where)), exclude=(Rule(owner="hr", name="x", tags=ANY_TAG),)),),
+        "conflicts": ConflictRules(handlers=(ConflictHandler(owner="hr", name="t", method="maximum", columns=("v", "at"), resolution_column="at"),)),
+        "on_error": OnError.DISABLE, **changed,
+    })
+
+
+READER: Any = SimpleNamespace(state="DEQUEUE MESSAGES", statistics=ReaderStatistics(rows=7, transactions=3, batches=2, rows_discarded=1))
+SERVERS = (ServerFacts(server=0, state="IDLE", detail="", hint="", pid=4711, host="here", attempts=1, has_joined=True),)
+
+
+def state(errors: Any = ()) -> dict[str, Any]:
+    coordinator = ApplyCoordinator(
+        progress=ApplyProgress(epoch=1, low_watermark=Scn(0), above=()), errors=errors, encode=codec.encode, group_transactions=1,
+        group_rows=1, on_error=OnError.DISABLE,
+    )
+    return state_of("ENABLED", coordinator, READER, SERVERS)
+
+
+@pytest.fixture
+def database(destination_database: str) -> Iterator[PostgresDestination]:
+    with closing(PostgresDestination(destination_database)) as found:
+        found.prepare("top")
+        assert found.raise_epoch("top", "a").epoch == EPOCH
+        yield found
+
+
+def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as user:
+        return user.execute(query.encode()).fetchall()
+
+
+def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDestination, destination_database: str):
+    database.describe_apply("top", "a", EPOCH, configuration_of(config()), state())
+
+    def shown(columns: str, view: str) -> list[tuple[Any, ...]]:
+        return rows(destination_database, f"SELECT {columns} FROM headrace.{view}")
+
+    assert shown("topology, apply_name, queue_name, source_database, apply_tag, status, error_message", "dba_apply") == [
+        ("top", "a", "q2", "dbs1", "11", "ENABLED", None),
+    ]
+    assert dict(shown("parameter, value", "dba_apply_parameters"))["parallelism"] == "3"
+    assert dict(shown("parameter, value", "dba_apply_parameters"))["disable_on_error"] == "Y"
+    assert shown("rule_set_type, schema_name, object_name, include_tagged_lcr, rule_condition", "dba_streams_rules") == [
+        ("POSITIVE", "hr", "*", "NO", None), ("POSITIVE", "hr", "t", "NO", "new.id > 5"), ("NEGATIVE", "hr", "x", "YES", None),
+    ]
+    assert shown("object_owner, object_name, conflict_type, method_name, resolution_column, column_name", "dba_apply_conflict_columns") == [
+        ("hr", "t", "update_differs", "maximum", "at", "v"), ("hr", "t", "update_differs", "maximum", "at", "at"),
+    ]
+    assert shown("state, total_messages_dequeued", "v_streams_apply_reader") == [("DEQUEUE MESSAGES", 7)]
+    assert shown("state, total_applied, lwm_message_number", "v_streams_apply_coordinator") == [("INITIALIZING", 0, 0)]
+    assert shown("server_id, state, pid, dep_group_number, dep_server_id", "v_streams_apply_server") == [(0, "IDLE", 4711, 0, -1)]
+    assert shown("source_database, applied_message_number, oldest_message_number", "dba_apply_progress") == [("dbs1", 0, 0)]
+    assert "secret" not in str(rows(destination_database, "SELECT configuration::text, state::text FROM headrace.apply_state"))
+
+
+def test_disabled_by_an_error_is_aborted_and_one_that_is_silent_is_unknown(database: PostgresDestination, destination_database: str):
+    database.describe_apply("top", "a", EPOCH, configuration_of(config()), state([(5, np.array([2], np.uint64))]))
+    query = "SELECT status, error_message FROM headrace.dba_apply"
+    assert rows(destination_database, query) == [("ABORTED", "error transaction 5 is in the error queue (on_error: disable)")]
+    database.describe_apply("top", "a", EPOCH, configuration_of(config()), state())
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("UPDATE headrace.apply_state SET observed_at = observed_at - interval '10 minutes'")
+    assert rows(destination_database, query) == [("UNKNOWN", None)]
+
+
+def test_driver_that_was_overtaken_says_nothing_more(database: PostgresDestination, destination_database: str):
+    database.describe_apply("top", "a", 7, configuration_of(config(queue="new")), state())
+    database.describe_apply("top", "a", 6, configuration_of(config(queue="old")), state())
+    assert rows(destination_database, "SELECT queue_name, epoch FROM headrace.dba_apply") == [("new", 7)]
+
+
+def test_error_transaction_its_message_and_its_edits(database: PostgresDestination, destination_database: str):
+    session = database.open_session("top", "a", server=0, epoch=EPOCH, tag=b"")
+    session.begin()
+    nothing = np.empty(0, np.uint64)
+    first = session.put_error(error_transaction(apply="a"), b"x", nothing, part=0, readable=["id=1"])
+    session.put_error(error_transaction(apply="a", failed_position=-1, depends_on=first), b"y", nothing, part=0)
+    session.commit([], 0)
+    session.close()
+    assert rows(destination_database, "SELECT message_number, depends_on, edits FROM headrace.dba_apply_error") == [(2, 0, 0), (0, first, 0)]
+    assert rows(
+        destination_database, "SELECT local_transaction_id, transaction_message_number, conflict_type, message FROM headrace.dba_apply_error_messages"
+    ) == [(first, 2, "update_missing", ["id=1"])]
+
+
+def test_every_column_has_a_comment_and_the_version_before_is_upgraded_with_its_data(destination_database: str):
+    with psycopg.connect(destination_database, autocommit=True) as admin, closing(PostgresDestination(destination_database)) as found:
+        for statement in (statement for version in VERSIONS[:BEFORE] for statement in version):
+            admin.execute(statement.encode())
+        admin.execute(f"UPDATE headrace.schema_version SET version = {BEFORE}".encode())
+        admin.execute("INSERT INTO headrace.apply_process (topology, apply, epoch, low_watermark) VALUES ('top', 'a', 3, 77)")
+        admin.execute("CREATE VIEW mine AS SELECT topology, applied_message_number FROM headrace.dba_apply_progress")
+        found.prepare("top")
+        assert schema_version(admin) == VERSION
+        assert admin.execute("SELECT * FROM mine").fetchall() == [("top", 77)]
+        assert admin.execute("SELECT apply_name, epoch, applied_message_number, source_database FROM headrace.dba_apply_progress").fetchall() == [
+            ("a", 3, 77, None),
+        ]
+        without = admin.execute(
+            "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0"
+            " WHERE c.relnamespace = 'headrace'::regnamespace AND c.relname = ANY (%s) AND col_description(c.oid, a.attnum) IS NULL",
+            ([view.name for view in VIEWS],),
+        ).fetchall()
+        assert without == []
+        admin.execute("DROP VIEW mine")
+        found.remove("top")
+        assert schema_version(admin) == 0
