@@ -272,6 +272,7 @@ class Deployment:
             StreamsError: why it failed. A refused preflight is no error: the overview's state is then REFUSED.
         """
         self._check_certificates()
+        self._check_handlers()
         if not self.address:
             self.cluster.start()
         else:
@@ -369,6 +370,18 @@ class Deployment:
         from headrace.security.examination import tls_findings
 
         errors = [finding for finding in tls_findings(self.spec) if finding.is_error]
+        if errors:
+            raise TopologyError.of(str(self.spec.file), errors)
+
+    def _check_handlers(self) -> None:
+        """Refuse to start with users' code that cannot be loaded.
+
+        Raises:
+            TopologyError: with everything that is wrong with it.
+        """
+        from headrace.inspection import handler_findings
+
+        errors = handler_findings(self.spec)
         if errors:
             raise TopologyError.of(str(self.spec.file), errors)
 

@@ -14,8 +14,9 @@ from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.commands.sequences import collisions
 from headrace.security.examination import tls_findings
 from rules.conflict_handlers import NO_CONFLICT_RULES
+from rules.user_code.handlers import NO_HANDLERS
 from spark_apply.driver.config import COPIES_BESIDE
-from streams.errors import DatabaseUnavailable, StreamsError
+from streams.errors import ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import one_database_twice
 from topology.file.reading import examine
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
-__all__ = ["Checked", "check_topology", "live_sites", "plan_topology"]
+__all__ = ["Checked", "check_topology", "handler_findings", "live_sites", "plan_topology"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
     spec = found.spec
     if spec is not None:
         findings += tls_findings(spec)
+        findings += handler_findings(spec)
     if spec is None or any(finding.is_error for finding in findings):
         return Checked(findings=tuple(findings), reach=found.reach)
     if ask_databases:
@@ -135,9 +137,29 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
     return findings
 
 
+def handler_findings(spec: TopologySpec) -> list[Finding]:
+    """Users' handlers that cannot be loaded, or not be called. Loading runs what their modules do when they are imported."""
+    if all(apply.handlers == NO_HANDLERS for apply in spec.applies):
+        return []
+    from spark_apply.handlers.loaded import load_all  # numpy, as above
+
+    findings: dict[str, Finding] = {}
+    for apply in spec.applies:
+        try:
+            load_all(apply.handlers)
+        except ConfigError as error:
+            findings.setdefault(error.message, Finding(path=f"applies.{apply.name}", problem=error.message, fix=error.hint))
+    return list(findings.values())
+
+
 def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
-    """Conflict handlers of tables that an apply process does not get."""
+    """Handlers of tables that an apply process does not get."""
     names = {(version.owner, version.name) for version in tables}
+    for owner, name in sorted((apply.handlers.handled | {(each.owner, each.name) for each in apply.handlers.errors}) - names):
+        yield Finding(
+            path=f"applies.{apply.name}", problem=f"has a handler for {owner}.{name}, a table that it does not get from {apply.source}",
+            fix="correct the name, or list the handler under the apply process that gets the table", is_error=False,
+        )
     for owner, name in sorted(apply.conflicts.tables - names):
         yield Finding(
             path=f"applies.{apply.name}", problem=f"has a conflict handler for {owner}.{name}, a table that it does not get from {apply.source}",

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from databases.connectors import python_values
 from databases.ports import Instantiation
 from protos import codec
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
+from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from simulation.faults import Killed
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copy.instantiation import table_starts
@@ -26,6 +28,7 @@ from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.groups import CoordinatorMessage, OnError, ServerMessage
+from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.server import error_execution as work_execute
 from spark_apply.server import group_work as work
 from spark_apply.server import large_transactions as work_large
@@ -67,6 +70,7 @@ class Engine:
         conflicts, site: its conflict handlers, and where it applies.
         commits_in_order: its transactions are committed in the order of the source.
         on_error: what becomes of others when a transaction fails.
+        handlers: users' handlers.
     """
 
     def __init__(
@@ -76,11 +80,12 @@ class Engine:
         on_commit_lost: Callable[[random.Random], None] | None = None,
         topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
         conflicts: ConflictRules = NO_CONFLICT_RULES, site: str = "", commits_in_order: bool = False,
-        on_error: OnError = OnError.HOLD_DEPENDENTS,
+        on_error: OnError = OnError.HOLD_DEPENDENTS, handlers: HandlerRules = NO_HANDLERS,
     ) -> None:
         self.tracks = TrackLog()
         self.topology, self.apply, self.source, self.tag = topology, apply, source, tag
         self.conflicts = ConflictSettings(apply=apply, source=source, site=site, rules=conflicts)
+        self.handlers = loaded_handlers(handlers, *python_values())
         self.rng, self.on_error = random.Random(seed), on_error
         self.batches, self.destination, self.parallelism = list(batches), destination, parallelism
         self.bounds = {"group_transactions": group_transactions, "group_rows": group_rows, "commits_in_order": commits_in_order}
@@ -102,7 +107,7 @@ class Engine:
         self.epoch = progress.epoch
         recorded = self.destination.instantiations(self.topology, self.apply)
         starts = self.instantiation | table_starts(standings([table_of(each) for each in recorded], recorded))
-        self.fits = TableFits(self.destination.describe, self._missing_alter)
+        self.fits = TableFits(self.destination.describe, self._missing_alter, handlers=self.handlers.rules)
         self.reader = ApplyReader(
             source=self.source, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
             tables=ArrivingTables(starts), returned_from=self.returned_from, tracks=self.tracks,
@@ -143,7 +148,7 @@ class Engine:
             open_session=lambda: self.destination.open_session(
                 self.topology, self.apply, server=number, epoch=self.epoch, tag=self.tag,
             ),
-            conflicts=self.conflicts,
+            conflicts=self.conflicts, handlers=self.handlers,
         )
         server.connect()
         errors = list(self.destination.error_key_hashes(self.topology, self.apply))

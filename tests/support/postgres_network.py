@@ -99,6 +99,7 @@ class PostgresNetwork:
         return Engine(
             seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=1, group_transactions=1, topology=self.spec.name,
             apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from, conflicts=apply.conflicts, site=apply.site,
+            handlers=apply.handlers,
         )
 
     def settle(self, *, held: Sequence[str] = ()) -> None:

@@ -341,7 +341,7 @@ COMPONENT_PROBLEMS = {
         "_dbs1: {tombstones: {}, site: dbs2", "applies.apply_from_dbs1.tombstones",
         "this key is known but not yet built: leave it out, and let one site alone delete rows"),
     "from_dbs1: {site: dbs2": (
-        "from_dbs1: {ddl_handler: [], site: dbs2", "applies.apply_from_dbs1.dml_handlers",
+        "from_dbs1: {ddl_handler: [], site: dbs2", "applies.apply_from_dbs1.ddl_handler",
         "this key is known but not yet built: leave it out"),
     "apply_from_dbs1: {site: dbs2": (
         "apply_from_dbs1: {group_rows: yes, site: dbs2", "applies.apply_from_dbs1.group_rows",

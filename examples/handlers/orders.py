@@ -1,0 +1,12 @@
+"""Orders at the destination: the status in capitals, and no order is ever deleted."""
+
+
+def apply_order(lcr, session):
+    if lcr.command_type == "DELETE":
+        key = lcr.get_value("old", "id").decoded
+        session.execute("UPDATE shop.orders SET status = 'DELETED' WHERE id = $1", key)
+        return
+    status = lcr.get_value("new", "status")
+    if status is not None and not status.is_null:
+        lcr.set_value("new", "status", status.decoded.upper())
+    lcr.execute(conflict_resolution=True)

@@ -1,0 +1,159 @@
+"""Users' SQL at every destination database: in the transaction of the data, with marks to go back to, and never its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from databases.ports import HandlerSql
+from streams.errors import BugError, DataError
+from tests.support.conflicts import COLUMNS, raw
+from tests.support.destination_contract import MemoryHarness, PostgresHarness
+
+PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
+
+
+@pytest.fixture(autouse=True)
+def table(harness):
+    harness.create_table("c", COLUMNS, key=["id"])
+    if isinstance(harness, MemoryHarness):
+        def put(session, values):
+            session.put_row("public", "c", raw((*values, None, None, None, None)))
+            return ()
+
+        harness._store.sql[PUT] = put
+
+
+def put(session, *keys):
+    session.run_sql([HandlerSql(sql=PUT, values=(key, "x")) for key in keys], timeout_s=5)
+
+
+def keys(harness):
+    return [int.from_bytes(row[0], "big") for row in harness.rows("c")]
+
+
+def test_statements_are_committed_with_the_data_or_not_at_all(harness, session):
+    session.begin()
+    put(session, 1, 2, 3)
+    session.rollback()
+    session.begin()
+    put(session, 4)
+    put(session, 5, 6)
+    session.commit((), 0)
+    assert keys(harness) == [4, 5, 6]
+
+
+def test_marks_nest_and_a_savepoint_does_not_end_them(harness, session):
+    session.begin()
+    session.savepoint()
+    put(session, 1)
+    outer = session.mark()
+    put(session, 2)
+    session.savepoint()
+    put(session, 3)
+    session.savepoint()
+    put(session, 4)
+    session.rollback_to_savepoint()
+    inner = session.mark()
+    session.savepoint()
+    put(session, 5)
+    session.undo_to_mark(inner)
+    session.savepoint()
+    put(session, 6)
+    session.drop_mark(outer)
+    put(session, 7)
+    kept = session.mark()
+    put(session, 8)
+    session.undo_to_mark(kept)
+    session.commit((), 0)
+    assert keys(harness) == [1, 2, 3, 6, 7]
+
+
+def test_the_savepoint_before_a_mark_is_there_behind_it(harness, session):
+    session.begin()
+    put(session, 1)
+    session.savepoint()
+    mark = session.mark()
+    put(session, 2)
+    session.drop_mark(mark)
+    session.rollback_to_savepoint()
+    session.commit((), 0)
+    assert keys(harness) == [1]
+
+
+def test_a_refused_statement_is_undone_to_the_mark_and_the_transaction_goes_on(harness, session):
+    session.begin()
+    put(session, 1)
+    mark = session.mark()
+    with pytest.raises(DataError) as caught:
+        put(session, 2, 1)
+    assert caught.value.context["sqlstate"] == "23505"
+    session.undo_to_mark(mark)
+    put(session, 3)
+    session.commit((), 0)
+    assert keys(harness) == [1, 3]
+
+
+def test_a_mark_that_is_gone_is_a_bug(session):
+    session.begin()
+    mark = session.mark()
+    session.drop_mark(mark)
+    with pytest.raises(BugError, match="no mark"):
+        session.undo_to_mark(mark)
+
+
+# --------------------------------------------------------------------------- PostgreSQL's own
+
+@pytest.mark.parametrize("text", [
+    "COMMIT", "/* */ rollback", "BEGIN", "SAVEPOINT a", "ROLLBACK TO SAVEPOINT headrace", "SET search_path TO public", "SELECT 1; COMMIT",
+    "SELECT 1; COMMIT; BEGIN", "END", "ABORT", "PREPARE TRANSACTION 'x'", "DO $$ BEGIN COMMIT; END $$", "TRUNCATE public.c", "DEALLOCATE ALL",
+    "CALL public.ends()", "SELECT public.ends_too()", "EXPLAIN ANALYZE SELECT 1", "COPY public.c FROM STDIN", "LOCK TABLE public.c", "DISCARD ALL",
+])
+def test_no_statement_can_end_the_transaction(harness, session, text):
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    harness._admin.execute("CREATE OR REPLACE PROCEDURE ends() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'")
+    harness._admin.execute("CREATE OR REPLACE FUNCTION ends_too() RETURNS void LANGUAGE plpgsql AS 'BEGIN COMMIT; END'")
+    session.begin()
+    put(session, 1)
+    mark = session.mark()
+    with pytest.raises(DataError):
+        session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+    session.undo_to_mark(mark)
+    put(session, 2)
+    assert keys(harness) == []
+    session.rollback()
+    assert keys(harness) == []
+
+
+def test_values_travel_as_python_objects_and_rows_come_back(harness, session):
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    session.begin()
+    put(session, 1, 2)
+    (result, changed) = session.run_sql([
+        HandlerSql(sql="SELECT id, a, NULL::int, $1::numeric FROM public.c ORDER BY id", values=(1.5,)),
+        HandlerSql(sql="UPDATE public.c SET b = 'y' WHERE id > $1", values=(1,)),
+    ], timeout_s=5)
+    assert result.rows == ((1, "x", None, 1.5), (2, "x", None, 1.5))
+    assert changed.row_count == 1
+    session.commit((), 0)
+
+
+def test_a_statement_that_takes_too_long_is_refused_and_bounds_nothing_else(harness, session):
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    session.begin()
+    put(session, 1)
+    mark = session.mark()
+    with pytest.raises(DataError, match="took too long"):
+        session.run_sql([HandlerSql(sql="SELECT pg_catalog.pg_sleep(30)")], timeout_s=0.2)
+    session.undo_to_mark(mark)
+    session.run_sql([HandlerSql(sql="SELECT 1")], timeout_s=0.2)
+    session.savepoint()
+    (shown,) = session.run_sql([HandlerSql(sql="SELECT pg_catalog.current_setting('statement_timeout')")], timeout_s=7)
+    assert shown.rows == (("7s",),)
+    session.savepoint()
+    session._send_pending()
+    assert session._connection.execute("SHOW statement_timeout").fetchone() == ("0",)
+    session.commit((), 0)
+    assert keys(harness) == [1]

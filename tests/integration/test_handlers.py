@@ -1,0 +1,77 @@
+"""The example's handlers on real servers, in one process: procedures, statements and error handlers in the transaction of the data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from tests.support.postgres_network import PostgresNetwork
+from topology.file.reading import read_topology
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "handlers.yaml"
+SITES = ("dbs1", "dbs2")
+
+
+@pytest.fixture
+def network(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> Iterator[PostgresNetwork]:
+    """The example's two sites on two servers."""
+
+    def tables(site: str, connection: psycopg.Connection) -> None:
+        connection.execute(
+            "CREATE SCHEMA shop; CREATE TABLE shop.orders (id int PRIMARY KEY, status text, at timestamptz DEFAULT now());"
+            "CREATE TABLE shop.prices (id int PRIMARY KEY, price numeric(12, 2));"
+            "CREATE TABLE shop.customers (id int PRIMARY KEY, name text);"
+            "ALTER TABLE shop.orders REPLICA IDENTITY FULL; ALTER TABLE shop.prices REPLICA IDENTITY FULL"
+        )
+        if site == "dbs2":
+            connection.execute(
+                "CREATE TABLE shop.price_history (id int, old_price numeric, new_price numeric, commit_scn bigint);"
+                "CREATE TABLE shop.doubles (id int, name text, error text); INSERT INTO shop.customers VALUES (3, 'here')"
+            )
+
+    dsns = {site: fresh_database(server) for site, server in zip(SITES, (pg_source, pg_destination), strict=True)}
+    made = PostgresNetwork(read_topology(EXAMPLE, {}), dsns, tmp_path, tables)
+    yield made
+    made.close()
+
+
+def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> None:
+    rng = random.Random(1)
+    user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+    orders: dict[int, str] = {}
+    prices: dict[int, int] = {}
+    history: list[tuple[int, int, int]] = []
+    for number in range(1, 60):
+        with user.transaction():
+            key = rng.randrange(1, 12)
+            if key not in orders:
+                user.execute("INSERT INTO shop.orders VALUES (%s, 'new')", (number,))
+                orders[number] = "NEW"
+            elif orders[key] != "DELETED":
+                gone = rng.random() < 0.2
+                user.execute("DELETE FROM shop.orders WHERE id = %s" if gone else "UPDATE shop.orders SET status = 'paid' WHERE id = %s", (key,))
+                orders[key] = "DELETED" if gone else "PAID"
+            if key not in prices:
+                user.execute("INSERT INTO shop.prices VALUES (%s, %s)", (key, number))
+            else:
+                user.execute("UPDATE shop.prices SET price = %s WHERE id = %s", (number, key))
+                history.append((key, prices[key], number))
+            prices[key] = number
+            user.execute("INSERT INTO shop.customers VALUES (%s, 'new')", (number,))
+    network.run()
+    assert dict(there.execute("SELECT id, status FROM shop.orders").fetchall()) == orders
+    assert dict(there.execute("SELECT id, price FROM shop.prices").fetchall()) == prices
+    assert there.execute("SELECT id, old_price, new_price FROM shop.price_history ORDER BY new_price").fetchall() == history
+    assert there.execute("SELECT count(*) FROM shop.customers").fetchone() == (59,)
+    assert there.execute("SELECT name FROM shop.customers WHERE id = 3").fetchone() == ("here",)
+    assert there.execute("SELECT id, name FROM shop.doubles").fetchall() == [(3, "new")]
+    assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
