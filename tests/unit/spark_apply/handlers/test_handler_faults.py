@@ -102,7 +102,7 @@ def test_a_handler_can_not_hide_that_the_database_went_away(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_commit_whose_answer_is_lost_is_made_once(committed: bool) -> None:  # noqa: FBT001
+def test_a_commit_whose_answer_is_lost_is_made_once(committed: bool) -> None:
     at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"]))
     at.store.lose_next_commit_answer(committed=committed)
     at.apply(inserts(1), inserts(2))
