@@ -306,12 +306,17 @@ class Operator:
             component.adopt()
 
     def _adopt_apply(self, name: str, topology: TopologySpec, *, is_changed: bool) -> None:
-        """As `actors.host.Host`: an aborted one tries once more with its changed part, and its new queue learns that it is refused."""
+        """As `actors.host.Host`: with a changed part it closes and opens again; an aborted one too, and its new queue learns that it is refused."""
         self._sim.adopts(name, topology)
         apply = self._sim.applies.get(name)
-        if is_changed and apply is not None and apply.refused is not None:
+        if not is_changed or apply is None:
+            return
+        if apply.refused is not None:
             self._sim.fired["refused one switched"] += 1
-            apply.refused, apply.is_stopped, apply.is_open = None, False, False
+            apply.refused, apply.is_stopped = None, False
+        # What it still hears from where it dequeued before is of no more concern.
+        apply.close()
+        apply.is_open = False
 
     def _soon(self, name: str, adopt: Callable[[], object]) -> None:
         """A component learns of an edit, or begins."""

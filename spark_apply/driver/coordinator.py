@@ -626,9 +626,10 @@ class ApplyCoordinator:
         """Nothing of the group is written.
 
         In a replay it is read again: until then it keeps its place, because the low watermark must not pass it.
-        Otherwise it is never read again: it is done and covers nothing, not even what is below it.
+        Otherwise it is never read again: it is done and covers nothing, not even what is below it. What its go would have recorded,
+        no commit did.
         """
-        group.abandoned, group.went, group.server = False, False, -1
+        group.abandoned, group.went, group.server, group.watermark_sent = False, False, -1, FIRST_SCN
         if not self._replay:
             group.done, group.through_scn = True, FIRST_SCN
 

@@ -58,7 +58,7 @@ def _write(connection: psycopg.Connection[Any], number: int) -> None:
 
 def _wait_until_rows_arrive(system: System, *sites: str) -> None:
     """What is written from now on arrives."""
-    (now,) = system.execute("src", "SELECT max(id) FROM notes")[0]
+    (now,) = system.execute("src", "SELECT coalesce(max(id), 0) FROM notes")[0]
     for site in sites:
         wait_until(f"rows arrive at {site}", lambda site=site: (system.execute(site, "SELECT max(id) FROM notes")[0][0] or 0) > now)
 

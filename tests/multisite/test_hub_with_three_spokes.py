@@ -145,7 +145,7 @@ def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal
     )
     try:
         wait_until("something stands still", lambda: remembered.exists() and json.loads(remembered.read_text())["frozen"])
-        frozen = [psutil.Process(int(pid)) for pid, _ in json.loads(remembered.read_text())["frozen"]]
+        frozen = [psutil.Process(each["pid"]) for each in json.loads(remembered.read_text())["frozen"]]
         wait_until("it stands still", lambda: any(map(is_stopped, frozen)))
         os.kill(started.pid, how)
         _, errors = started.communicate(timeout=HEALED_S)

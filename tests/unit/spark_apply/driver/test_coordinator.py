@@ -488,6 +488,31 @@ def test_a_large_transaction_that_depends_on_the_error_queue_joins_it_whole() ->
     assert (again.mode, again.error_number, again.failure) == (GroupMode.ERROR_QUEUE, 4, None)
 
 
+def test_what_a_large_transaction_that_was_rolled_back_did_not_record_is_not_durable() -> None:
+    """Its go carries a low watermark that no commit recorded: the source may still have to send what is above the recorded one."""
+    talk = Talk()
+    talk.accept(Mark(through_scn=90))
+    talk.accept(part(made(1, *range(20, 40)), 0, 4))
+    assert talk.coordinator._groups[1].watermark_sent == 90
+    talk.accept(LargeDropped(order_scn=made(1, 20).order_scn))
+    talk.coordinator.report(0, GroupAbandoned(group=1, attempt=0))
+    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn, talk.coordinator.unrecorded_scn) == (90, 50, 90)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_an_abandoned_transaction_of_a_lost_server_did_not_record_is_not_durable(*, is_told: bool) -> None:
+    talk = Talk()
+    talk.accept(Mark(through_scn=90))
+    talk.accept(part(made(1, *range(20, 40)), 0, 4))
+    if is_told:
+        talk.accept(LargeDropped(order_scn=made(1, 20).order_scn))
+    talk.coordinator.server_lost(0)
+    if not is_told:
+        talk.accept(LargeDropped(order_scn=made(1, 20).order_scn))
+    talk.coordinator.server_joined(0, talk.progress, [])
+    assert talk.coordinator.durable_scn == 50
+
+
 def test_groups_of_the_memory_of_a_coordinator_end_below_the_low_watermark() -> None:
     talk = Talk(transactions=1)
     for number in range(1, 50):
