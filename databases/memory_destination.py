@@ -649,10 +649,9 @@ class MemorySession:
     def undo_to_mark(self, mark: int) -> None:
         """See `DestinationSession.undo_to_mark`."""
         self._live()
-        undo, at_commit, *_ = self._marks[mark - 1]
+        undo, at_commit = self._forget_marks(mark)
         self._undo_to(undo)
         del self._at_commit[at_commit:]
-        self._forget_marks(mark)
         self._state = "open"
 
     def drop_mark(self, mark: int) -> None:
@@ -660,11 +659,12 @@ class MemorySession:
         self._in_transaction()
         self._forget_marks(mark)
 
-    def _forget_marks(self, mark: int) -> None:
+    def _forget_marks(self, mark: int) -> tuple[int, int]:
         if not 1 <= mark <= len(self._marks):
             raise BugError(f"there is no mark {mark} to go back to")
-        *_, self._savepoint, self._commit_savepoint = self._marks[mark - 1]
+        undo, at_commit, self._savepoint, self._commit_savepoint = self._marks[mark - 1]
         del self._marks[mark - 1 :]
+        return undo, at_commit
 
     def remove_row(self, table: DestinationTable, number: str) -> None:
         """See `DestinationSession.remove_row`."""

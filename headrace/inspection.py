@@ -66,7 +66,8 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
     spec = found.spec
     if spec is not None:
         findings += tls_findings(spec)
-        findings += handler_findings(spec)
+        # Code that could not be read cannot be loaded either.
+        findings += [] if any(finding.is_error for finding in found.findings) else handler_findings(spec)
     if spec is None or any(finding.is_error for finding in findings):
         return Checked(findings=tuple(findings), reach=found.reach)
     if ask_databases:

@@ -446,7 +446,9 @@ class RowLcr:
         """The column with its values' type: `set_value` may have brought another one."""
         if not self._is_changed:
             return column
-        values = (image.get(column.name) for image in self._values().values())
+        values = [image.get(column.name) for image in self._values().values()]
+        if all(v is None or v.raw is None or v.column is column for v in values):
+            return column
         found = {replace(v.column, name=column.name, is_key=column.is_key) for v in values if v is not None and v.raw is not None}
         if len(found) > 1:
             raise LcrError(

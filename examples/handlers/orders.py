@@ -6,7 +6,9 @@ def apply_order(lcr, session):
         key = lcr.get_value("old", "id").decoded
         session.execute("UPDATE shop.orders SET status = 'DELETED' WHERE id = $1", key)
         return
-    status = lcr.get_value("new", "status")
-    if status is not None and not status.is_null:
-        lcr.set_value("new", "status", status.decoded.upper())
+    # The old value too: it is compared with the row, which has capitals.
+    for kind in ("old", "new"):
+        status = lcr.get_value(kind, "status", use_old=False)
+        if status is not None and not status.is_null:
+            lcr.set_value(kind, "status", status.decoded.upper())
     lcr.execute(conflict_resolution=True)

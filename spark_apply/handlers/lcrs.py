@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,7 +52,9 @@ class HandledLcr(RowLcr):
 
     def snapshot(self) -> HandledLcr:
         """The LCR as it is now; what is set later does not reach it."""
-        made = copy.copy(self)
+        made = HandledLcr.__new__(HandledLcr)
+        for name in _SLOTS:
+            setattr(made, name, getattr(self, name))
         if self._images is not None:
             made._images = {kind: dict(values) for kind, values in self._images.items()}  # noqa: SLF001 - its own
         made._unchanged = set(self._unchanged)  # noqa: SLF001 - its own
@@ -73,6 +74,9 @@ class LcrFailure:
     kind: str
     number: str
     message: str
+
+
+_SLOTS = (*RowLcr.__slots__, *HandledLcr.__slots__)
 
 
 class ApplySession:

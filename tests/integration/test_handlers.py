@@ -67,7 +67,7 @@ def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> Non
                 history.append((key, prices[key], number))
             prices[key] = number
             user.execute("INSERT INTO shop.customers VALUES (%s, 'new')", (number,))
-    network.run()
+    network.settle()
     assert dict(there.execute("SELECT id, status FROM shop.orders").fetchall()) == orders
     assert dict(there.execute("SELECT id, price FROM shop.prices").fetchall()) == prices
     assert there.execute("SELECT id, old_price, new_price FROM shop.price_history ORDER BY new_price").fetchall() == history
