@@ -4,8 +4,9 @@
     REFERRING  columns of a foreign key at the destination: a row needs the row that it refers to
     REFERRED   columns that foreign keys refer to: a row that appears, disappears or gets other values there has them to itself
 
-Rows that refer to one row do not depend on each other. Where values cannot be compared by their canonical forms, or the log lacks them, whole
-tables stand for the rows: false dependencies only cost parallelism.
+Rows that refer to one row do not depend on each other. Where values cannot be compared by their canonical forms, whole tables stand for the rows:
+false dependencies only cost parallelism. So do values of a value dependency that the log lacks. An old value of a foreign key that the log lacks
+gives no dependency: every UPDATE of a table with the default replica identity lacks it, nearly all leave it alone, and keys are not checked here.
 
 Source: Oracle Streams Replication Administrator's Guide, "Dependent Transactions" and "Virtual Dependency Definitions"; `semantics.md` 4.6.
 """
