@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.fix_cluster import TABLES
+from tests.support.faults import pgbench_through
 from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -92,7 +93,7 @@ def test_table_created_after_up_is_told_of_and_taken_in_by_another_up(one_way: S
     one_way.execute("src", "INSERT INTO late SELECT n, 'before' FROM generate_series(1, 1000) n")
     assert one_way.call("site:src", "uncaptured", one_way.spec) == ("public.late",)
     wait_until("it is told of", lambda: one_way.status("site:src")["uncaptured_tables"] == ["public.late"])
-    with one_way.pgbench("src", "-c", "2", "-R", "50", "-T", "20"):
+    with pgbench_through(one_way):
         assert one_way.deployment.up()["state"] == "RUNNING"
         one_way.execute("src", "INSERT INTO late SELECT n, 'after' FROM generate_series(1001, 1100) n")
         one_way.execute("src", "UPDATE late SET body = 'changed' WHERE id % 10 = 0")

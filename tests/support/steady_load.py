@@ -14,7 +14,7 @@ from tests.support.system import System
 
 __all__ = ["make_notes_and_events", "steady_load"]
 
-PAUSE_S = 0.01  # between two rounds of writing
+PAUSE_S = 0.03  # between two rounds of writing: beside it a small machine starts a Spark application
 
 
 def make_notes_and_events(servers: Mapping[str, EmbeddedServer]) -> None:
