@@ -35,7 +35,6 @@ from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.server.resolution import ConflictSettings
-from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, LogGone, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
@@ -339,7 +338,7 @@ class Driver:
             conflicts=spec.conflicts, commits_in_order=spec.commits_in_order, dependencies=spec.dependencies,
             on_error=OnError[spec.on_error.upper()], handlers=spec.handlers,
         )
-        fits = TableFits(destination.describe, self._missing_alter, dependencies=spec.dependencies, handlers=spec.handlers)
+        fits = config.fits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(
             source=spec.source, progress=progress, rules=RuleEvaluation(*config.rules, types=value_types()), fits=fits,
             tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}),

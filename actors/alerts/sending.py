@@ -166,8 +166,9 @@ class Sender:
                 self.send(self.target, document)
             except _NotSent as error:
                 self.problem = str(error)
-            except Exception as error:  # a defect must not end the thread: the next alert may be the one that matters
-                log.exception("alerts to %s", self.target.name)
+            except Exception as error:  # noqa: BLE001 - a defect must not end the thread: the next alert may be the one that matters
+                # Its text and its traceback may show the address, which may be a secret.
+                log.error("alerts to %s: unexpected %s", self.target.name, type(error).__name__)  # noqa: TRY400
                 self.problem = type(error).__name__
             else:
                 self.sent, self.problem = self.sent + 1, ""

@@ -244,14 +244,12 @@ class ApplyDriver:
         from spark_apply.driver.loop import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
         from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
-        from spark_apply.tables import TableFits
 
         config = self._config
         of_now = TablesOfNow(lambda name: _table_of_now(name, config))
-        fits = TableFits(
+        fits = config.fits(
             lambda owner, name: self._persist(lambda: destination.describe(owner, name)),
             lambda version: self._persist(lambda: _missing_alter(destination, version, config, of_now)),
-            dependencies=config.dependencies, handlers=config.handlers,
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         questions = SourceQuestions(self._identities, self.control.stopped)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from databases.connectors import DatabaseAccess
 from protos.identity import Identity
@@ -16,6 +17,10 @@ from spark_apply.groups import OnError
 from streams.errors import ConfigError
 from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
+
+if TYPE_CHECKING:
+    from spark_apply.tables import Describe, TableFits
+    from streams.lcr_batch import TableVersion
 
 __all__ = ["COPIES_BESIDE", "ApplyConfig", "TableToInstantiate"]
 
@@ -111,6 +116,17 @@ class ApplyConfig:
     dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
     on_error: OnError = OnError.HOLD_DEPENDENTS
     handlers: HandlerRules = NO_HANDLERS
+
+    def fits(self, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> TableFits:
+        """How tables fit, for whoever hashes rows of this apply process: with all that makes one row depend on another.
+
+        Args:
+            describe: see `TableFits`.
+            missing_alter: see `TableFits`.
+        """
+        from spark_apply.tables import TableFits  # with compiled kernels; who only reads the configuration needs none
+
+        return TableFits(describe, missing_alter, dependencies=self.dependencies, handlers=self.handlers)
 
     def __post_init__(self) -> None:
         if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:

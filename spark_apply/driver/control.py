@@ -22,7 +22,6 @@ from spark_apply.copy.comparison import Comparison, RowDifference, TableComparis
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.error_edits import edited_part
-from spark_apply.tables import TableFits
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, StreamsError
 from streams.table_name import TableName
 
@@ -196,7 +195,7 @@ class ApplyControl:
         config = self.config
         # Read beside the coordinator's thread, which has more to do than to read a large transaction.
         with contextlib.closing(open_destination(config.destination)) as destination:
-            fits = TableFits(destination.describe, lambda _version: "")
+            fits = config.fits(destination.describe, lambda _version: "")
             made = edited_part(request, config.apply, destination.error_batches(request.number), fits.fit)
         done = cores.host.call(
             lambda: cores.host.edit_error(made.edit, part=made.part, batch=made.batch, key_hashes=made.key_hashes)

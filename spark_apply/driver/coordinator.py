@@ -517,7 +517,10 @@ class ApplyCoordinator:
             return False
         # One at a time: the outcome of one decides whether the next can be executed.
         executing = any(group.mode is GroupMode.EXECUTE_ERROR and not group.done for group in self._groups.values())
-        if self._to_execute and self._former.open is None and not executing:
+        # A streamed transaction that is being written takes parts until it is whole; one that is not formed yet (an apply process that an
+        # error disabled forms nothing) waits behind what is executed.
+        is_streaming = any(group.large is not None and group.large is self._former.open for group in self._groups.values())
+        if self._to_execute and not is_streaming and not executing:
             self._form_execution(self._to_execute.popleft())
             return True
         if self.is_disabled:

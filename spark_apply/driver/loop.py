@@ -318,7 +318,12 @@ class CoordinatorHost:
             ApplyError: it is being executed.
         """
         self._refuse_executing(edit.number)
-        done = self._destination.edit_error(self._config.topology, edit, part=part, batch=batch, key_hashes=key_hashes)
+        try:
+            done = self._destination.edit_error(self._config.topology, edit, part=part, batch=batch, key_hashes=key_hashes)
+        except DatabaseUnavailable:
+            # It may be committed, and the answer lost: keys too many only hold too much.
+            self._coordinator.error_edited(edit.number, key_hashes)
+            raise
         if done:
             self._coordinator.error_edited(edit.number, key_hashes)
         return done

@@ -65,6 +65,8 @@ def _substituted(text: str, environment: Mapping[str, str]) -> str:
 def _url(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     """The address, and its host for people: the rest of it may be a secret."""
     found = _substituted(text, environment)
+    if not found.isprintable() or " " in found:
+        raise _Unusable("has a blank or a control character in the address", "see whether the variable holds the whole address, and one only")
     try:
         parts = urlsplit(found)
         port_is_one = parts.port is None or parts.port > 0

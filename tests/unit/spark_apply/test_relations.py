@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from databases.connectors import DatabaseAccess
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore, destination_column
 from databases.ports import ForeignKey
 from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
 from spark_apply.dependencies import DependencyTracker, hash_batch, held_transactions, stored_hashes
+from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.holds import ErrorHolds, bounded_hashes
 from spark_apply.tables import TableFits
 from streams.lcr_batch import Command, OldImage
@@ -165,6 +168,16 @@ def test_a_table_waits_for_its_parent_where_an_object_dependency_says_so() -> No
     assert not depend([other], [insert(OTHER, key(2), b"x")], definitions)
     assert not depend([tree], [insert(PARENT, *ORDER)], definitions)
     assert depend([Change(TREE, Command.TRUNCATE)], [other], definitions)
+
+
+def test_whoever_hashes_rows_of_an_apply_process_hashes_what_its_definitions_say() -> None:
+    """Also who edits an error transaction: later ones wait behind its new values."""
+    store, site = store_with_keys(), DatabaseAccess(site="a", kind="memory", dsn="")
+    config = ApplyConfig(topology="t", apply="x", source=site, destination=site, queue="q", dependencies=VALUES)
+    batch = batch_of([Transaction(1, [insert(OTHER, key(1), b"A")]), Transaction(2, [insert(THIN, key(2), b"A")])], 0)
+    describe = lambda owner, name: store.tables[owner, name].table  # noqa: E731
+    assert held_transactions(hash_batch(batch, config.fits(describe, lambda version: "").fit), [0])[1] == 0
+    assert held_transactions(hash_batch(batch, replace(config, dependencies=VirtualDependencies()).fits(describe, lambda version: "").fit), [0])[1] == -1
 
 
 def test_definitions_travel_to_the_servers() -> None:

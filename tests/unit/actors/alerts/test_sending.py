@@ -123,6 +123,7 @@ def test_token_goes_nowhere_but_where_the_file_says(hook: Hook):
     AlertTarget(name="command x", command=("/there/is/no/such/program",)),
     AlertTarget(name="command false", command=(sys.executable, "-c", "raise SystemExit(3)")),
     AlertTarget(name="webhook at 127.0.0.1", url=f"http://127.0.0.1:1{PATH}", token=TOKEN),
+    AlertTarget(name="webhook at 127.0.0.1", url=f"http://127.0.0.1:1{PATH} {TOKEN}", token=TOKEN),
 ])
 def test_target_that_does_not_take_it_says_why_without_secrets(
     target: AlertTarget, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
@@ -201,6 +202,13 @@ def test_file_says_what_alerts_are_sent_of_and_its_secrets_are_stored_as_digests
         assert TOKEN not in text
         assert PATH not in text
     assert spec_from_json(json.loads(stored)).alerts is not None
+
+
+def test_an_address_with_a_blank_is_refused_without_showing_it(tmp_path: Path):
+    found = examine(written(tmp_path, FILE), {"HOOK": f"https://x.example{PATH}\n{TOKEN}", "TOKEN": TOKEN})
+    (finding,) = [each for each in found.findings if each.is_error]
+    assert "blank or a control character" in finding.problem
+    assert TOKEN not in f"{finding}"
 
 
 @pytest.mark.parametrize(("change", "problem"), [

@@ -31,6 +31,7 @@ from spark_apply.groups import (
     GroupResult,
     GroupRetry,
     GroupStatistics,
+    OnError,
     PartDone,
     RetryReason,
     TransactionError,
@@ -67,10 +68,11 @@ def part(transaction: Transaction, first: int, last: int) -> LargePart:
 class Talk:
     """A coordinator and what it has said."""
 
-    def __init__(self, *, servers: int = 2, transactions: int = 1000, rows: int = 10_000, errors: Sequence = ()) -> None:
+    def __init__(self, *, servers: int = 2, transactions: int = 1000, rows: int = 10_000, errors: Sequence = (), on_error: OnError = OnError.HOLD_DEPENDENTS) -> None:
         self.progress = ApplyProgress(epoch=1, low_watermark=50, above=())
         self.coordinator = ApplyCoordinator(
             progress=self.progress, errors=errors, encode=codec.encode, group_transactions=transactions, group_rows=rows,
+            on_error=on_error,
         )
         for server in range(servers):
             self.coordinator.server_joined(server, self.progress)
@@ -511,6 +513,21 @@ def test_what_an_abandoned_transaction_of_a_lost_server_did_not_record_is_not_du
         talk.accept(LargeDropped(order_scn=made(1, 20).order_scn))
     talk.coordinator.server_joined(0, talk.progress, [])
     assert talk.coordinator.durable_scn == 50
+
+
+def test_an_error_transaction_is_executed_while_a_streamed_one_waits_for_an_apply_process_that_an_error_disabled() -> None:
+    stored = stored_hashes(run(made(1, 7)).hashes.of(0))
+    talk = Talk(errors=[(4, stored)], on_error=OnError.DISABLE)
+    large = made(1, *range(20, 60))
+    for first in range(0, 40, 4):
+        if talk.coordinator.wants:
+            assert talk.accept(part(large, first, first + 4)) == []
+    assert not talk.coordinator.wants
+    talk.coordinator.execute_errors([4])
+    (assigned,) = assignments(talk.coordinator.messages())
+    assert (assigned.mode, assigned.error_number) == (GroupMode.EXECUTE_ERROR, 4)
+    found = talk.done(0, assigned.group, applied=())
+    assert "Assignment" in [name for _, name, _ in brief(found)]  # the queue is empty: the streamed one goes on
 
 
 def test_groups_of_the_memory_of_a_coordinator_end_below_the_low_watermark() -> None:

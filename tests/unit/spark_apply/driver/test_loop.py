@@ -720,6 +720,22 @@ def test_an_edit_of_an_error_that_is_being_executed_is_refused(driver: Driver) -
         driver.host.edit_error(edit, part=0, batch=b"", key_hashes=np.empty(0, np.uint64))
 
 
+def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be committed: keys too many only hold too much."""
+    edit = ErrorEdit(
+        number=7, edit=1, apply=APPLY, position=0, owner="public", name="t", command="INSERT", changes=(), edited_by="ada",
+    )
+    driver.coordinator._holds.add(7, np.array([2], np.uint64))
+
+    def lost(*_: object, **__: object) -> bool:
+        raise DatabaseUnavailable("the answer to COMMIT was lost")
+
+    monkeypatch.setattr(driver.host._destination, "edit_error", lost)
+    with pytest.raises(DatabaseUnavailable):
+        driver.host.edit_error(edit, part=0, batch=b"", key_hashes=np.array([4], np.uint64))
+    assert set(driver.coordinator._holds._hashes[7].tolist()) == {2, 4}
+
+
 def test_error_that_fails_again_is_listed_with_its_new_failure(driver: Driver) -> None:
     version = TableVersion(
         object_number=1, version=1, owner="public", name="nowhere", old_image=OldImage.KEY,
