@@ -1,0 +1,109 @@
+"""The whole apply engine with handlers against the serial reference: what they execute and what they log is there once, whatever dies."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from databases.memory_destination import MemorySession
+from databases.memory_store import destination_column
+from rules.user_code.binds import read_statement
+from rules.user_code.handlers import DmlHandler, HandlerRules
+from rules.user_code.source import UserFunction
+from streams.lcr_batch import Command
+from tests.support.apply_engine import arm
+from tests.support.apply_world import MemoryPlace, World
+from tests.support.handlers import code_of
+
+_SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LOG = "INSERT INTO public.log (number, position, name) VALUES ($1, $2, $3)"
+CODE = code_of(
+    "def run(lcr, session):\n"
+    "    if lcr.position % 2:\n        lcr.execute(False)\n"
+    f"    session.execute('{LOG}', int(lcr.transaction_id), lcr.position, lcr.object_name)\n"
+    "    if not lcr.position % 2:\n        lcr.execute(True)\n"
+)
+
+
+def rules_of(world: World, seed: int) -> HandlerRules:
+    """Some tables and operations go to the procedure, some to statements, the others are applied directly."""
+    rng, found = random.Random(seed), []
+    for table in world.tables:
+        operations = tuple(each for each in ("insert", "update", "delete") if rng.random() < 0.6)
+        if not operations:
+            continue
+        others = tuple(("public", each.name) for each in world.tables if rng.random() < 0.2)
+        if rng.random() < 0.7:
+            function = UserFunction(name="own:run", version=CODE.version_of("own:run"))
+            found.append(DmlHandler(owner="public", name=table.name, operations=operations, function=function, tables=others))
+        else:
+            statements = tuple(map(read_statement, ("INSERT INTO public.marks (scn) VALUES (:scn)", "lcr.execute true")))
+            found.append(DmlHandler(owner="public", name=table.name, operations=operations, statements=statements, tables=others))
+    return HandlerRules(code=CODE, dml=tuple(found))
+
+
+def logged(world: World, rules: HandlerRules) -> tuple[list[tuple[int, str]], int]:
+    """What handlers must have logged: of procedures transaction and table, of statements how many rows."""
+    failed, rows, marks = {*world.reference.failed, *world.reference.held}, [], 0
+    for transaction in world.history:
+        for change in transaction.changes if transaction.number not in failed else ():
+            if change.command is Command.TRUNCATE:
+                continue
+            for handler in rules.dml_of("public", change.table.name, change.command.name.lower()):
+                if handler.function is None:
+                    marks += 1
+                else:
+                    rows.append((transaction.number, change.table.name))
+    return rows, marks
+
+
+def run(seed: int, parallelism: int, conflicts: int, large: int, crash: float, **bounds: int) -> None:
+    world = World(seed, MemoryPlace(), count=20, conflicts=conflicts, large=large)
+    assert isinstance(world.place, MemoryPlace)
+    store = world.place.store
+    number = destination_column("scn", "pg_catalog.int8")
+    store.create_table("public", "log", [number, destination_column("position", "pg_catalog.int8"), destination_column("name", "pg_catalog.text")])
+    store.create_table("public", "marks", [number])
+
+    def log(session: MemorySession, values: tuple[Any, ...]) -> tuple[()]:
+        session.put_row("public", "log", tuple(str(value).encode() for value in values))
+        return ()
+
+    def mark(session: MemorySession, values: tuple[Any, ...]) -> tuple[()]:
+        session.put_row("public", "marks", (str(values[0]).encode(),))
+        return ()
+
+    store.sql[LOG] = log
+    store.sql["INSERT INTO public.marks (scn) VALUES ($1)"] = mark
+    rules = rules_of(world, seed)
+    engine = world.engine(seed, parallelism=parallelism, crash=crash, handlers=rules, **bounds)
+    engine.run()
+    world.check()
+    rows, marks = logged(world, rules)
+    found = [(int(row[0] or b""), (row[2] or b"").decode()) for row in store.rows("public", "log")]
+    assert sorted(found) == sorted(rows)
+    assert len(set(store.rows("public", "log"))) == len(store.rows("public", "log"))
+    assert len(store.rows("public", "marks")) == marks
+    # Handled rows come one after another, in source order.
+    if not world.errors():
+        written = [int(row[0]) for row in store.tables["public", "log"].rows.values() if row[0] is not None]
+        assert written == sorted(written)
+
+
+@_SETTINGS
+@given(seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 0, 1, 4]), transactions=st.integers(1, 7))
+def test_groups_with_handlers_leave_what_one_by_one_would(seed: int, parallelism: int, conflicts: int, transactions: int) -> None:
+    run(seed, parallelism, conflicts, 0, 0.0, group_transactions=transactions)
+
+
+@_SETTINGS
+@given(seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 1, 4]), large=st.sampled_from([0, 3]))
+def test_crashes_lose_nothing_that_a_handler_does_and_double_nothing(
+    seed: int, parallelism: int, conflicts: int, large: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arm(monkeypatch, random.Random(seed), 0.03)
+    run(seed, parallelism, conflicts, large, 0.01)
