@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from databases.ports import SqlResult
+from streams.errors import HandlerError
 from streams.lcr import DecodeHook, EncodeHook, LcrError, RowLcr
 
 if TYPE_CHECKING:
@@ -97,6 +98,15 @@ class ApplySession:
     ) -> None:
         self._run, self._mark, self._undo, self._drop = run, mark, undo, drop
         self.apply_name, self.site = apply, site
+        self._has_ended = False
+
+    def end(self) -> None:
+        """The call that got it is over."""
+        self._has_ended = True
+
+    def _check(self) -> None:
+        if self._has_ended:
+            raise HandlerError("an LCR and its session can only be used inside the handler's call that got them")
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:  # noqa: ANN401 - what psycopg takes
         """Run one SELECT, INSERT, UPDATE, DELETE or MERGE, and return the rows that it answers.
@@ -110,6 +120,7 @@ class ApplySession:
         Raises:
             HandlerError: the database refuses it, or it is another kind of statement. The transaction can go on without it.
         """
+        self._check()
         return list(self._run(sql, values).rows)
 
     def execute_count(self, sql: str, *values: Any) -> int:  # noqa: ANN401 - what psycopg takes
@@ -119,15 +130,19 @@ class ApplySession:
             sql: values stand as $1, $2, ...
             values: Python objects; None is NULL.
         """
+        self._check()
         return self._run(sql, values).row_count
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """What is done inside is undone when it raises; the exception goes on."""
+        self._check()
         mark = self._mark()
         try:
             yield
         except BaseException:
-            self._undo(mark)
+            if not self._has_ended:  # one that was kept and collected later: its call has undone it
+                self._undo(mark)
             raise
+        self._check()
         self._drop(mark)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from streams.lcr import DecodeHook, EncodeHook
     from streams.lcr_batch import Command, LcrBatch
 
-__all__ = ["DML_PARAMETERS", "ERROR_PARAMETERS", "NOTHING_LOADED", "PRECOMMIT_PARAMETERS", "AttemptFailed", "Handlers", "load_all", "loaded_handlers"]
+__all__ = ["DML_PARAMETERS", "ERROR_PARAMETERS", "NOTHING_LOADED", "PRECOMMIT_PARAMETERS", "AttemptFailed", "Handlers", "TooLong", "load_all", "loaded_handlers"]
 
 DML_PARAMETERS = ("lcr", "session")
 ERROR_PARAMETERS = ("lcr", "error", "session")
@@ -36,7 +36,7 @@ class AttemptFailed(BaseException):
     """What was taken for done is not, or not for sure: everything is rolled back and done again, one row at a time."""
 
 
-class _TooLong(BaseException):
+class TooLong(BaseException):
     """The handler had its time."""
 
 
@@ -122,7 +122,7 @@ class Handlers:
                 self._functions[function.name](*arguments)
         except (AttemptFailed, KeyboardInterrupt):
             raise
-        except _TooLong as error:
+        except TooLong as error:
             raise HandlerError(
                 f"{function} did not end within {self.rules.timeout_s:g} s; it was at {place_of(error, self.rules.code)}",
                 hint="make it shorter, or raise handler_timeout_s",
@@ -179,14 +179,14 @@ def _by_signal(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
         # Again and again: a handler can catch it.
         signal.setitimer(signal.ITIMER_REAL, 1 / _LOOKS_PER_S)
         if not holds():
-            raise _TooLong
+            raise TooLong
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
         if has_rung:
-            raise _TooLong  # it has caught it
+            raise TooLong  # it has caught it
     finally:
         has_ended = True
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -228,7 +228,7 @@ class _Watchdog:
             with self._lock:
                 for thread, (until, holds) in self._calls.items():
                     if time.monotonic() > until and not holds():
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TooLong))
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TooLong))
 
 
 _WATCHDOG = _Watchdog()

@@ -27,7 +27,7 @@ from databases.ports import HandlerSql, SqlResult
 from rules.user_code.handlers import HandlerStatement
 from spark_apply.groups import Failure
 from spark_apply.handlers.lcrs import ApplySession, HandledLcr, LcrFailure
-from spark_apply.handlers.loaded import AttemptFailed
+from spark_apply.handlers.loaded import AttemptFailed, TooLong
 from spark_apply.server.row_images import RowImages
 from streams.building import batch_of_lcrs
 from streams.cutting import select_rows
@@ -96,13 +96,15 @@ class Handling:
         self._session, self.handlers, self._resolution, self._writer, self._attempts = session, handlers, resolution, writer, attempts
         self._waiting = _Waiting()
         self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
-        self._is_calling = self._is_waiting = False
+        self._is_calling = False
+        self._waits = 0  # how many calls of the database are one inside the other
         self._thread = threading.get_ident()
         self._marks: list[tuple[int, int]] = []  # and how many conflicts were recorded then
-        settings = resolution.settings
-        self._users = ApplySession(
-            run=self._run, mark=self._mark, undo=self._undo, drop=self._drop, apply=settings.apply, site=settings.site,
-        )
+        self._users = self._new_session()
+
+    def _new_session(self) -> ApplySession:
+        settings = self._resolution.settings
+        return ApplySession(run=self._run, mark=self._mark, undo=self._undo, drop=self._drop, apply=settings.apply, site=settings.site)
 
     # ------------------------------------------------------------------ rows
 
@@ -189,7 +191,7 @@ class Handling:
             AttemptFailed: something of it is not as it was taken for; roll back.
         """
         waiting, self._waiting = self._waiting, _Waiting()
-        self._is_waiting = True
+        self._waits += 1
         try:
             if waiting.lcrs and not self._writer.sets(_batches(waiting.lcrs)):
                 raise AttemptFailed
@@ -198,7 +200,7 @@ class Handling:
         except (DataError, LcrError, UnfitTableError) as error:
             raise AttemptFailed from error
         finally:
-            self._is_waiting = False
+            self._waits -= 1
 
     # ------------------------------------------------------------------ what handlers call
 
@@ -300,19 +302,35 @@ class Handling:
         self._is_calling = True
         depth = len(self._marks)
         try:
-            self.handlers.call(function, *arguments, holds=lambda: self._is_waiting)
+            self.handlers.call(function, *arguments, holds=lambda: self._waits > 0)
         except AttemptFailed as error:
+            self._end_marks(depth)
             self._raise_broken(error)
             raise
         except HandlerError as error:
+            self._end_marks(depth)
             self._raise_broken(error)
             return self._failure(error.message, error, at)
         finally:
             self._is_calling = False
+            self._users.end()  # one that was kept does nothing later
+            self._users = self._new_session()
+        is_open = self._end_marks(depth)
         self._raise_broken()
-        if len(self._marks) > depth:
+        if is_open:
             return self._failure(f"{function} left a savepoint open", None, at)
         return None
+
+    def _end_marks(self, depth: int) -> bool:
+        """Undo what stands behind marks that a call left open; whether there were some."""
+        if len(self._marks) <= depth:
+            return False
+        mark = self._marks[depth][0]
+        if self._broken is None or isinstance(self._broken, AttemptFailed):
+            self._waiting = _Waiting()
+            self._session.undo_to_mark(mark)
+        del self._resolution.records[self._forget(mark) :]
+        return True
 
     def _failure(self, message: str, error: StreamsError | None, lcr: HandledLcr | None) -> Failure:
         cause: BaseException | None = error
@@ -326,16 +344,22 @@ class Handling:
 
     def _guarded(self, call: Callable[[], T]) -> T:
         """Call the database; what is neither data's nor the handler's fault is remembered, whoever catches it."""
-        self._is_waiting = True
+        self._waits += 1
         try:
             return call()
         except (DataError, LcrError, UnfitTableError, HandlerError):
             raise
+        except TooLong as error:
+            # Between two lines of this, not in the database's protocol; what it interrupted is undone.
+            if not self._attempts:
+                raise
+            self._broken = self._broken or AttemptFailed()
+            raise AttemptFailed from error
         except BaseException as error:
             self._broken = self._broken or error
             raise
         finally:
-            self._is_waiting = False
+            self._waits -= 1
 
     def _raise_broken(self, instead_of: BaseException | None = None) -> None:
         if self._broken is not None:

@@ -6,6 +6,8 @@ left out; a transaction of which nothing else is left is refused.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spark_apply.copied import without_copied
 from spark_apply.groups import Failure, ServerMessage
 from spark_apply.server.conflicts import apply_final
@@ -14,6 +16,9 @@ from spark_apply.server.resolution import Resolution
 from streams.errors import DatabaseError, DataError, Retry, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
+
+if TYPE_CHECKING:
+    from spark_apply.handlers.running import Handling
 
 __all__ = ["ExecuteWork"]
 
@@ -59,7 +64,7 @@ class ExecuteWork(Work):
         if any(recorded.get(name) != copied.get(name) for name in touched):
             return Failure(position=-1, conflict_type="", sqlstate="", message=_COPIED_MEANWHILE)
         handling = self._context.handling(resolution, attempts=False)
-        failure = handling.precommit([int(batch.transactions.commit_scn[-1])]) if handling is not None else None
+        failure = self._precommit(handling, int(batch.transactions.commit_scn[-1])) if handling is not None else None
         if failure is not None:
             return failure
         self._write_history(resolution)
@@ -73,6 +78,19 @@ class ExecuteWork(Work):
         self.totals.rows += rows
         self.totals.rows_written += rows
         return None
+
+    def _precommit(self, handling: Handling, commit_scn: int) -> Failure | None:
+        session, role = self._context.session, self._assignment.role
+        if not role or handling.handlers.rules.precommit is None:
+            return handling.precommit([commit_scn])
+        try:
+            session.as_role(role)
+            failure = handling.precommit([commit_scn])
+            if failure is None:
+                session.as_role("")
+        except DataError as error:
+            return Failure(position=-1, conflict_type="", sqlstate="", message=f"as role {role}: {error.message}")
+        return failure
 
     def _apply(self, batch: LcrBatch, resolution: Resolution) -> Failure | None:
         session, role = self._context.session, self._assignment.role

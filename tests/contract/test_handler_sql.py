@@ -157,3 +157,76 @@ def test_a_statement_that_takes_too_long_is_refused_and_bounds_nothing_else(harn
     assert session._connection.execute("SHOW statement_timeout").fetchone() == ("0",)
     session.commit((), 0)
     assert keys(harness) == [1]
+
+
+def test_a_text_that_reads_otherwise_the_second_time_still_holds_one_statement(harness, session):
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    text = "select '\\', '; commit; select 1 --'"
+    session.begin()
+    put(session, 1)
+    session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+    with pytest.raises(DataError):
+        session.run_sql([HandlerSql(sql="SELECT pg_catalog.set_config('standard_conforming_strings', 'off', true)")], timeout_s=5)
+    session.rollback()
+    session.begin()
+    put(session, 1)
+    session._send_pending()
+    session._connection.execute("SET LOCAL standard_conforming_strings TO off")
+    session._checked_sql.add(text)
+    with pytest.raises(DataError):
+        session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+    session.rollback()
+    assert keys(harness) == []
+
+
+def run_and_commit(session, text):
+    session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+    session.commit((), 0)
+
+
+_CHANGES = [
+    "SELECT pg_catalog.set_config('synchronous_commit', 'off', false)", "SELECT pg_catalog.set_config('session_replication_role', 'origin', false)",
+    "SELECT pg_catalog.set_config('lock_timeout', '0', false)", "SELECT pg_catalog.set_config('role', 'pg_monitor', false)",
+    "SELECT pg_catalog.pg_replication_origin_session_reset()", "SELECT pg_catalog.pg_advisory_unlock_all()", "SELECT public.forgets()",
+]
+
+
+@pytest.mark.parametrize("text", _CHANGES)
+def test_sql_that_changes_the_session_is_an_error_and_the_next_transaction_has_it_as_it_was(harness, session, text):
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    harness._admin.execute("CREATE OR REPLACE FUNCTION forgets() RETURNS void LANGUAGE plpgsql AS 'BEGIN EXECUTE ''DEALLOCATE ALL''; END'")
+    for _ in range(2):
+        session.begin()
+        put(session, 1)
+        with pytest.raises(DataError, match="changed the apply server's session"):
+            run_and_commit(session, text)
+        session.rollback()
+        assert keys(harness) == []
+    session.begin()
+    put(session, 2)
+    (found,) = session.run_sql([HandlerSql(sql=(
+        "SELECT current_setting('synchronous_commit'), current_setting('session_replication_role'), current_setting('lock_timeout'),"
+        " current_setting('role'), pg_replication_origin_session_is_setup(),"
+        " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"
+    ))], timeout_s=5)
+    assert found.rows == (("on", "replica", "5s", "none", True, 2),)
+    session.commit((), 0)
+    assert keys(harness) == [2]
+
+
+@pytest.mark.parametrize("text", [
+    "SELECT pg_catalog.currval('public.s')", "SELECT public.raises('57000')", "SELECT public.raises('55P03')", "SELECT public.raises('53400')",
+])
+def test_what_a_statement_itself_raises_is_its_error_whatever_the_class(harness, session, text):
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    harness._admin.execute("CREATE SEQUENCE IF NOT EXISTS public.s")
+    harness._admin.execute(
+        "CREATE OR REPLACE FUNCTION raises(state text) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE ''no'' USING ERRCODE = state; END'"
+    )
+    session.begin()
+    with pytest.raises(DataError):
+        session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+    session.rollback()

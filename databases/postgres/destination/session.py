@@ -73,9 +73,13 @@ from databases.postgres.destination.fencing import (
 )
 from databases.postgres.destination.handler_sql import (
     NO_TIMEOUT,
+    changed_session,
     checks_of,
+    owner_check,
+    prepare_check,
     refused_sql,
     run_statements,
+    session_check,
     timeout_of,
 )
 from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
@@ -187,8 +191,11 @@ class PostgresSession:
             DatabaseUnavailable: no connection, or the predecessor cannot be ended.
             DatabaseError: a right is missing (`headrace check` names it).
         """
-        self._identity = identity
-        self._connection = connect(dsn, application_name=identity.application_name)
+        self._dsn, self._identity = dsn, identity
+        self._open()
+
+    def _open(self) -> None:
+        self._connection = connect(self._dsn, application_name=self._identity.application_name)
         try:
             self._pipeline = Pipeline(self._connection)
             self._tables: dict[tuple[str, str], CatalogTable] = {}
@@ -198,6 +205,8 @@ class PostgresSession:
             self._wrapped_in_transaction = False
             self._state = _State.IDLE
             self._pending: list[Statement] = []
+            self._ran_handlers = self._is_changed = False  # their SQL in this transaction; what it did to the session stays
+            self._role = ""
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
             self._has_savepoint = self._has_timeout = self._had_timeout = False
             self._marks: list[bool] = []  # whether there was a savepoint when each was set
@@ -227,6 +236,9 @@ class PostgresSession:
         )
         take_server_lock(connection, identity)
         take_origin(connection, identity.origin)
+        self._own_role = prepare_check(connection, _SETTINGS)
+        topology, apply, server = identity.topology, identity.apply, identity.server
+        self._owner_check = owner_check(connection, [apply_lock_key(topology, apply), apply_lock_key(topology, apply, server)])
 
     def _read_progress(self) -> None:
         """Take over the server's row; see `take_over` for the errors."""
@@ -308,6 +320,14 @@ class PostgresSession:
         self._pending = []
         self._end_handlers()
         self._forget_wrappers()
+        if self._is_changed:
+            self._renew()
+
+    def _renew(self) -> None:
+        """A new connection in place of one that a handler changed: not all of it goes with a rollback."""
+        self._close()
+        with contextlib.suppress(DatabaseUnavailable):  # then the next call says so
+            self._open()
 
     def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
         """See `DestinationSession.commit`: one round trip for progress and COMMIT."""
@@ -322,11 +342,14 @@ class PostgresSession:
             ),
         )
         written = [Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels if self._may_label()]
-        statements = [*self._pending, *written, advance, _COMMIT]
+        checks = [session_check(self._role or self._own_role), self._owner_check] if self._ran_handlers else []
+        statements = [*self._pending, *written, *checks, advance, _COMMIT]
         try:
             results = self._pipeline.run(statements, "committing")
         except DatabaseError as error:
             self._fail()
+            place = error.context.get("statement")
+            self._raise_changed(error, is_check=isinstance(place, int) and statements[place] in checks)
             if error.context.get("sqlstate") == _DIVISION_BY_ZERO and error.context.get("statement") == len(statements) - 2:
                 raise FencedError(
                     f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
@@ -587,9 +610,11 @@ class PostgresSession:
             if len(self._checked_sql) + len(unknown) > PREPARED_MAX:
                 self._checked_sql.clear()
             self._checked_sql.update(unknown)
-            return run_statements(self._connection, statements)
+            self._ran_handlers = True
+            results = run_statements(self._connection, statements)
         except DatabaseError as error:
             self._fail()
+            self._raise_changed(error, is_check=False)
             refused = refused_sql(error)
             if refused is error:
                 raise
@@ -597,6 +622,24 @@ class PostgresSession:
         except BaseException:
             self._fail()
             raise
+        if self._connection.pgconn.transaction_status != pq.TransactionStatus.INTRANS:
+            self._close()
+            raise BugError("a handler's SQL ended the transaction", hint="report the statement")
+        self._check_session()
+        return results
+
+    def _check_session(self) -> None:
+        try:
+            self._run([session_check(self._role or self._own_role)], "checking the session behind a handler")
+        except DatabaseError as error:
+            self._raise_changed(error, is_check=True)
+            raise
+
+    def _raise_changed(self, error: DatabaseError, *, is_check: bool) -> None:
+        changed = changed_session(error, is_check=is_check) if self._ran_handlers else None
+        if changed is not None:
+            self._is_changed = True  # for good: see `rollback`
+            raise changed from error
 
     def mark(self) -> int:
         """See `DestinationSession.mark`. Travels with the next statement."""
@@ -695,7 +738,10 @@ class PostgresSession:
         statement = f"SET LOCAL ROLE {quote(role)}" if role else "RESET ROLE"
         with self._own_statements("taking a role"):
             try:
+                if self._ran_handlers:
+                    self._check_session()
                 self._connection.execute(statement.encode())
+                self._role = role
             except (psycopg.errors.InvalidParameterValue, psycopg.errors.InsufficientPrivilege) as error:
                 raise DataError(f"the session cannot take the role {role!r}: {error.diag.message_primary}", sqlstate=error.sqlstate or "") from error
 
@@ -755,6 +801,10 @@ class PostgresSession:
         pending = self._pending
         try:
             results = self._pipeline.run([*pending, *statements], what)
+        except DatabaseError as error:
+            self._fail()
+            self._raise_changed(error, is_check=False)
+            raise
         except BaseException:
             self._fail()
             raise
@@ -794,8 +844,8 @@ class PostgresSession:
 
     def _end_handlers(self) -> None:
         """No transaction, or a new one: no savepoint, no mark, no bound of time."""
-        self._has_savepoint = self._has_timeout = self._had_timeout = False
-        self._marks = []
+        self._has_savepoint = self._has_timeout = self._had_timeout = self._ran_handlers = False
+        self._marks, self._role = [], ""
 
 
 def _int4(value: int) -> bytes:

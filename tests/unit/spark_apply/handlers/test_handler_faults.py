@@ -143,3 +143,41 @@ def test_code_of_another_version_does_not_start() -> None:
     rules = rules_of("def run(lcr): ...\n", dml=["run"])
     with pytest.raises(ConfigError, match="cannot be called with"):
         Handlers(rules)
+
+
+def test_a_time_limit_inside_sql_of_an_attempt_waits_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=0.1))
+    run_sql, ended = MemorySession.run_sql, []
+
+    def slow(self: MemorySession, statements: object, *, timeout_s: float) -> object:
+        time.sleep(0.6)
+        ended.append(1)
+        return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MemorySession, "run_sql", slow)
+    at.apply(inserts(1))
+    assert len(ended) == 2  # the attempt, and one by one
+    assert "did not end within 0.1 s" in only(at)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_savepoint_that_a_handler_leaves_open_is_its_error(large: bool) -> None:
+    text = "kept = []\ndef run(lcr, session):\n    kept.append(session.savepoint())\n    kept[-1].__enter__()\n    lcr.execute(True)\n"
+    at = Handled(rules_of(text, dml=["run"]))
+    (at.apply_large if large else at.apply)(*(inserts(1) if large else [inserts(1)]))
+    if large:
+        at.server.step(at.now)
+    else:
+        assert "left a savepoint open" in only(at)
+    assert at.values() == {}
+
+
+def test_a_savepoint_of_an_earlier_call_undoes_nothing_in_a_later_one() -> None:
+    text = (
+        "kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    if kept:\n        kept.clear()\n    elif lcr.get_value('new', 'id').decoded == 1:\n"
+        "        kept.append(session.savepoint())\n        kept[0].__enter__()\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1), inserts(2))
+    at.apply(inserts(3))
+    assert {2, 3} <= set(at.values())
