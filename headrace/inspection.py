@@ -115,6 +115,8 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
             shapes = database.table_shapes([TableName.of(version) for version in versions])
         unfit, versions = arrival_findings(apply, ways, versions)
         findings += unfit
+        fitting = {TableName.of(version) for version in versions}
+        shapes = tuple(shape for shape in shapes if TableName.of(shape) in fitting)
         tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(destination)) as target:
             findings += target.preflight_tables(tables, now=tables)

@@ -99,12 +99,13 @@ class Reshaping:
         """A batch behind the client; the same object where nothing changes.
 
         Args:
-            batch: with what the client's rules keep, and tables that are all used.
+            batch: with what the client's rules keep. A table of which it holds nothing is left as it is: nobody needs it transformed.
 
         Raises:
             TransformationError: a transformation cannot be applied to a table.
         """
-        found = [self._reshaped(table) for table in batch.tables]
+        used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
+        found = [self._reshaped(table) if place in used else None for place, table in enumerate(batch.tables)]
         if not any(found):
             return batch
         now = timestamp_text(self._time_us()).encode() if any(each is not None and each.adds_time for each in found) else b""
@@ -230,7 +231,9 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
 
 
 def _may_name(condition: str, columns: frozenset[str]) -> bool:
-    """Whether a condition in SQL may name one of some columns; the same word in a text counts too."""
+    """Whether a condition in SQL may name one of some columns; texts in it do not count, unless there is a backslash."""
+    if "\\" not in condition:
+        condition = re.sub(r"'(?:[^']|'')*'", "''", condition)
     return any(re.search(rf"(?<![\w$]){re.escape(name.replace(chr(34), chr(34) * 2))}(?![\w$])", condition) for name in columns)
 
 

@@ -263,7 +263,8 @@ class TableVersions:
 
     def __init__(self) -> None:
         self._seen: dict[int, dict[int, TableVersion]] = {}
-        self._forms: dict[tuple[str, str], dict[tuple[Column, ...], TableVersion]] = {}  # of all partitions together
+        # Of all partitions of a table together, by its number; by name in batches of earlier versions, which lack it.
+        self._forms: dict[int | tuple[str, str], dict[tuple[Column, ...], TableVersion]] = {}
 
     def note(self, tables: Iterable[TableVersion]) -> None:
         """Record the versions of a batch, in the order of its rows."""
@@ -271,7 +272,7 @@ class TableVersions:
             seen = self._seen.setdefault(table.object_number, {})
             if table.version not in seen:
                 _remember(seen, table.version, table)
-                forms = self._forms.setdefault((table.owner, table.name), {})
+                forms = self._forms.setdefault(_root_of(table), {})
                 if table.columns not in forms:
                     _remember(forms, table.columns, table)
 
@@ -279,7 +280,7 @@ class TableVersions:
         """Yield the version with the names of each newer one, starting with its own newest."""
         found: list[Renamed | None] = []
         dropped: set[str] = set()
-        for newer in _after(self._forms.get((version.owner, version.name), {}), version.columns):
+        for newer in _after(self._forms.get(_root_of(version), {}), version.columns):
             given = _new_names(version, newer)
             if given is None:
                 continue
@@ -294,6 +295,11 @@ class TableVersions:
             last, names = newer, names if step is None else {k: step[v] for k, v in names.items() if v in step}
             found.append(_renamed(version, newer, names))
         return (renamed for renamed in reversed(found) if renamed is not None)
+
+
+def _root_of(table: TableVersion) -> int | tuple[str, str]:
+    """Tells which table it is: two tables can have one name behind transformations."""
+    return int(table.root_number) or (table.owner, table.name)
 
 
 def _remember(seen: dict[_Key, TableVersion], key: _Key, table: TableVersion) -> None:

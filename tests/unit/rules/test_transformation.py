@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from databases.connectors import value_types
 from rules.evaluation import RuleEvaluation
 from rules.parsing import parse
+from rules.reshaping import _may_name
 from rules.rule import ANY_TAG, Rule, RuleSet
 from rules.transformation import (
     CURRENT_TIMESTAMP,
@@ -294,3 +295,28 @@ def test_names_before_and_behind_a_client_agree_with_its_shape(operations):
         assert transformation.origin(name) == origin
     for added in set(shape.names) - origins.keys():
         assert transformation.origin(added) is None
+
+
+def test_tables_of_which_a_batch_holds_nothing_are_not_transformed():
+    """Rows of an older shape that were left out: nobody needs what cannot be made of their table."""
+    taken = replace(EMPLOYEES, object_number=8, name="others")
+    group = RowGroup(
+        table=1, command=Command.INSERT, row_numbers=np.zeros(1, np.int32), old=None, new=column_values([[b"1"], [b"n"], [b"s"]]),
+    )
+    batch = LcrBatch(
+        source="a", previous_scn=0, through_scn=5, tables=(EMPLOYEES, taken), transactions=transactions([5], [1]), groups=(group,),
+    )
+    rule = Rule(owner="hr", name="employees", tags=ANY_TAG, transformation=Transformation(operations=(
+        AddColumn(name="salary", type_name="pg_catalog.text", value=None),
+    )))
+    rules = RuleEvaluation(RuleSet(include=(rule, Rule(tags=ANY_TAG, owner="hr", name="others"))), types=value_types(), clock=VirtualClock())
+    assert rules.filter(batch).row_count == 1
+    with pytest.raises(TransformationError):
+        rules.filter(replace(batch, groups=(replace(group, table=0),)))
+
+
+@pytest.mark.parametrize(("rows", "names_it"), [
+    ("name = 'salary'", False), ("salary = 'x'", True), ("name = 'it''s salary'", False), (r"name = E'\'salary'", True), ("a = 'x' and salary > 1", True),
+])
+def test_a_word_in_a_text_of_a_partitions_condition_is_no_column(rows: str, *, names_it: bool):
+    assert _may_name(rows, frozenset({"salary"})) is names_it

@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 
 from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore
+from databases.memory_store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, Instantiation
 from rules.rule import Rule, RuleSet
+from rules.transformation import DeleteColumns, Transformation
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
 from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.joining import TableJoins
+from spark_apply.tables import TableVersions
 from streams.errors import UnfitTableError
-from streams.lcr_batch import TableVersion, Truncate
+from streams.lcr_batch import Column, TableVersion, Truncate, content_version
 from streams.scn import ObjectNumber, Scn
 from streams.table_name import TableName
 from tests.support.lcr_batches import insert_batch, table_version
@@ -195,3 +197,36 @@ def test_copied_table_joins_from_its_scn_also_when_it_is_recorded_under_its_name
     joins.leave_out([("public", "t2")])
     joins.advance()
     assert tables.first_scn(version("t2", 7), 170) > 10**12
+
+
+def shaped(name: str, number: int, *columns: str, root: int = 0) -> TableVersion:
+    described = replace(
+        version(name, number, root or number),
+        columns=tuple(Column(name=column, type_name="pg_catalog.int4", is_key=column == "id", is_binary=True) for column in columns),
+    )
+    return replace(described, version=content_version(described))
+
+
+def test_columns_behind_a_transformation_are_not_taken_for_renamed_ones():
+    """With a deleted column renamed at the source, its new name comes where another column's was: nothing tells which it is."""
+    plain = table("t", A)
+    masked = replace(plain, transformations=(Transformation(operations=(DeleteColumns(deleted=("a",)),)),))
+    assert [ArrivingTables({}, [each]).is_reshaped(version("t", A)) for each in (plain, masked)] == [False, True]
+    before, after = shaped("t", A, "id", "b"), shaped("t", A, "id", "z", "b")
+    for tables, expected in ((ArrivingTables({}, [plain]), "z"), (ArrivingTables({}, [masked]), "b")):
+        reading = Reading(tables=tables)
+        reading.store.create_table("public", "t", [
+            destination_column(name, "pg_catalog.int4", equality="integer") for name in ("id", "b", "z")
+        ], key=["id"])
+        reading.reader._note_versions((before, after))
+        assert [column.name for column in reading.reader._fitting(before).columns] == ["id", expected]
+
+
+def test_two_tables_that_have_one_name_behind_transformations_rename_no_columns_of_each_other():
+    versions = TableVersions()
+    renamed, own = shaped("b", A, "id", "x"), shaped("b", B, "id", "y", "x")
+    versions.note((renamed, own))
+    assert list(versions.renamed(renamed)) == []
+    versions.note((shaped("b", 777, "id", "y", root=A),))
+    (found,) = versions.renamed(renamed)  # a partition of the same table does
+    assert [column.name for column in found.version.columns] == ["id", "y"]
