@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from databases.connectors import DatabaseAccess, python_values, value_types
+from databases.connectors import DatabaseAccess, value_types
 from databases.memory_conditions import condition_in_memory
 from databases.memory_destination import MemoryDestination
 from databases.ports import Instantiation
@@ -19,7 +19,6 @@ from protos import apply_pb2 as pb
 from protos import codec
 from rules.conflict_handlers import ConflictRules
 from rules.evaluation import RuleEvaluation
-from rules.user_code.handlers import HandlerRules
 from rules.virtual_dependencies import VirtualDependencies
 from simulation.faults import Killed
 from simulation.network import DequeueStream
@@ -31,7 +30,6 @@ from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.groups import OnError
-from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.server.resolution import ConflictSettings
@@ -124,7 +122,6 @@ class Task:
                 self._sim.topology.name, self._spec.name, server=self._number, epoch=welcome.epoch, tag=welcome.tag,
                 incarnation=welcome.incarnation,
             ),
-            handlers=loaded_handlers(HandlerRules.from_bytes(welcome.handlers), *python_values()),
             conflicts=ConflictSettings(
                 apply=self._spec.name, source=welcome.source, site=self._spec.site, rules=ConflictRules.from_bytes(welcome.conflicts),
             ),
@@ -336,7 +333,7 @@ class Driver:
                 other.name for other in sim.topology.applies if (other.site, other.source) == (spec.source, spec.site)
             ),
             conflicts=spec.conflicts, commits_in_order=spec.commits_in_order, dependencies=spec.dependencies,
-            on_error=OnError[spec.on_error.upper()], handlers=spec.handlers,
+            on_error=OnError[spec.on_error.upper()],
         )
         fits = config.fits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from databases.memory_conditions import condition_in_memory
 from rules.condition import Condition
 from rules.spelling import spelled
+from rules.user_code.handlers import NO_HANDLERS
 from simulation.history import Change, Row, Source, Table
 from streams.errors import ConfigError, DataError
 from streams.lcr_batch import Command, OldImage
@@ -334,6 +335,15 @@ def _is_simulated(subset: Condition) -> bool:
     return all(is_in((_key(1, kind, 1), value, None)) for kind, value in ((_JOURNAL, b"n"), (_COUNTER, b"0"), (_COUNTER, b"17")))
 
 
+def _refuse_handlers(spec: TopologySpec) -> None:
+    for apply in spec.applies:
+        if apply.handlers != NO_HANDLERS:
+            raise ConfigError(
+                f"applies.{apply.name}: handlers are not simulated: users' code does what it likes with the simulated tables",
+                hint="simulate the topology without dml_handlers, error_handlers and precommit_handler: the ways are the same",
+            )
+
+
 def refuse_unsupported(spec: TopologySpec) -> None:
     """Refuse what cannot be simulated, by name.
 
@@ -367,6 +377,7 @@ def refuse_unsupported(spec: TopologySpec) -> None:
                         hint=f"simulate the topology without them: the ways are the same (simulated tables have the columns {', '.join(LEDGER_COLUMNS)};"
                         " a subset must hold the rows whose big is NULL)",
                     )
+    _refuse_handlers(spec)
     proof = Proof(spec)
     if not proof.hops:
         raise ConfigError(f"{spec.file}: nothing to simulate: no change reaches any apply process", hint="see `headrace plan`")
