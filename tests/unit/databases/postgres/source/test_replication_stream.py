@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import socket
 import struct
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from databases.ports import StreamOptions
+from databases.ports import LogChunk, StreamOptions
 from databases.postgres.source.lsn import format_lsn, parse_lsn
 from databases.postgres.source.replication_stream import REMINDERS_S, PostgresLogStream
 from databases.postgres.source.replication_wire import GULP_BYTES, RawWire
@@ -23,6 +23,8 @@ OPTIONS = StreamOptions(
     database_kind="postgres", system_identifier="1", timeline=1, binary=False, encoding="UTF8", server_version=18
 )
 TRANSACTION = pg.stream(pg.begin(90, 1), pg.insert(5, [b"1"]), pg.commit(90, 98))
+STUCK_S = 60.0  # without any progress: no machine is so slow
+PIECE_BYTES = 64 << 10  # a few fit into a socket's buffer, so each one sent is progress
 
 
 class NoConnection:
@@ -36,12 +38,30 @@ class Pair:
         server, client = socket.socketpair()
         client.setblocking(False)
         self.server = server
-        self.server.settimeout(5.0)
+        self.server.settimeout(STUCK_S)
         connection: Any = NoConnection()
         self.stream = PostgresLogStream(connection, RawWire(client), options=options, start_scn=Scn(7))
 
     def send(self, data: bytes) -> None:
-        self.server.sendall(data)
+        # The socket's limit is that of a whole `sendall`, however much of it was taken: a slow machine needs longer for megabytes.
+        for at in range(0, len(data), PIECE_BYTES):
+            self.server.sendall(data[at:at + PIECE_BYTES])
+
+    def chunks(self, data: bytes) -> list[LogChunk]:
+        """Send, beside reading, what no socket's buffer holds; the chunks until all came."""
+        came: list[LogChunk] = []
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            sending = pool.submit(self.send, data)
+            try:
+                while sum(len(chunk.data) for chunk in came) < len(data):
+                    chunk = self.stream.read(STUCK_S)
+                    assert chunk is not None
+                    came.append(chunk)
+            except BaseException:
+                self.stream.close()  # nobody reads any more: the sender ends
+                raise
+            sending.result()
+        return came
 
     def status(self) -> tuple[int, int, int]:
         """(received, flushed, applied) of the next status update."""
@@ -142,30 +162,15 @@ def test_confirmed_position_never_goes_back(pair: Pair) -> None:
 def test_message_larger_than_the_buffer_passes(pair: Pair) -> None:
     value = b"x" * (3 * GULP_BYTES)
     data = pg.stream(pg.begin(1, 1), pg.insert(5, [value]), pg.commit(1, 2))
-    sender = threading.Thread(target=pair.send, args=(data,))
-    sender.start()
-    came = b""
-    while len(came) < len(data):
-        chunk = pair.stream.read(5.0)
-        assert chunk is not None
-        came += chunk.data
-    sender.join()
-    assert came == data
+    assert b"".join(chunk.data for chunk in pair.chunks(data)) == data
     assert pair.stream._buffer.size == GULP_BYTES
 
 
 def test_chunks_are_bounded(pair: Pair) -> None:
     data = pg.stream(pg.begin(1, 1)) + pg.frame(pg.insert(5, [b"x" * 1000])) * 20_000 + pg.stream(pg.commit(1, 2))
-    sender = threading.Thread(target=pair.send, args=(data,))
-    sender.start()
-    came = b""
-    while len(came) < len(data):
-        chunk = pair.stream.read(5.0)
-        assert chunk is not None
-        assert len(chunk.data) <= GULP_BYTES
-        came += chunk.data
-    sender.join()
-    assert came == data
+    came = [chunk.data for chunk in pair.chunks(data)]
+    assert max(map(len, came)) <= GULP_BYTES
+    assert b"".join(came) == data
 
 
 @pytest.mark.parametrize(
@@ -213,15 +218,9 @@ def test_notices_and_parameter_changes_are_skipped(pair: Pair) -> None:
 def test_more_described_tables_than_a_chunk_can_name_come_in_several(pair: Pair) -> None:
     one = pg.relation(1, "s", "t", [("a", 23, True)])
     data = pg.stream(pg.begin(1, 1)) + pg.frame(one) * 5000 + pg.stream(pg.commit(1, 2))
-    sender = threading.Thread(target=pair.send, args=(data,))
-    sender.start()
-    came, objects = b"", 0
-    while len(came) < len(data):
-        chunk = pair.stream.read(5.0)
-        assert chunk is not None
-        came, objects = came + chunk.data, objects + len(chunk.objects)
-    sender.join()
-    assert (came, objects) == (data, 5000)
+    came = pair.chunks(data)
+    assert b"".join(chunk.data for chunk in came) == data
+    assert sum(len(chunk.objects) for chunk in came) == 5000
 
 
 def test_server_that_does_not_read_does_not_block_us(pair: Pair) -> None:
