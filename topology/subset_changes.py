@@ -77,8 +77,9 @@ def _on_the_way(ways: Sequence[Way], table: TableName) -> tuple[tuple[str, Trans
     way = next((way for way in ways if way.carry(table) is not None), None)
     if way is None:
         return None
-    # Not their names: a propagation that is split off has other ones on its way.
-    kinds = ("at capture", *("on the way" for _ in way.propagations), "at apply")
+    # Between which queues, and not by whom: LCRs of the old shape may wait in any of them. A split stream is where its queue is by the file.
+    hops = (f"from {each.split_from or each.from_queue} to {each.to_queue}" for each in way.propagations)
+    kinds = ("at capture", *hops, "at apply")
     found = ((kind, client.rules.transformation_of(*table)) for kind, client in zip(kinds, way.clients, strict=True))
     return tuple((kind, each) for kind, each in found if each is not None)
 

@@ -165,7 +165,7 @@ class TableRecords:
         name, record = each.table.destination, each.record
         assert record is not None
         self.show(TableProgress(
-            owner=name.owner, name=name.name, state=record.state, rows=record.row_count, scn=record.scn, problem=remade_problem(name),
+            owner=name.owner, name=name.name, state=record.state, rows=record.row_count, scn=record.scn, problem=remade_problem(name, source=each.table.source),
         ))
 
     def show_awaited(self, each: Standing) -> None:

@@ -41,8 +41,11 @@ class RenamedTables:
         for each in found:
             if each.record is None or not each.is_renamed or each in exchanged or not self._is_there(each.table.destination):
                 continue
-            if each.record.state == "LEFT" and any(transformation.renames for transformation in each.table.transformations):
-                # It came back with another transformation: no row of the table that it has now is ours to remove.
+            if each.record.state == "LEFT" and (
+                any(transformation.renames for transformation in each.table.transformations) or self._is_at_old_name(each, wanted)
+            ):
+                # It came back with or without a transformation, or was renamed meanwhile: it is copied anew in any case, and no row of the
+                # table that it has now is ours to remove.
                 renamed.append(replace(each.renamed_record(), state="FAILED", scn=Scn(0)))
             elif self._is_at_old_name(each, wanted):
                 self._records.twice[each.table.destination] = _twice(each)

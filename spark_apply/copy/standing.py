@@ -183,12 +183,17 @@ def missing_rename(
     return None if old == TableName.of(version) else old
 
 
-def remade_problem(table: TableName) -> str:
-    """What to do about a table of the destination that is not the one that was copied (`Standing.is_remade`)."""
+def remade_problem(table: TableName, *, source: TableName) -> str:
+    """What to do about a table of the destination that is not the one that was copied (`Standing.is_remade`).
+
+    Args:
+        table: its name at the destination.
+        source: at the source, by which commands know it.
+    """
     name = f"{_quoted(table.owner)}.{_quoted(table.name)}"
     return (
         "the destination's table was dropped and created again, or exchanged, after it was copied: rows may be missing. `headrace copy FILE"
-        f" {table}` copies it again; if `headrace verify FILE {table}` finds no difference, keep it: UPDATE headrace.instantiation SET relation ="
+        f" {source}` copies it again; if `headrace verify FILE {source}` finds no difference, keep it: UPDATE headrace.instantiation SET relation ="
         f" {_literal(name)}::regclass WHERE owner = {_literal(table.owner)} AND name = {_literal(table.name)}"
     )
 

@@ -11,7 +11,7 @@ from databases.ports import TableShape
 from rules.transformation import AddColumn, Transformation
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.table_name import TableName
-from tests.support.topologies import problems, read, read_anyway
+from tests.support.topologies import SITES, problems, read, read_anyway
 from topology.combined import combination
 from topology.logging_needs import log_needs
 from topology.plan import make_plan
@@ -221,6 +221,27 @@ def test_two_tables_of_a_source_cannot_arrive_under_one_name(tmp_path):
 def test_another_transformation_of_a_table_that_is_replicated_is_refused(tmp_path, before, after, refused):
     found = list(shape_changes(read_anyway(tmp_path, one_way(**before)), read_anyway(tmp_path, one_way(**after))))
     assert bool(found) is refused
+
+
+TWO_HOPS = SITES + """
+queues: {q1: {site: dbs1}, qh: {site: dbs1}, q2: {site: dbs2}}
+captures: {cap: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
+propagations:
+  p1: {from: q1, to: qh, rules: {include: [{schema: hr%s}]}}
+  p2: {from: qh, to: q2, rules: {include: [{schema: hr%s}]}}
+applies: {app: {site: dbs2, source: dbs1, queue: q2}}
+"""
+
+
+def test_a_transformation_that_moves_to_another_propagation_is_refused(tmp_path):
+    """What waits in the queue between them would be transformed twice, or not at all."""
+    mask = ", transform: [{delete_columns: [salary]}]"
+    first, second = (read_anyway(tmp_path, TWO_HOPS % each) for each in ((mask, ""), ("", mask)))
+    assert list(shape_changes(first, first)) == []
+    for before, after in ((first, second), (second, first)):
+        (found,) = shape_changes(before, after)
+        assert "from q1 to qh" in found.problem
+        assert "from qh to q2" in found.problem
 
 
 def test_transformation_reads_as_words(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from databases.ports import Instantiation
 from rules.transformation import RenameTable, Transformation
 from spark_apply.copy.renames import RenamedTables
-from spark_apply.copy.standing import standings
+from spark_apply.copy.standing import remade_problem, standings
 from spark_apply.driver.config import TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -43,3 +43,23 @@ def test_a_table_that_is_replicated_and_renamed_keeps_its_rows():
     records = SimpleNamespace(twice={}, put=put.append, destination=SimpleNamespace(describe=lambda *name: name if name == STAFF else None))
     assert RenamedTables(records).follow(standings([TABLE], [replace(RECORD, state="DONE")])) == (True, False)
     assert put == [replace(RECORD, owner="sales", name="staff", state="DONE")]
+
+
+def test_a_table_that_comes_back_without_its_transformation_is_copied_and_holds_up_nothing():
+    """Nobody is told to drop a table: the destination has both because the file named both."""
+    back = replace(TABLE, destination=TABLE.source, transformations=())
+    left = replace(RECORD, owner="sales", name="staff")
+    put: list[Instantiation] = []
+    records = SimpleNamespace(
+        twice={}, put=put.append, destination=SimpleNamespace(describe=lambda *name: name), show_recorded=lambda *_: None,
+    )
+    assert RenamedTables(records).follow(standings([back], [left])) == (True, False)
+    assert put == [replace(left, owner="hr", name="employees", state="FAILED", scn=Scn(0))]
+    assert records.twice == {}
+
+
+def test_what_to_do_about_a_table_made_again_names_it_as_the_commands_do():
+    found = remade_problem(STAFF, source=TableName("hr", "employees"))
+    assert "headrace copy FILE hr.employees`" in found
+    assert "headrace verify FILE hr.employees`" in found
+    assert "WHERE owner = 'sales' AND name = 'staff'" in found
