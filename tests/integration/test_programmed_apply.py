@@ -1,0 +1,100 @@
+"""What users program, on Ray and Spark: handlers' code travels to the executors, a table arrives transformed, and order is kept."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from tests.support.system import System, running, wait_until
+from topology.file.reading import read_topology
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+FILE = """
+topology: programmed
+state_dir: state
+sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}}
+code: ./code
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: shop}]}}}
+propagations: {p: {from: q1, to: q2}}
+applies:
+  a:
+    site: dbs2
+    source: dbs1
+    queue: q2
+    parallelism: 2
+    commit_serialization: full
+    value_dependencies: {number: [{table: shop.orders, columns: [id]}, {table: shop.clients, columns: [id]}]}
+    rules:
+      include:
+        - {table: shop.orders}
+        - {table: shop.customers, transform: [{rename_table: shop.clients}, {rename_column: {from: name, to: full_name}}, {delete_columns: [secret]}]}
+    dml_handlers:
+      - {table: shop.orders, function: "orders:apply_order"}
+"""
+CODE = '''
+def apply_order(lcr, session):
+    status = lcr.get_value("new", "status", use_old=False)
+    if status is not None and status.decoded == "bad":
+        raise ValueError("no such status")
+    session.execute("INSERT INTO shop.seen (id, command) VALUES ($1, $2)", lcr.get_value("new", "id").decoded, lcr.command_type)
+    lcr.execute(conflict_resolution=True)
+'''
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="headrace-test-programmed-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def prepare(servers: dict[str, EmbeddedServer]) -> None:
+    for site, server in servers.items():
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE SCHEMA shop")
+            connection.execute("CREATE TABLE shop.orders (id int PRIMARY KEY, status text)")
+            connection.execute("ALTER TABLE shop.orders REPLICA IDENTITY FULL")
+            if site == "dbs1":
+                connection.execute("CREATE TABLE shop.customers (id int PRIMARY KEY, name text, secret text)")
+                connection.execute("INSERT INTO shop.customers VALUES (0, 'copied', 'x')")
+            else:
+                connection.execute("CREATE TABLE shop.clients (id int PRIMARY KEY, full_name text)")
+                connection.execute("CREATE TABLE shop.seen (id int, command text)")
+
+
+def test_handlers_transformations_and_order_work_on_the_executors(folder: Path) -> None:
+    (folder / "code").mkdir()
+    (folder / "code" / "orders.py").write_text(CODE)
+    file = folder / "programmed.yaml"
+    file.write_text(FILE)
+    with running(read_topology(file), folder, prepare) as system:
+        for number in range(1, 21):
+            system.execute("dbs1", f"INSERT INTO shop.customers VALUES ({number}, 'name {number}', 'secret')")
+            system.execute("dbs1", f"INSERT INTO shop.orders VALUES ({number}, 'new')")
+        system.execute("dbs1", "UPDATE shop.orders SET status = 'paid' WHERE id % 2 = 0")
+        system.wait_caught_up()
+        assert system.execute("dbs2", "SELECT count(*), count(full_name) FROM shop.clients") == [(21, 21)]
+        assert system.execute("dbs2", "SELECT status, count(*) FROM shop.orders GROUP BY 1 ORDER BY 1") == [("new", 10), ("paid", 10)]
+        assert system.execute("dbs2", "SELECT command, count(*) FROM shop.seen GROUP BY 1 ORDER BY 1") == [("INSERT", 20), ("UPDATE", 10)]
+        _fails_whole(system)
+
+
+def _fails_whole(system: System) -> None:
+    """A handler that raises puts its transaction into the error queue, whole, with file and line; others go on."""
+    system.execute("dbs1", "BEGIN; INSERT INTO shop.customers VALUES (50, 'with it', ''); INSERT INTO shop.orders VALUES (50, 'bad'); COMMIT")
+    system.execute("dbs1", "INSERT INTO shop.orders VALUES (51, 'fine')")
+    wait_until("the next order is there", lambda: system.execute("dbs2", "SELECT count(*) FROM shop.orders WHERE id = 51") == [(1,)])
+    ((message,),) = system.execute("dbs2", "SELECT error_message FROM headrace.dba_apply_error")
+    assert "no such status" in message
+    assert "orders.py" in message
+    assert system.execute("dbs2", "SELECT count(*) FROM shop.clients WHERE id = 50") == [(0,)]
+    assert system.execute("dbs2", "SELECT count(*) FROM shop.seen WHERE id = 50") == [(0,)]
