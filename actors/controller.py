@@ -77,7 +77,7 @@ from topology.receivers import Receivers
 from topology.split import splits_of, with_splits
 from topology.stored import PREPARED_FILE, as_json, from_json, prepared_topology, spec_to_json
 from topology.subset_changes import shape_changes, subset_changes
-from topology.transformations import arrival_findings
+from topology.transformations import arrival_findings, ways_before
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -545,7 +545,7 @@ class Controller(Host):
             f"site:{apply.source}", "table_versions", captured_by(ways), timeout_s=PREFLIGHT_TIMEOUT_S
         )
         self._names.setdefault(apply.source, {}).update({int(version.object_number): TableName.of(version) for version in versions})
-        findings, fitting = arrival_findings(apply, ways, versions)
+        findings, fitting = arrival_findings(apply, ways, versions, ways_before(self._spec, apply))
         found: tuple[Finding, ...] = self._actors.call(
             f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, fitting)), apply.name,
             apply.conflicts, timeout_s=PREFLIGHT_TIMEOUT_S,

@@ -99,15 +99,16 @@ class ChangeClasses:
         surely = self._all if rules.include is None else self._matched(rules.include, {TruthValue.TRUE})
         return self.taken_by(rules) & ~(surely & ~self.matched_by(rules.exclude))
 
-    def renamed_by(self, rules: RuleSet) -> int:
-        """The tables that a rule set gives another name, as a set of untagged changes."""
+    def renamed_by(self, rules: RuleSet) -> dict[TableName, int]:
+        """The tables that a rule set gives another name, as sets of untagged changes by that name."""
+        renamed: dict[TableName, int] = {}
         if not rules.transforms:
-            return 0
-        renamed = 0
+            return renamed
         for number, (owner, name) in enumerate(self.tables):
             takers = rules.takers(owner, name)  # where several disagree `check` says so
-            if any(each.transformation is not None and each.transformation.named(TableName(owner, name)) != (owner, name) for each in takers):
-                renamed |= 1 << number
+            names = (each.transformation.named(TableName(owner, name)) for each in takers if each.transformation is not None)
+            if (other := next((each for each in names if each != (owner, name)), None)) is not None:
+                renamed[other] = renamed.get(other, 0) | 1 << number
         return renamed
 
     @property

@@ -25,7 +25,7 @@ from topology.ways import Way, ways_to
 if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
 
-__all__ = ["arrival_findings", "overlap_findings", "transformation_findings"]
+__all__ = ["arrival_findings", "overlap_findings", "transformation_findings", "ways_before"]
 
 
 def overlap_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
@@ -82,10 +82,11 @@ def transformation_findings(spec: TopologySpec, classes: ChangeClasses) -> Itera
         for way in ways_to(spec, apply):
             if not any(client.rules.transforms for client in way.clients):
                 continue
-            for found in (*_columns(way, classes), *_same_name(way, classes), *_sent_on(spec, way, classes)):
+            for found in (*_columns(way, classes), *_sent_on(spec, way, classes)):
                 if (found.path, found.problem) not in told:
                     told.add((found.path, found.problem))
                     yield found
+    yield from _same_name(spec, classes)
 
 
 def _columns(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
@@ -123,15 +124,28 @@ def _rule_columns(path: str, rule: Rule, passed: Sequence[Transformation], later
                 )
 
 
-def _same_name(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
-    first: dict[TableName, TableName] = {}
-    for table in (TableName(*each) for each in classes.tables):
-        arrives = way.carry(table)
-        if arrives is not None and first.setdefault(arrives, table) != table:
-            yield Finding(
-                path=f"applies.{way.apply.name}", problem=f"{first[arrives]} and {table} would both arrive as {arrives}",
-                fix="give each its own name, or leave one of them out",
-            )
+def _same_name(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
+    """Two tables of a source that arrive at a site as one, through one apply process or two."""
+    groups: dict[tuple[str, str], list[ApplySpec]] = {}
+    for apply in spec.applies:
+        groups.setdefault((apply.site, apply.source), []).append(apply)
+    for (site, source), applies in groups.items():
+        if not any(apply.rules.transforms for apply in applies):  # nobody else renames
+            continue
+        first: dict[TableName, tuple[TableName, ApplySpec]] = {}
+        for way in (way for apply in applies for way in ways_to(spec, apply)):
+            for table in (TableName(*each) for each in classes.tables):
+                arrives = way.carry(table)
+                if arrives is None:
+                    continue
+                # One table that arrives twice is found by the proof (`topology.proof.duplicates`).
+                other, by = first.setdefault(arrives, (table, way.apply))
+                if other != table:
+                    apart = "" if by is way.apply else f": the first through {by.name}, the second through {way.apply.name}"
+                    yield Finding(
+                        path=f"applies.{way.apply.name}", problem=f"{other} and {table} of {source} would both arrive at {site} as {arrives}{apart}",
+                        fix="give each its own name, or leave one of them out",
+                    )
 
 
 def _sent_on(spec: TopologySpec, way: Way, classes: ChangeClasses) -> Iterator[Finding]:
@@ -157,13 +171,27 @@ def _sent_on(spec: TopologySpec, way: Way, classes: ChangeClasses) -> Iterator[F
                 return
 
 
-def arrival_findings(apply: ApplySpec, ways: Sequence[Way], versions: Sequence[TableVersion]) -> tuple[tuple[Finding, ...], tuple[TableVersion, ...]]:
+def ways_before(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
+    """Ways of the same source to the same site that end in apply processes which the file names before one.
+
+    Args:
+        spec: routed.
+        apply: of `spec`.
+    """
+    before = spec.applies[: [each.name for each in spec.applies].index(apply.name)]
+    return tuple(way for each in before if (each.site, each.source) == (apply.site, apply.source) for way in ways_to(spec, each))
+
+
+def arrival_findings(
+    apply: ApplySpec, ways: Sequence[Way], versions: Sequence[TableVersion], before: Sequence[Way] = (),
+) -> tuple[tuple[Finding, ...], tuple[TableVersion, ...]]:
     """What is wrong with the transformations of the tables that there are.
 
     Args:
         apply: where they arrive.
         ways: to it.
         versions: of the source's tables, captured or not.
+        before: `ways_before`: what arrives over them has its names there, too.
 
     Returns:
         Findings, and the versions that can be transformed.
@@ -171,6 +199,10 @@ def arrival_findings(apply: ApplySpec, ways: Sequence[Way], versions: Sequence[T
     findings: list[Finding] = []
     fitting: list[TableVersion] = []
     first: dict[TableName, TableVersion] = {}
+    for version in versions:
+        for way in before:
+            if (name := way.carry(TableName.of(version))) is not None:
+                first.setdefault(name, version)
     for version in versions:
         path = f"sites.{apply.source} table {version.qualified_name}"
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from databases.ports import Finding
 from rules.rule import ANY_TAG
+from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
 from topology.proof.reach import Hop, Place, Proof
 from topology.proof.words import Client, finding_at, made_with, path_text, place_in_file, some
@@ -96,16 +97,24 @@ class Duplicates:
             tables = there.twice & ~there.endless
             while tables:
                 table = tables & -tables
-                # One hop that brings them twice begins at a site that has them twice: the cause is there.
-                paths = [self._proof.path(place, table, lambda hop, _, end=last: hop is end) for last in by if by[last] & table]  # type: ignore[misc]
-                if len(paths) < 2:
-                    tables ^= table
-                    continue
-                first, *others = sorted(paths, key=len)
-                for hops in others:
-                    if not _is_behind_another(hops):
-                        self._note(place, hops, tables, first)
-                tables &= ~self._common(place, first, tables) | ~self._common(place, others[-1], tables)
+                # Where tables get other names, each for itself: hops that write one table together need not do so with another.
+                alike = table if any(last.renamed for last in by) else tables
+                by_name: dict[TableName | None, list[tuple[Hop, ...]]] = {}
+                for last in by:
+                    if by[last] & table:
+                        path = self._proof.path(place, table, lambda hop, _, end=last: hop is end)  # type: ignore[misc]
+                        by_name.setdefault(last.name_of(table), []).append(path)
+                left = tables & ~table
+                for paths in by_name.values():
+                    # One hop that brings them twice begins at a site that has them twice: the cause is there.
+                    if len(paths) < 2:
+                        continue
+                    first, *others = sorted(paths, key=len)
+                    for hops in others:
+                        if not _is_behind_another(hops):
+                            self._note(place, hops, alike, first)
+                    left &= ~(self._common(place, first, alike) & self._common(place, others[-1], alike))
+                tables = left
 
     def _common(self, place: Place, hops: tuple[Hop, ...], tables: int) -> int:
         """Those of some tables that take a path."""

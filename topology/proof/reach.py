@@ -17,7 +17,7 @@ How often
 
 Other names
     A table that an apply process renames arrives, and is followed no further: `check` refuses a topology that would send it on under its
-    new name.
+    new name. Arrivals are counted by name: one table under two names at a site is no second arrival, one name written twice is.
 
 Conditions
     What a condition says of a row is not proven: where one decides, the proof says who gets a change at most (`ReachedSite.conditions`),
@@ -33,11 +33,12 @@ originated, and every change reaches every other database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from rules.rule import Rule
+from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import Way, ways_to
@@ -59,14 +60,20 @@ class Hop:
         carried: by the place of the tag that changes have at the source: the tables whose changes arrive.
         place: of the tag that the apply process gives them.
         decided_by_rows: likewise by tag: those of `carried` of which conditions let some changes pass, and not others.
-        renamed: tables that arrive under another name. They end at the hop's site: `check` refuses to send them on.
+        names: tables that arrive under another name, by that name. They end at the hop's site: `check` refuses to send them on.
+        renamed: the same tables, all of them.
     """
 
     way: Way
     carried: tuple[int, ...]
     place: int
     decided_by_rows: tuple[int, ...]
+    names: Mapping[TableName, int] = field(default_factory=dict)
     renamed: int = 0
+
+    def name_of(self, table: int) -> TableName | None:
+        """What a table, as a bit, arrives as; None: its own name."""
+        return next((name for name, tables in self.names.items() if tables & table), None)
 
     @property
     def apply(self) -> ApplySpec:
@@ -92,14 +99,16 @@ class Spread:
         once: at least once.
         twice: at least twice.
         endless: again and again.
-        renamed: at least once, under another name than where they were made.
+        renamed: at least once, under another name than where they were made; by that name, too.
+        renamed_twice: likewise, at least twice under the same name.
         hops: most apply processes one behind the other until a change is nowhere new.
     """
 
     once: dict[Place, int] = field(default_factory=dict)
     twice: dict[Place, int] = field(default_factory=dict)
     endless: dict[Place, int] = field(default_factory=dict)
-    renamed: dict[Place, int] = field(default_factory=dict)
+    renamed: dict[tuple[Place, TableName], int] = field(default_factory=dict)
+    renamed_twice: dict[tuple[Place, TableName], int] = field(default_factory=dict)
     hops: int = 0
 
 
@@ -170,9 +179,10 @@ class Proof:
                 for client in way.clients:
                     by_rows |= self.classes.decided_by_rows(client.rules) & carried
                 rows_by_tag = tuple(self.classes.with_tag(by_rows, place) for place in range(len(self.classes.tags)))
-                self.hops.setdefault(apply.source, []).append(
-                    Hop(way, by_tag, self.classes.place_of(apply.tag), rows_by_tag, self.classes.renamed_by(apply.rules))
-                )
+                names, renamed = self.classes.renamed_by(apply.rules), 0
+                for tables in names.values():
+                    renamed |= tables
+                self.hops.setdefault(apply.source, []).append(Hop(way, by_tag, self.classes.place_of(apply.tag), rows_by_tag, names, renamed))
         self._spreads: dict[tuple[str, tuple[int, ...]], Spread] = {}
         self._arrived: dict[Place, dict[str, _Arrived]] = {}
 
@@ -200,8 +210,12 @@ class Proof:
                 there.twice |= spread.twice.get((site, tag), 0) | there.once & once
                 there.once |= once
                 there.endless |= spread.endless.get((site, tag), 0)
-            for (site, _), renamed in spread.renamed.items():
-                found.setdefault(site, _Arrived()).once |= renamed
+            by_name: dict[tuple[str, TableName], int] = {}
+            for ((site, tag), name), renamed in spread.renamed.items():
+                there, known = found.setdefault(site, _Arrived()), by_name.get((site, name), 0)
+                there.twice |= spread.renamed_twice.get(((site, tag), name), 0) | known & renamed
+                there.once |= renamed
+                by_name[site, name] = known | renamed
         return self._arrived[place]
 
     @cached_property
@@ -392,7 +406,11 @@ class Proof:
                     continue
                 place = hop.site, hop.place
                 if coming & hop.renamed:
-                    spread.renamed[place] = spread.renamed.get(place, 0) | coming & hop.renamed
+                    for name, tables_there in hop.names.items():
+                        known = spread.renamed.get((place, name), 0)
+                        if arriving := coming & tables_there:
+                            spread.renamed[place, name] = known | arriving
+                            spread.renamed_twice[place, name] = spread.renamed_twice.get((place, name), 0) | known & arriving
                     spread.hops = max(spread.hops, hops + 1)
                     coming &= ~hop.renamed
                 before = spread.once.get(place, 0)

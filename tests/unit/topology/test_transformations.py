@@ -19,7 +19,7 @@ from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 from topology.stored import spec_from_json, spec_to_json
 from topology.subset_changes import shape_changes
-from topology.transformations import arrival_findings
+from topology.transformations import arrival_findings, ways_before
 from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
 
 ONE_WAY = """
@@ -156,6 +156,39 @@ def test_two_names_may_be_exchanged(tmp_path):
     assert [the_way(spec).carry(TableName("hr", name)) for name in ("a", "b")] == [("hr", "b"), ("hr", "a")]
 
 
+def two_applies(second: str, *, first: str = "{table: hr.a, transform: [{rename_table: sales.t}]}") -> str:
+    return one_way(applied=first) + f"  app3: {{site: dbs2, source: dbs1, queue: q2, rules: {{include: [{second}]}}}}\n"
+
+
+@pytest.mark.parametrize(("second", "words"), [
+    ("{table: hr.a, transform: [{rename_table: sales.t}]}", ("applies.app3", "applies.app applies the same changes of dbs1 to dbs2", "hr.a")),
+    ("{table: hr.b, transform: [{rename_table: sales.t}]}", ("applies.app3", "hr.a and hr.b", "both arrive at dbs2 as sales.t", "through app3")),
+    ("{table: hr.a, transform: [{rename_schema: sales}, {rename_table: sales.t}]}", ("the same changes", "hr.a")),
+])
+def test_two_apply_processes_do_not_write_one_renamed_table(tmp_path, second, words):
+    found = problems(tmp_path, two_applies(second))
+    assert len(found) == 1
+    assert all(word in found[0] for word in words), found
+
+
+@pytest.mark.parametrize("second", [
+    "{table: hr.a}", "{table: hr.a, transform: [{rename_table: sales.u}]}", "{table: hr.b, transform: [{rename_table: sales.u}]}", "{table: hr.b}",
+])
+def test_two_apply_processes_may_write_one_table_under_two_names(tmp_path, second):
+    read(tmp_path, two_applies(second))
+
+
+def test_what_arrives_twice_under_one_name_is_told_without_what_arrives_under_another(tmp_path):
+    text = two_applies("{table: hr.a, transform: [{rename_table: sales.t}]}, {table: hr.b, transform: [{rename_table: sales.u}]}",
+                       first="{table: hr.a, transform: [{rename_table: sales.t}]}, {table: hr.b}")
+    text += "  app4: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: hr.a}]}}\n"
+    (found,) = problems(tmp_path, text)
+    assert "hr.a" in found
+    assert "app4" not in found
+    proof = Proof(read_anyway(tmp_path, text))
+    assert {line.tables: [each.times for each in line.reached] for line in proof.reach()} == {("hr.a",): ["twice"], ("hr.b",): ["once"]}
+
+
 FORWARDING = one_way(applied=RENAME) + """
   back: {site: dbs1, source: dbs2, queue: q4}
 """
@@ -209,6 +242,16 @@ def test_two_tables_of_a_source_cannot_arrive_under_one_name(tmp_path):
     versions = [VERSION, replace(VERSION, owner="x", object_number=8)]
     findings, _ = arrival_findings(spec.apply("app"), [the_way(spec)], versions)
     assert "as hr.employees does" in findings[0].problem
+
+
+def test_two_tables_cannot_arrive_under_one_name_through_two_apply_processes(tmp_path):
+    both = "{schema: hr}, {schema: x}"
+    text = one_way(both, both, "{schema: hr, transform: [{rename_schema: x}]}")
+    spec = read_anyway(tmp_path, text + "  app3: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: x.employees}]}}\n")
+    versions = [VERSION, replace(VERSION, owner="x", object_number=8)]
+    first, last = (arrival_findings(each, ways_to(spec, each), versions, ways_before(spec, each))[0] for each in (spec.apply("app"), spec.apply("app3")))
+    assert first == ()
+    assert [each.problem for each in last] == ["would arrive at dbs2 as x.employees, as hr.employees does"]
 
 
 # --------------------------------------------------------------------------- edits
