@@ -26,7 +26,7 @@ from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.stored import prepared_topology
 from topology.subset_changes import shape_changes, subset_changes
-from topology.transformations import arrival_findings
+from topology.transformations import arrival_findings, ways_before
 from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         with closing(open_source(source)) as database:
             versions = database.table_versions(database.tables(captured_by(ways)))
             shapes = database.table_shapes([TableName.of(version) for version in versions])
-        unfit, versions = arrival_findings(apply, ways, versions)
+        unfit, versions = arrival_findings(apply, ways, versions, ways_before(spec, apply))
         findings += unfit
         fitting = {TableName.of(version) for version in versions}
         shapes = tuple(shape for shape in shapes if TableName.of(shape) in fitting)
