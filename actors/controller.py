@@ -67,6 +67,7 @@ from actors.splitting.phases import Splitting
 from databases.ports import Finding
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, PropagationError, StreamsError
+from streams.plain_data import as_json, from_json
 from streams.scn import Scn
 from streams.table_name import TableName
 from topology.capture_scns import scn_findings
@@ -75,7 +76,7 @@ from topology.checks import one_database_twice
 from topology.downstream import keeper_of, receiver_at, receiver_of
 from topology.receivers import Receivers
 from topology.split import splits_of, with_splits
-from topology.stored import PREPARED_FILE, as_json, from_json, prepared_topology, spec_to_json
+from topology.stored import PREPARED_FILE, prepared_topology, spec_to_json
 from topology.subset_changes import shape_changes, subset_changes
 from topology.transformations import arrival_findings, ways_before
 from topology.ways import arriving, captured_by, ways_to

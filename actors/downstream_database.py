@@ -44,10 +44,10 @@ from protos.standby import Shipped
 from streams.backoff import Backoff
 from streams.durable_file import replace_file
 from streams.errors import PropagationError, RedoError, Retry, StreamsError
+from streams.plain_data import as_json, from_json
 from streams.scn import scn_text
 from topology.downstream import receiver_of
 from topology.receivers import Receivers
-from topology.stored import as_json, from_json
 
 if TYPE_CHECKING:
     from protos.admission import Admission

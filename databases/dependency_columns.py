@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from databases.ports import DestinationTable, Finding
+from databases.ports import DestinationColumn, DestinationTable, Finding, are_comparable
 from rules.virtual_dependencies import VirtualDependencies
 from streams.lcr_batch import OldImage, TableVersion
 
@@ -31,7 +31,7 @@ def dependency_column_findings(
             )
     for value in definitions.values:
         here = f"applies.{apply}.value_dependencies.{value.name}"
-        forms: dict[str, list[tuple[str, str]]] = {}
+        found: dict[str, list[DestinationColumn]] = {}
         for each in value.tables:
             version, table = arriving.get((each.owner, each.name)), describe(each.owner, each.name)
             if version is None or table is None:
@@ -44,8 +44,8 @@ def dependency_column_findings(
                 )
             if unknown:
                 continue
-            equality = {column.name: (column.equality, column.type_name) for column in table.columns}
-            forms[f"{each.owner}.{each.name}"] = [equality.get(column, ("none", "")) for column in each.columns]
+            there = {column.name: column for column in table.columns}
+            found[f"{each.owner}.{each.name}"] = [there[column] for column in each.columns if column in there]
             key = {column.name for column in version.columns if column.is_key}
             lacking = [column for column in each.columns if column not in key]
             if lacking and version.old_image is not OldImage.FULL:
@@ -55,18 +55,9 @@ def dependency_column_findings(
                     " waits for all others of this definition",
                     fix=f"at the source: ALTER TABLE {each.owner}.{each.name} REPLICA IDENTITY FULL;",
                 )
-        if not _are_comparable(list(forms.values())):
+        if not are_comparable(list(found.values())):
             yield Finding(
                 path=here, is_error=False,
-                problem=f"the columns of {', '.join(forms)} have types whose values cannot be compared by their bytes: all rows of these tables"
+                problem=f"the columns of {', '.join(found)} have types whose values cannot be compared by their bytes: all rows of these tables"
                 " depend on each other", fix="give the columns the same type everywhere (integers of any size are the same)",
             )
-
-
-def _are_comparable(forms: list[list[tuple[str, str]]]) -> bool:
-    """Whether each column has one canonical form in all tables (`DestinationColumn.equality`)."""
-    for columns in zip(*forms, strict=False):
-        equalities = {equality for equality, _ in columns}
-        if "none" in equalities or len(equalities) > 1 or (equalities == {"bytes"} and len(set(columns)) > 1):
-            return False
-    return True

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from streams.plain_data import as_json, from_json
 
 if TYPE_CHECKING:
     from streams.lcr_batch import Command  # numpy: this module is also read where nobody sees a row
@@ -187,25 +189,12 @@ class ConflictRules:
 
     def to_bytes(self) -> bytes:
         """As it travels to apply servers; empty when nothing is set."""
-        return b"" if self == NO_CONFLICT_RULES else json.dumps(asdict(self)).encode()
+        return b"" if self == NO_CONFLICT_RULES else json.dumps(as_json(self)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ConflictRules:
         """Read what `to_bytes` wrote."""
-        if not data:
-            return NO_CONFLICT_RULES
-        found = json.loads(data)
-        return cls(
-            handlers=tuple(
-                ConflictHandler(**{**each, "columns": tuple(each["columns"]), "priority": tuple(each["priority"])})
-                for each in found["handlers"]
-            ),
-            uncompared=tuple(
-                UncomparedColumns(**{**each, "columns": tuple(each["columns"]), "operations": tuple(each["operations"])})
-                for each in found["uncompared"]
-            ),
-            compare_key_only=found["compare_key_only"], history=HistoryBounds(**found["history"]),
-        )
+        return from_json(cls, json.loads(data)) if data else NO_CONFLICT_RULES
 
 
 NO_CONFLICT_RULES = ConflictRules()

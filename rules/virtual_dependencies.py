@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from streams.plain_data import as_json, from_json
 
 __all__ = ["NO_VIRTUAL_DEPENDENCIES", "ObjectDependency", "ValueColumns", "ValueDependency", "VirtualDependencies"]
 
@@ -101,23 +103,12 @@ class VirtualDependencies:
 
     def to_bytes(self) -> bytes:
         """As it travels to apply servers; empty when there are none."""
-        return b"" if self == NO_VIRTUAL_DEPENDENCIES else json.dumps(asdict(self)).encode()
+        return b"" if self == NO_VIRTUAL_DEPENDENCIES else json.dumps(as_json(self)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> VirtualDependencies:
         """Read what `to_bytes` wrote."""
-        if not data:
-            return NO_VIRTUAL_DEPENDENCIES
-        found = json.loads(data)
-        return cls(
-            values=tuple(
-                ValueDependency(
-                    name=value["name"], tables=tuple(ValueColumns(**{**each, "columns": tuple(each["columns"])}) for each in value["tables"]),
-                )
-                for value in found["values"]
-            ),
-            objects=tuple(ObjectDependency(**each) for each in found["objects"]),
-        )
+        return from_json(cls, json.loads(data)) if data else NO_VIRTUAL_DEPENDENCIES
 
 
 NO_VIRTUAL_DEPENDENCIES = VirtualDependencies()

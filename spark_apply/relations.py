@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from databases.ports import are_comparable
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, ValueDependency, VirtualDependencies
 from spark_apply.dependencies_kernels import hash_text
 from spark_apply.equality import Equality, equality_of, touch_of
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationColumn, DestinationTable
+    from databases.ports import DestinationTable
     from streams.lcr_batch import TableVersion
 
 __all__ = ["NO_RELATIONS", "RelatedColumns", "Relation", "Relations", "relations_of"]
@@ -130,7 +131,7 @@ class _Finder:
             theirs = [] if other is None else [column for name, _ in pairs for column in other.columns if column.name == name]
             own = [self._targets[column] for _, column in pairs]
             found = None
-            if other is not None and len(theirs) == len(own) and all(map(_is_comparable, own, theirs)):
+            if other is not None and are_comparable([own, theirs]):
                 seed = _seed_of(other, [name for name, _ in pairs])
                 found = self._columns(Relation.REFERRING, [column for _, column in pairs], seed)
             if found is not None:
@@ -161,7 +162,7 @@ class _Finder:
                 if any(column not in by_name for column in each.columns):
                     return False
                 found.append([by_name[column] for column in each.columns])
-        return all(_is_comparable(one, other) for columns in found for one, other in zip(found[0], columns, strict=True))
+        return are_comparable(found)
 
     def _columns(self, relation: Relation, names: Sequence[str], seed: int, touch: int = 0) -> RelatedColumns | None:
         """Columns by name; None: the LCRs lack one, or a value's bytes do not show what it equals."""
@@ -181,8 +182,3 @@ def _seed_of(table: DestinationTable, names: Sequence[str]) -> int:
     """A seed for a referred key, which survives that a column is renamed."""
     numbers = {column.name: column.number for column in table.columns}
     return hash_text(f"{table.owner}\0{table.name}\0referred\0{' '.join(str(numbers.get(name, name)) for name in names)}")
-
-
-def _is_comparable(one: DestinationColumn, other: DestinationColumn) -> bool:
-    """Whether equal values have equal canonical forms; "bytes" are those of one type's binary form."""
-    return one.equality == other.equality != "none" and (one.equality != "bytes" or one.type_name == other.type_name)

@@ -25,10 +25,11 @@ from typing import Any
 
 from databases.ports import Finding
 from streams.errors import ConfigError
+from streams.plain_data import from_json
 from streams.scn import FIRST_SCN
 from topology.combined import combination
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
-from topology.stored import from_json, prepared_document
+from topology.stored import prepared_document
 
 __all__ = ["MERGING", "SPLIT", "SPLITTING", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
 

@@ -8,49 +8,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
 from streams.errors import ConfigError
+from streams.plain_data import as_json, from_json
 from topology.spec import TopologySpec
 
-__all__ = ["PREPARED_FILE", "as_json", "from_json", "prepared_document", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
+__all__ = ["PREPARED_FILE", "prepared_document", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
 
 PREPARED_FILE = "desired.json"  # in the state folder: what the controller prepared last
 
 _DIGEST = "digest:"
 
-T = TypeVar("T")
-
 
 def spec_to_json(spec: TopologySpec) -> dict[str, Any]:
     """The topology as plain data for `json`, without secrets."""
     return as_json(without_secrets(spec))
-
-
-def as_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
-    """A dataclass as plain data for `json`."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value), default=_plain))
-    return plain
-
-
-def from_json(kind: type[T], document: Any) -> T:  # noqa: ANN401 - what `json` made of a file
-    """Read what `as_json` wrote.
-
-    Args:
-        kind: the dataclass.
-        document: plain data.
-
-    Raises:
-        ConfigError: it is not such a document: another version of Headrace wrote it.
-    """
-    try:
-        found: T = _read(kind, document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"the stored {kind.__name__} cannot be read ({type(error).__name__})") from error
-    return found
 
 
 def prepared_topology(state_dir: Path) -> TopologySpec | None:
@@ -109,32 +84,3 @@ def spec_from_json(document: Any) -> TopologySpec:  # noqa: ANN401 - what `json`
         ConfigError: it is not such a document: another version of Headrace wrote it.
     """
     return from_json(TopologySpec, document)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Path):
-        return str(value)
-    message = f"{type(value).__name__} cannot be stored"
-    raise TypeError(message)
-
-
-def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401 - by the types of the fields
-    """Build a value of the type `kind` from plain data."""
-    if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{name: _read(hints[name], each) for name, each in value.items()})  # type: ignore[operator]
-    if get_origin(kind) is types.UnionType:  # "or None", or dataclasses that no two have the same fields
-        kinds = [each for each in get_args(kind) if each is not type(None)]
-        if value is None or len(kinds) == 1:
-            return None if value is None else _read(kinds[0], value)
-        return _read(next(each for each in kinds if {field.name for field in dataclasses.fields(each)} == set(value)), value)
-    if get_origin(kind) is tuple:
-        members = get_args(kind)
-        if len(members) == 2 and members[1] is Ellipsis:
-            return tuple(_read(members[0], each) for each in value)
-        return tuple(_read(member, each) for member, each in zip(members, value, strict=True))
-    if kind is bytes:
-        return bytes.fromhex(value)
-    return kind(value)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from redo.names import NameOfNow
 from streams.durable_file import replace_file
+from streams.plain_data import as_json, from_json
 from topology.receivers import Receivers
-from topology.stored import as_json, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from databases.connectors import log_session_name
-from topology.stored import from_json, prepared_document
+from streams.plain_data import from_json
+from topology.stored import prepared_document
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,6 +20,7 @@ from databases.ports.destination import (
     ScnRange,
     TruncatedTable,
     Write,
+    are_comparable,
 )
 from databases.ports.error_queue import ErrorEdit
 from databases.ports.handler_sql import HandlerSql, SqlResult
@@ -44,4 +45,4 @@ from databases.ports.planning import (
 )
 from databases.ports.source import CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "HandlerSql", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write"]
+__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "HandlerSql", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write", "are_comparable"]

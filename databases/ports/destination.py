@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from streams.scn import Scn
     from streams.table_name import TableName
 
-__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "Instantiation", "ScnRange", "TruncatedTable", "Write"]
+__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "Instantiation", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,19 @@ class DestinationColumn:
     converted: tuple[str, ...] = ()  # the source's types whose values an operator's function converts
     is_ordered: bool = False  # of two values one is higher, or they are equal
     is_number: bool = False  # values can be added without losing any of them (not floating point)
+
+
+def are_comparable(tables: Sequence[Sequence[DestinationColumn]]) -> bool:
+    """Whether equal values have equal canonical forms in all tables; "bytes" are those of one type's binary form.
+
+    Args:
+        tables: of each table the columns whose values are compared, in one order; a table that lacks one compares with none.
+    """
+    first = tables[0] if tables else ()
+    return all(len(columns) == len(first) for columns in tables) and all(
+        one.equality == other.equality != "none" and (one.equality != "bytes" or one.type_name == other.type_name)
+        for columns in tables for one, other in zip(first, columns, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

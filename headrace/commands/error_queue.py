@@ -85,7 +85,7 @@ class ErrorQueue:
         Raises:
             ConfigError: none has this number, or several do.
         """
-        error = self._find(number, apply)
+        error = _found(self._all(apply), number)
         access = self._access(self._spec.apply(error["apply"]).site)
         lcrs, edits = list(self._lcrs(error, access, original=original)), self._edits(number, access)
         output.json({"error": error, "lcrs": lcrs, "edits": edits})
@@ -117,7 +117,7 @@ class ErrorQueue:
         from databases.connectors import open_row_reader
         from headrace.commands.error_edits import edit_values, edited, not_edited, one_row, operator
 
-        error = self._find(number, apply)
+        error = _found(self._all(apply), number)
         access = self._access(self._spec.apply(error["apply"]).site)
         with closing(open_row_reader(access)) as reader:
             lcr = one_row(self._rows(error, access, wanted.row), error, wanted)
@@ -223,15 +223,6 @@ class ErrorQueue:
             errors += [{**error, "waits_behind": error["depends_on"] if error["depends_on"] in there else 0} for error in found]
         return sorted(errors, key=lambda error: (error["apply"], error["number"]))
 
-    def _find(self, number: int, apply: str) -> dict[str, Any]:
-        found = [error for error in self._all(apply) if error["number"] == number]
-        if not found:
-            raise ConfigError(f"no error transaction {number}", hint="headrace errors list FILE shows the numbers")
-        if len(found) > 1:
-            names = ", ".join(error["apply"] for error in found)
-            raise ConfigError(f"several apply processes have an error transaction {number}", hint=f"--apply one of {names}")
-        return found[0]
-
     def _edits(self, number: int, access: DatabaseAccess) -> list[dict[str, Any]]:
         from databases.connectors import open_destination
 
@@ -270,8 +261,28 @@ class ErrorQueue:
 
     def _chosen(self, numbers: list[int], apply: str) -> list[dict[str, Any]]:
         """Error transactions by number (none: all), per apply process in the order of their SCNs."""
-        chosen = [self._find(number, apply) for number in sorted(set(numbers))] if numbers else self._all(apply)
+        there = self._all(apply)
+        chosen = [_found(there, number) for number in sorted(set(numbers))] if numbers else there
         return sorted(chosen, key=lambda error: (error["apply"], error["commit_scn"], error["number"]))
+
+
+def _found(errors: list[dict[str, Any]], number: int) -> dict[str, Any]:
+    """The error transaction with a number.
+
+    Args:
+        errors: those to choose from.
+        number: its number.
+
+    Raises:
+        ConfigError: none has it, or those of several apply processes do.
+    """
+    found = [error for error in errors if error["number"] == number]
+    if not found:
+        raise ConfigError(f"no error transaction {number}", hint="headrace errors list FILE shows the numbers")
+    if len(found) > 1:
+        names = ", ".join(error["apply"] for error in found)
+        raise ConfigError(f"several apply processes have an error transaction {number}", hint=f"--apply one of {names}")
+    return found[0]
 
 
 def _one_by_one(

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
-from rules.user_code.source import NO_CODE, CodeFile, UserCode, UserFunction
+from rules.user_code.source import NO_CODE, UserCode, UserFunction
+from streams.plain_data import as_json, from_json
 
 __all__ = [
     "EXECUTE_FALSE", "EXECUTE_TRUE", "NO_HANDLERS", "OPERATIONS", "TIMEOUT_DEFAULT_S", "DmlHandler", "ErrorHandler", "HandlerRules",
@@ -160,32 +161,12 @@ class HandlerRules:
 
     def to_bytes(self) -> bytes:
         """As it travels to apply servers; empty when nothing is set."""
-        return b"" if self == NO_HANDLERS else json.dumps(asdict(self)).encode()
+        return b"" if self == NO_HANDLERS else json.dumps(as_json(self)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> HandlerRules:
         """Read what `to_bytes` wrote."""
-        if not data:
-            return NO_HANDLERS
-        found = json.loads(data)
-        code = UserCode(folder=found["code"]["folder"], files=tuple(CodeFile(**each) for each in found["code"]["files"]))
-        return cls(
-            code=code, dml=tuple(_dml(each) for each in found["dml"]),
-            errors=tuple(
-                ErrorHandler(**{**each, "operations": tuple(each["operations"]), "function": UserFunction(**each["function"])})
-                for each in found["errors"]
-            ),
-            precommit=UserFunction(**found["precommit"]) if found["precommit"] else None, timeout_s=found["timeout_s"],
-        )
-
-
-def _dml(found: dict[str, object]) -> DmlHandler:
-    fields: dict[str, object] = {
-        **found, "operations": tuple(found["operations"]), "tables": tuple(tuple(each) for each in found["tables"]),  # type: ignore[arg-type,attr-defined]
-        "function": UserFunction(**found["function"]) if found["function"] else None,  # type: ignore[arg-type]
-        "statements": tuple(HandlerStatement(**{**each, "binds": tuple(each["binds"])}) for each in found["statements"]),  # type: ignore[attr-defined]
-    }
-    return DmlHandler(**fields)  # type: ignore[arg-type]
+        return from_json(cls, json.loads(data)) if data else NO_HANDLERS
 
 
 NO_HANDLERS = HandlerRules()

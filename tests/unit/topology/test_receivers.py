@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 
 from databases.ports import CapturedTable
+from streams.plain_data import as_json, from_json
 from streams.scn import ObjectNumber
 from tests.support.topologies import SITES, read_anyway
 from topology.receivers import Receivers
-from topology.stored import as_json, from_json
 
 # Its apply process names tables that never come, which `check` refuses.
 NARROW = SITES + """
