@@ -67,7 +67,7 @@ def prepare_check(connection: psycopg.Connection[Any], names: Iterable[str]) -> 
     """Prepare `session_check` for a session that is as it should be; returns the role that it has without one taken.
 
     Args:
-        connection: settled.
+        connection: settled, before the first SQL of a handler.
         names: of its settings that must stay, besides those of every session.
     """
     kept = [*names, *_KEPT]
@@ -101,7 +101,7 @@ def owner_check(connection: psycopg.Connection[Any], locks: Sequence[int]) -> St
     """Fails (`changed_session`) unless the session has its advisory locks and a replication origin.
 
     Args:
-        connection: settled, not in a transaction.
+        connection: settled, before the first SQL of a handler.
         locks: their numbers.
     """
     found = connection.execute(_MAY_ASK).fetchone()

@@ -207,6 +207,8 @@ class PostgresSession:
             self._pending: list[Statement] = []
             self._ran_handlers = self._is_changed = False  # their SQL in this transaction; what it did to the session stays
             self._role = ""
+            self._own_role: str | None = None  # None: what handlers must leave as it is was not noted yet
+            self._owner_check: Statement | None = None
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
             self._has_savepoint = self._has_timeout = self._had_timeout = False
             self._marks: list[bool] = []  # whether there was a savepoint when each was set
@@ -236,9 +238,6 @@ class PostgresSession:
         )
         take_server_lock(connection, identity)
         take_origin(connection, identity.origin)
-        self._own_role = prepare_check(connection, _SETTINGS)
-        topology, apply, server = identity.topology, identity.apply, identity.server
-        self._owner_check = owner_check(connection, [apply_lock_key(topology, apply), apply_lock_key(topology, apply, server)])
 
     def _read_progress(self) -> None:
         """Take over the server's row; see `take_over` for the errors."""
@@ -342,7 +341,7 @@ class PostgresSession:
             ),
         )
         written = [Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels if self._may_label()]
-        checks = [session_check(self._role or self._own_role), self._owner_check] if self._ran_handlers else []
+        checks = [self._session_check(), *([self._owner_check] if self._owner_check else [])] if self._ran_handlers else []
         statements = [*self._pending, *written, *checks, advance, _COMMIT]
         try:
             results = self._pipeline.run(statements, "committing")
@@ -603,6 +602,7 @@ class PostgresSession:
     def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
         """See `DestinationSession.run_sql`."""
         self._in_transaction()
+        self._note_session()
         unknown = [text for text in dict.fromkeys(each.sql for each in statements) if text not in self._checked_sql]
         try:
             self._run([*checks_of(unknown), timeout_of(timeout_s)], "SQL of a handler")
@@ -628,9 +628,22 @@ class PostgresSession:
         self._check_session()
         return results
 
+    def _note_session(self) -> None:
+        """Before the first SQL of a handler, and before another role is taken: note how the session must be; most sessions never need it."""
+        if self._own_role is None or self._owner_check is None:
+            identity = self._identity
+            topology, apply, server = identity.topology, identity.apply, identity.server
+            with self._own_statements("preparing the checks behind a handler"):
+                if self._own_role is None:  # what is prepared stays, whatever becomes of the transaction
+                    self._own_role = prepare_check(self._connection, _SETTINGS)
+                self._owner_check = owner_check(self._connection, [apply_lock_key(topology, apply), apply_lock_key(topology, apply, server)])
+
+    def _session_check(self) -> Statement:
+        return session_check(self._role or self._own_role or "")
+
     def _check_session(self) -> None:
         try:
-            self._run([session_check(self._role or self._own_role)], "checking the session behind a handler")
+            self._run([self._session_check()], "checking the session behind a handler")
         except DatabaseError as error:
             self._raise_changed(error, is_check=True)
             raise
@@ -735,6 +748,7 @@ class PostgresSession:
 
     def as_role(self, role: str) -> None:
         """See `DestinationSession.as_role`."""
+        self._note_session()
         statement = f"SET LOCAL ROLE {quote(role)}" if role else "RESET ROLE"
         with self._own_statements("taking a role"):
             try:
