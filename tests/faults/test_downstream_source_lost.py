@@ -8,7 +8,6 @@ import contextlib
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.source.catalog import slot_name
 from headrace.deployment import Deployment
 from tests.support.downstream_sites import ROWS, Writer
-from tests.support.system import System, running, wait_until
+from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -60,15 +59,11 @@ COPIED = 500
 
 @pytest.fixture
 def system() -> Iterator[System]:
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-downstream-"))
-    folder.chmod(0o711)
-    file = folder / "downstream.yaml"
-    file.write_text(LOCAL)
-    try:
+    with system_folder("downstream") as folder:
+        file = folder / "downstream.yaml"
+        file.write_text(LOCAL)
         with running(read_topology(file), folder, _tables) as found:
             yield found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tables(servers: dict[str, EmbeddedServer]) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from tests.support.system import System, running, wait_until
+from tests.support.system import System, running, system_folder, wait_until
 from tests.support.writers import TABLES, writing
 from topology.file.reading import read_topology
 
@@ -47,15 +44,11 @@ def _tables(servers: dict[str, EmbeddedServer]) -> None:
 
 @pytest.fixture
 def relay(one_way: System) -> Iterator[System]:
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-relay-"))
-    folder.chmod(0o711)
-    try:
+    with system_folder("relay") as folder:
         file = folder / "relay.yaml"
         file.write_text(textwrap.dedent(RELAY))
         with running(read_topology(file), folder, _tables, address=one_way.deployment.cluster.address()) as system:
             yield system
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.fault("SIGKILL of an intermediate site's actor and of its queue")

@@ -20,9 +20,8 @@ from spark_apply.server.conflicts import apply_rows
 from spark_apply.server.resolution import ConflictSettings, Resolution, failed_conflict
 from spark_apply.tables import TableFits
 from tests.support.conflicts import Lcr, batch_of, handler
-from tests.support.postgres_network import PostgresNetwork
+from tests.support.postgres_network import PostgresNetwork, two_sites
 from tests.support.writes import int4, update, version_of
-from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -48,10 +47,8 @@ def network(
         connection.execute("INSERT INTO shop.customers SELECT n, 'first', 'home', 0, %s FROM generate_series(1, %s) n", (site, KEYS))
         connection.execute("INSERT INTO shop.accounts SELECT n, 100 FROM generate_series(1, %s) n", (KEYS,))
 
-    dsns = {site: fresh_database(server) for site, server in zip(SITES, (pg_source, pg_destination), strict=True)}
-    made = PostgresNetwork(read_topology(EXAMPLE, {}), dsns, tmp_path, tables)
-    yield made
-    made.close()
+    with two_sites(EXAMPLE, (pg_source, pg_destination), fresh_database, tmp_path, tables) as made:
+        yield made
 
 
 @pytest.mark.parametrize("seed", range(2))

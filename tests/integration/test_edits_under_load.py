@@ -6,8 +6,6 @@ One topology for the whole module, on the Ray of the shared one; each test begin
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ from headrace.deployment import Deployment
 from redo.segments import list_segments
 from streams.errors import ApplyError, ConfigError
 from tests.support.steady_load import make_notes_and_events, steady_load
-from tests.support.system import System, running, wait_until
+from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
@@ -65,13 +63,9 @@ def _tables(servers: dict[str, EmbeddedServer]) -> None:
 @pytest.fixture(scope="module")
 def edited(one_way: System) -> Iterator[System]:
     """The topology, with one destination; the last file is taken down with it."""
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-edits-"))
-    folder.chmod(0o711)
-    try:
-        with running(_spec(folder), folder, _tables, address=one_way.deployment.cluster.address()) as system:
-            yield system
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    address = one_way.deployment.cluster.address()
+    with system_folder("edits") as folder, running(_spec(folder), folder, _tables, address=address) as system:
+        yield system
 
 
 def _edit(system: System, *added: str, more: str = "", tables: str = "public.*") -> System:

@@ -10,8 +10,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from tests.support.postgres_network import PostgresNetwork
-from topology.file.reading import read_topology
+from tests.support.postgres_network import PostgresNetwork, two_sites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -38,10 +37,8 @@ def network(
                 "CREATE TABLE shop.doubles (id int, name text, error text); INSERT INTO shop.customers VALUES (3, 'here')"
             )
 
-    dsns = {site: fresh_database(server) for site, server in zip(SITES, (pg_source, pg_destination), strict=True)}
-    made = PostgresNetwork(read_topology(EXAMPLE, {}), dsns, tmp_path, tables)
-    yield made
-    made.close()
+    with two_sites(EXAMPLE, (pg_source, pg_destination), fresh_database, tmp_path, tables) as made:
+        yield made
 
 
 def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from tests.support.system import System, running, wait_until
+from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -51,10 +49,8 @@ def apply_order(lcr, session):
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="headrace-test-programmed-"))
-    made.chmod(0o711)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    with system_folder("programmed") as made:
+        yield made
 
 
 def prepare(servers: dict[str, EmbeddedServer]) -> None:

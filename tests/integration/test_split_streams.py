@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from actors.controller import CONTROLLER
 from databases.embedded import EmbeddedServer
 from tests.support.steady_load import steady_load
-from tests.support.system import System, running, wait_until
+from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -37,10 +35,8 @@ OTHERS = ("capture:capture_src", "queue:q_src", "propagation:src_to_near", "queu
 
 @pytest.fixture
 def folder():
-    made = Path(tempfile.mkdtemp(prefix="headrace-test-split-"))
-    made.chmod(0o711)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    with system_folder("split") as made:
+        yield made
 
 
 def _tables(servers: dict[str, EmbeddedServer]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ from headrace.commands.verification import verify_topology
 from headrace.status_view import is_healthy
 from headrace.waiting import NotCaughtUp, wait_caught_up
 from streams.errors import ApplyError
-from tests.support.system import System, running, wait_until
+from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -52,13 +50,9 @@ def _make_tables(servers: dict[str, EmbeddedServer]) -> None:
 
 @pytest.fixture(scope="module")
 def system(one_way: System) -> Iterator[System]:
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-over-time-"))
-    folder.chmod(0o711)
-    try:
-        with running(_read(folder, TABLES), folder, _make_tables, address=one_way.deployment.cluster.address()) as system:
-            yield system
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    address = one_way.deployment.cluster.address()
+    with system_folder("over-time") as folder, running(_read(folder, TABLES), folder, _make_tables, address=address) as system:
+        yield system
 
 
 def _read(folder: Path, tables: str, more: str = "") -> Any:

@@ -5,8 +5,6 @@ With TLS on every kind of link: one way is combined, the other one goes through 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from protos.redo_link import RedoWatchClient
 from rules.rule import ANY_TAG
 from streams.errors import PropagationError
 from tests.support.secrets import places_with
-from tests.support.system import System, running, wait_until
+from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
@@ -92,13 +90,9 @@ def _spec(folder: Path) -> TopologySpec:
 
 @pytest.fixture(scope="module")
 def two_way(one_way: System) -> Iterator[System]:
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-two-way-"))
-    folder.chmod(0o711)
-    try:
-        with running(_spec(folder), folder, _tables, address=one_way.deployment.cluster.address()) as system:
-            yield system
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    address = one_way.deployment.cluster.address()
+    with system_folder("two-way") as folder, running(_spec(folder), folder, _tables, address=address) as system:
+        yield system
 
 
 def test_changes_of_both_sites_arrive_once_and_none_comes_home(one_way: System, two_way: System):

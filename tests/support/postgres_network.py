@@ -6,12 +6,14 @@ running topology. Between the redo and an apply engine there are no queues: a ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import psycopg
 
+from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.source.pgoutput import PostgresLogDecoder
@@ -20,6 +22,7 @@ from redo.mining import Miner
 from rules.evaluation import RuleEvaluation
 from streams.scn import FIRST_SCN
 from tests.support.apply_engine import Engine
+from topology.file.reading import read_topology
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 from topology.ways import ways_to
 
@@ -68,6 +71,26 @@ class NetworkSite:
         self.destination.remove(self.spec.name)
         self.destination.close()
         self.user.close()
+
+
+@contextlib.contextmanager
+def two_sites(
+    example: Path, servers: Sequence[EmbeddedServer], fresh_database: Callable[[EmbeddedServer], str], folder: Path,
+    prepare: Callable[[str, psycopg.Connection], None],
+) -> Iterator[PostgresNetwork]:
+    """An example's sites dbs1 and dbs2 on two servers.
+
+    Args:
+        example: the file.
+        servers: one per site.
+        fresh_database: makes a database on a server, and says where it is.
+        folder: for the redo logs.
+        prepare: makes the tables of a site.
+    """
+    dsns = {site: fresh_database(server) for site, server in zip(("dbs1", "dbs2"), servers, strict=True)}
+    made = PostgresNetwork(read_topology(example, {}), dsns, folder, prepare)
+    yield made
+    made.close()
 
 
 class PostgresNetwork:

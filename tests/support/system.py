@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -158,6 +160,21 @@ class System:
         old = self.pid(component)
         self.call(CONTROLLER, "recreate", component, dict(environment))
         self.wait_restarted(component, old)
+
+
+@contextlib.contextmanager
+def system_folder(name: str) -> Iterator[Path]:
+    """A folder for a system's files, which embedded servers of another user reach; removed at the end, whatever happens.
+
+    Args:
+        name: of what is tested.
+    """
+    made = Path(tempfile.mkdtemp(prefix=f"headrace-test-{name}-"))
+    made.chmod(0o711)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 @contextlib.contextmanager
