@@ -45,9 +45,9 @@ class ChangeClasses:
         self._taken: dict[int, tuple[RuleSet, int]] = {}
 
     @classmethod
-    def of(cls, spec: TopologySpec) -> ChangeClasses:
-        """The classes that the clients of `spec` tell apart."""
-        return cls(client.rules for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
+    def of(cls, *specs: TopologySpec) -> ChangeClasses:
+        """The classes that the clients of topologies tell apart; of two that are compared, both together: `a*` and `*b` meet in `ab`."""
+        return cls(client.rules for spec in specs for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
 
     @property
     def untagged(self) -> int:

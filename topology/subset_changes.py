@@ -54,7 +54,7 @@ def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding
     sections = [clients for spec in (before, after) for clients in (spec.captures, spec.propagations, spec.applies)]
     if not any(client.rules.transforms for clients in sections for client in clients):
         return
-    tables = dict.fromkeys(TableName(*table) for spec in (before, after) for table in ChangeClasses.of(spec).tables)
+    tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
     for apply in after.applies:
         old = known.get(apply.name)
         if old is None or (old.source, old.site) != (apply.source, apply.site):

@@ -266,6 +266,15 @@ def test_another_transformation_of_a_table_that_is_replicated_is_refused(tmp_pat
     assert bool(found) is refused
 
 
+def test_patterns_that_meet_only_in_both_topologies_together_are_compared(tmp_path):
+    """`hr.ab` is of both patterns, and an example of neither topology alone."""
+    before = one_way(applied="{table: hr.a*, transform: [{delete_columns: [salary]}]}")
+    after = one_way(applied="{table: 'hr.*b', transform: [{delete_columns: [phone]}]}")
+    (found,) = shape_changes(read_anyway(tmp_path, before), read_anyway(tmp_path, after))
+    assert "hr.ab would arrive" in found.problem
+    assert found.is_error
+
+
 TWO_HOPS = SITES + """
 queues: {q1: {site: dbs1}, qh: {site: dbs1}, q2: {site: dbs2}}
 captures: {cap: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
