@@ -34,6 +34,7 @@ from databases.connectors import DatabaseAccess, open_destination
 from streams.errors import PropagationError
 from streams.table_name import TableName
 from topology.combined import capture_of
+from topology.transformations import refuse_one_name
 from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
 
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ class ApplyHost(Host):
 
         ways = ways_to(self._spec, apply)
         captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)
+        refuse_one_name(self._spec, apply, captured)
         tables = tuple(
             TableToInstantiate(
                 identity=table.source.identity, source=TableName.of(table.source),

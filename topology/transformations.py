@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 from databases.ports import Finding
 from rules.rule import UNKNOWN_TAG, Rule, RuleSet, TruthValue
 from rules.transformation import Transformation, TransformationError
+from streams.errors import UnfitTableError
 from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
 from topology.spec import ApplySpec, TopologySpec
-from topology.ways import Way, ways_to
+from topology.ways import Way, arriving, ways_to
 
 if TYPE_CHECKING:
+    from databases.ports import CapturedTable
     from streams.lcr_batch import TableVersion
 
-__all__ = ["arrival_findings", "overlap_findings", "transformation_findings", "ways_before"]
+__all__ = ["arrival_findings", "overlap_findings", "transformation_findings", "refuse_one_name", "ways_before"]
 
 
 def overlap_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
@@ -221,6 +223,32 @@ def arrival_findings(
         for way in ways:
             findings += _unmet(path, way, version)
     return tuple(findings), tuple(fitting)
+
+
+def refuse_one_name(spec: TopologySpec, apply: ApplySpec, captured: Sequence[CapturedTable]) -> None:
+    """See that no two tables of a source arrive at a site as one: a rename at the source can bring that about while everything runs.
+
+    `arrival_findings` says it of an edit. Nothing of either table may be applied or removed then: nobody can tell their rows apart.
+
+    Args:
+        spec: routed.
+        apply: of `spec`.
+        captured: the tables of its source as they are called now.
+
+    Raises:
+        UnfitTableError: two arrive under one name, through one apply process or two.
+    """
+    first: dict[TableName, CapturedTable] = {}
+    for other in (each for each in spec.applies if (each.site, each.source) == (apply.site, apply.source)):
+        for table in arriving(ways_to(spec, other), captured):
+            holder = first.setdefault(TableName.of(table.destination), table.source)
+            if holder.identity != table.source.identity:
+                both, name = f"{TableName.of(holder)} and {TableName.of(table.source)}", TableName.of(table.destination)
+                raise UnfitTableError(
+                    f"{both} of {apply.source} both arrive at {apply.site} as {name} since one of them was renamed: their rows would be mixed up",
+                    hint=f"give one of them another name at {apply.source}, or another rename_table in the file and run `headrace up`; leave {name}"
+                    f" at {apply.site} as it is. Apply goes on as soon as the names differ", table=str(name),
+                )
 
 
 def _unmet(path: str, way: Way, version: TableVersion) -> Iterator[Finding]:

@@ -233,6 +233,7 @@ class Instantiation:
         problem: why it FAILED; empty otherwise.
         is_remade: what has this name at the destination now is another table than when this was recorded: it was dropped and
             created again, or exchanged. Recorded with it, the record stays of the earlier table; without, it is of this one.
+        name_now: (owner, name) that the destination's table of when this was recorded has now; None: it is gone, or nobody knows.
     """
 
     source: str
@@ -245,6 +246,7 @@ class Instantiation:
     digest: str = ""
     problem: str = ""
     is_remade: bool = False
+    name_now: tuple[str, str] | None = None
 
     @property
     def is_kept(self) -> bool:

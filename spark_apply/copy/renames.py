@@ -43,9 +43,10 @@ class RenamedTables:
                 continue
             if each.record.state == "LEFT" and (
                 any(transformation.renames for transformation in each.table.transformations) or self._is_at_old_name(each, wanted)
+                or (each.table.identity not in passed_on and each.record.name_now != each.table.destination)
             ):
-                # It came back with or without a transformation, or was renamed meanwhile: it is copied anew in any case, and no row of the
-                # table that it has now is ours to remove.
+                # It came back with or without a transformation, or was renamed meanwhile: it is copied anew in any case. Unless the
+                # destination's table was renamed too, no row of the table that it has now is ours to remove: what we copied may be dropped.
                 renamed.append(replace(each.renamed_record(), state="FAILED", scn=Scn(0)))
             elif self._is_at_old_name(each, wanted):
                 self._records.twice[each.table.destination] = _twice(each)

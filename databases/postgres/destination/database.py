@@ -248,7 +248,7 @@ class PostgresDestination:
             if schema_version(connection) == 0:
                 return ()
             rows = connection.execute(
-                f"SELECT {_INSTANTIATION}, {_IS_REMADE} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
+                f"SELECT {_INSTANTIATION}, {_IS_REMADE}, {_NAME_NOW} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
                 " ORDER BY source, owner, name, identity", (topology, apply),
             ).fetchall()
         return tuple(_instantiation(row) for row in rows)
@@ -375,6 +375,8 @@ _INSTANTIATION = "source, identity, owner, name, scn, state, row_count, digest, 
 # A dump that is restored gives every table another number, this one, too: its rows and this record are of one moment.
 _IS_REMADE = """coalesce(recorded_in = 'headrace.instantiation'::regclass
     AND to_regclass(format('%%I.%%I', owner, name)) <> relation, false)"""
+_NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = relation AND recorded_in = 'headrace.instantiation'::regclass)"""
 
 
 def _instantiation(row: Sequence[Any]) -> Instantiation:
@@ -382,6 +384,7 @@ def _instantiation(row: Sequence[Any]) -> Instantiation:
     return Instantiation(
         source=row[0], identity=row[1], owner=row[2], name=row[3], scn=Scn(row[4]), state=row[5], row_count=row[6],
         digest=row[7], problem=row[8], is_remade=len(row) > 9 and row[9],
+        name_now=(row[10][0], row[10][1]) if len(row) > 10 and row[10] else None,
     )
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from databases.ports import TableShape
+from databases.ports import CapturedTable, TableShape
 from rules.transformation import AddColumn, Transformation
+from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read, read_anyway
@@ -19,7 +20,7 @@ from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 from topology.stored import spec_from_json, spec_to_json
 from topology.subset_changes import shape_changes
-from topology.transformations import arrival_findings, ways_before
+from topology.transformations import arrival_findings, refuse_one_name, ways_before
 from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
 
 ONE_WAY = """
@@ -252,6 +253,22 @@ def test_two_tables_cannot_arrive_under_one_name_through_two_apply_processes(tmp
     first, last = (arrival_findings(each, ways_to(spec, each), versions, ways_before(spec, each))[0] for each in (spec.apply("app"), spec.apply("app3")))
     assert first == ()
     assert [each.problem for each in last] == ["would arrive at dbs2 as x.employees, as hr.employees does"]
+
+
+SECOND = "  app3: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: x.*}]}}\n"
+
+
+@pytest.mark.parametrize(("applied", "second"), [("{schema: hr, transform: [{rename_schema: x}]}, {schema: x}", ""), ("{schema: hr, transform: [{rename_schema: x}]}", SECOND)])
+def test_a_rename_at_the_source_onto_the_name_of_another_says_which_two_and_tells_nobody_to_drop_one(tmp_path, applied, second):
+    both = "{schema: hr}, {schema: x}"
+    spec = read_anyway(tmp_path, one_way(both, both, applied) + second)
+    captured = [CapturedTable(owner=owner, name=name, identity=name, object_numbers=()) for owner, name in (("hr", "employees"), ("x", "staff"))]
+    for apply in spec.applies:
+        refuse_one_name(spec, apply, captured)
+        with pytest.raises(UnfitTableError, match=r"hr.employees and x.employees of dbs1 both arrive at dbs2 as x.employees") as found:
+            refuse_one_name(spec, apply, [captured[0], replace(captured[1], name="employees")])
+        assert "leave x.employees at dbs2 as it is" in found.value.hint
+        assert "drop" not in found.value.hint
 
 
 # --------------------------------------------------------------------------- edits

@@ -45,17 +45,33 @@ def test_a_table_that_is_replicated_and_renamed_keeps_its_rows():
     assert put == [replace(RECORD, owner="sales", name="staff", state="DONE")]
 
 
-def test_a_table_that_comes_back_without_its_transformation_is_copied_and_holds_up_nothing():
-    """Nobody is told to drop a table: the destination has both because the file named both."""
+@pytest.mark.parametrize("is_old_there", [True, False])
+def test_a_table_that_comes_back_without_its_transformation_is_copied_and_holds_up_nothing(is_old_there):
+    """Nobody is told to drop a table, and an operator's own table of the name is not emptied, also if the renamed one was dropped by hand."""
     back = replace(TABLE, destination=TABLE.source, transformations=())
     left = replace(RECORD, owner="sales", name="staff")
     put: list[Instantiation] = []
     records = SimpleNamespace(
-        twice={}, put=put.append, destination=SimpleNamespace(describe=lambda *name: name), show_recorded=lambda *_: None,
+        twice={}, put=put.append, show_recorded=lambda *_: None,
+        destination=SimpleNamespace(describe=lambda *name: name if is_old_there or name != STAFF else None),
     )
     assert RenamedTables(records).follow(standings([back], [left])) == (True, False)
     assert put == [replace(left, owner="hr", name="employees", state="FAILED", scn=Scn(0))]
     assert records.twice == {}
+    assert not standings([back], put)[0].is_outdated
+
+
+def test_a_table_that_was_renamed_at_both_sides_while_it_was_left_out_is_emptied_and_copied():
+    """What was copied is there under the new name: the destination's table says so itself."""
+    now = replace(TABLE, destination=TableName("hr", "people"), transformations=())
+    left = replace(RECORD, name_now=("hr", "people"))
+    put: list[Instantiation] = []
+    records = SimpleNamespace(
+        twice={}, put=put.append, destination=SimpleNamespace(describe=lambda *name: name if name == now.destination else None), show_recorded=lambda *_: None,
+    )
+    assert RenamedTables(records).follow(standings([now], [left])) == (True, False)
+    assert [(each.name, each.state) for each in put] == [("people", "LEFT")]
+    assert standings([now], put)[0].is_outdated
 
 
 def test_what_to_do_about_a_table_made_again_names_it_as_the_commands_do():
