@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from databases.ports import SqlResult
 from streams.errors import HandlerError
-from streams.lcr import DecodeHook, EncodeHook, LcrError, RowLcr
+from streams.lcr import DecodeHook, EncodeHook, LcrError, LcrValue, RowLcr, ValueType
 
 if TYPE_CHECKING:
     from streams.lcr_batch import LcrBatch
 
 __all__ = ["ApplySession", "HandledLcr", "LcrFailure"]
 
+_ENDED = "an LCR and its session can only be used inside the handler's call that got them"
+
 
 class HandledLcr(RowLcr):
-    """A row LCR in a handler: as `RowLcr`, and it can be executed.
+    """A row LCR in a handler: as `RowLcr`, and it can be executed. Only usable inside the call that it was given to.
 
     Args:
         batch: where the row is.
@@ -27,14 +29,18 @@ class HandledLcr(RowLcr):
         decode, encode: values to Python objects and back.
     """
 
-    __slots__ = ("_execute",)
+    __slots__ = ("_execute", "_has_ended")
 
     def __init__(
         self, batch: LcrBatch, row: int, execute: Callable[[HandledLcr, bool], None], *, decode: DecodeHook | None = None,
         encode: EncodeHook | None = None,
     ) -> None:
         super().__init__(batch, row, decode=decode, encode=encode)
-        self._execute = execute
+        self._execute, self._has_ended = execute, False
+
+    def end(self) -> None:
+        """The call that got it is over."""
+        self._has_ended = True
 
     def execute(self, conflict_resolution: bool) -> None:  # noqa: FBT001 - the manuals' parameter
         """Apply the LCR as it is now, in the transaction of the handler. No other handler is called.
@@ -49,7 +55,16 @@ class HandledLcr(RowLcr):
         """
         if not isinstance(conflict_resolution, bool):
             raise LcrError("execute needs conflict_resolution", hint="write lcr.execute(conflict_resolution=True), or False")
+        self._check()
         self._execute(self, conflict_resolution)
+
+    def _values(self) -> dict[ValueType, dict[str, LcrValue]]:
+        self._check()
+        return super()._values()
+
+    def _check(self) -> None:
+        if self._has_ended:
+            raise HandlerError(_ENDED)
 
     def snapshot(self) -> HandledLcr:
         """The LCR as it is now; what is set later does not reach it."""
@@ -59,6 +74,7 @@ class HandledLcr(RowLcr):
         if self._images is not None:
             made._images = {kind: dict(values) for kind, values in self._images.items()}  # noqa: SLF001 - its own
         made._unchanged = set(self._unchanged)  # noqa: SLF001 - its own
+        made._has_ended = False  # noqa: SLF001 - its own
         return made
 
 
@@ -106,7 +122,7 @@ class ApplySession:
 
     def _check(self) -> None:
         if self._has_ended:
-            raise HandlerError("an LCR and its session can only be used inside the handler's call that got them")
+            raise HandlerError(_ENDED)
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:  # noqa: ANN401 - what psycopg takes
         """Run one SELECT, INSERT, UPDATE, DELETE or MERGE, and return the rows that it answers.

@@ -313,7 +313,9 @@ class Handling:
             return self._failure(error.message, error, at)
         finally:
             self._is_calling = False
-            self._users.end()  # one that was kept does nothing later
+            if at is not None:
+                at.end()
+            self._users.end()  # what was kept does nothing later
             self._users = self._new_session()
         is_open = self._end_marks(depth)
         self._raise_broken()

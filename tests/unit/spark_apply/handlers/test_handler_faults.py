@@ -76,6 +76,15 @@ def test_a_session_can_not_be_used_in_another_thread_nor_later() -> None:
     assert "only be used inside the handler's call" in only(at)
 
 
+@pytest.mark.parametrize("use", ["kept[0].execute(True)", "kept[0].set_value('new', 'a', 'z')", "kept[0].get_value('new', 'a')"])
+def test_an_lcr_that_was_kept_is_of_no_use_in_a_later_call_of_the_same_transaction(use: str) -> None:
+    text = f"kept = []\ndef run(lcr, session):\n    kept.append(lcr)\n    if lcr.get_value('new', 'id').decoded == 2:\n        {use}\n    lcr.execute(True)\n"
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply([*inserts(1), *inserts(2)])
+    assert "only be used inside the handler's call" in only(at)
+    assert at.values() == {}
+
+
 def test_printing_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     at = Handled(rules_of("def run(lcr, session):\n    print(lcr)\n    lcr.execute(True)\n", dml=["run"]))
     at.apply(inserts(1))
