@@ -223,6 +223,18 @@ class MemoryDestination:
             parts = sorted(self.store.errors[transaction.number].parts.items())
             yield transaction.number, np.concatenate([np.empty(0, np.uint64), *(hashes for _, (_, hashes) in parts)])
 
+    def begin_handler_call(self, topology: str, apply: str, scn: Scn, function: str) -> int:
+        """See `DestinationDatabase.begin_handler_call`."""
+        calls, key = self._reach().handler_calls, (topology, apply, int(scn), function)
+        calls[key] = calls.get(key, 0) + 1
+        return calls[key] - 1
+
+    def end_handler_calls(self, topology: str, apply: str, scns: Collection[Scn]) -> None:
+        """See `DestinationDatabase.end_handler_calls`."""
+        calls = self._reach().handler_calls
+        for key in [key for key in calls if key[:2] == (topology, apply) and key[2] in scns]:
+            del calls[key]
+
     def delete_error(self, topology: str, number: int) -> bool:
         """See `DestinationDatabase.delete_error`."""
         error = self._reach().errors.get(number)

@@ -215,6 +215,7 @@ class MemoryStore:
         self.sql: dict[str, Callable[[Any, tuple[Any, ...]], Iterable[tuple[Any, ...]]]] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
+        self.handler_calls: dict[tuple[str, str, int, str], int] = {}
         self.edits: list[tuple[str, ErrorEdit]] = []  # of error transactions: the topology, and what was changed
         self.described: dict[tuple[str, str], tuple[int, dict[str, Any], dict[str, Any]]] = {}  # epoch, configuration, state
         self.roles: set[str] = set()  # that a session may take

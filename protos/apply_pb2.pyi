@@ -277,7 +277,7 @@ class HeldTransaction(_message.Message):
     def __init__(self, transaction: _Optional[int] = ..., depends_on: _Optional[int] = ...) -> None: ...
 
 class GroupAssignment(_message.Message):
-    __slots__ = ("group", "attempt", "mode", "streamed", "batches", "after_scn", "through_scn", "first_transaction", "error_number", "failure", "role")
+    __slots__ = ("group", "attempt", "mode", "streamed", "batches", "after_scn", "through_scn", "first_transaction", "error_number", "failure", "role", "is_careful", "handler")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +289,8 @@ class GroupAssignment(_message.Message):
     ERROR_NUMBER_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    IS_CAREFUL_FIELD_NUMBER: _ClassVar[int]
+    HANDLER_FIELD_NUMBER: _ClassVar[int]
     group: int
     attempt: int
     mode: int
@@ -300,7 +302,9 @@ class GroupAssignment(_message.Message):
     error_number: int
     failure: Failure
     role: str
-    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., mode: _Optional[int] = ..., streamed: _Optional[bool] = ..., batches: _Optional[_Iterable[bytes]] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., first_transaction: _Optional[int] = ..., error_number: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., role: _Optional[str] = ...) -> None: ...
+    is_careful: bool
+    handler: bytes
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., mode: _Optional[int] = ..., streamed: _Optional[bool] = ..., batches: _Optional[_Iterable[bytes]] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., first_transaction: _Optional[int] = ..., error_number: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., role: _Optional[str] = ..., is_careful: _Optional[bool] = ..., handler: _Optional[bytes] = ...) -> None: ...
 
 class GroupPart(_message.Message):
     __slots__ = ("group", "attempt", "part", "batch", "is_last", "through_scn")
@@ -716,14 +720,16 @@ class CopyAgainReply(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ...) -> None: ...
 
 class ErrorsRequest(_message.Message):
-    __slots__ = ("numbers", "all", "role")
+    __slots__ = ("numbers", "all", "role", "handler")
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    HANDLER_FIELD_NUMBER: _ClassVar[int]
     numbers: _containers.RepeatedScalarFieldContainer[int]
     all: bool
     role: str
-    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ..., role: _Optional[str] = ...) -> None: ...
+    handler: bytes
+    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ..., role: _Optional[str] = ..., handler: _Optional[bytes] = ...) -> None: ...
 
 class ErrorOutcome(_message.Message):
     __slots__ = ("number", "done", "problem", "failure")

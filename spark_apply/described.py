@@ -5,12 +5,14 @@ Names follow the manuals' columns; `databases.postgres.views` reads them by name
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 
 if TYPE_CHECKING:
+    from rules.user_code.handlers import HandlerRules
+    from rules.user_code.source import UserFunction
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
@@ -36,6 +38,7 @@ def configuration_of(config: ApplyConfig) -> dict[str, Any]:
             }
             for each in config.conflicts.handlers for column in (each.columns or (None,))
         ],
+        "dml_handlers": list(_handlers(config.handlers)),
     }
 
 
@@ -66,6 +69,28 @@ def state_of(status: str, coordinator: ApplyCoordinator, reader: ApplyReader, se
             for each in servers
         ],
     }
+
+
+def _handlers(rules: HandlerRules) -> Iterator[dict[str, Any]]:
+    """One per table, operation and function or statement, in the order of the file."""
+    for place, handler in enumerate(rules.dml):
+        for operation in handler.operations:
+            of = {"object_owner": handler.owner, "object_name": handler.name, "operation_name": operation.upper(), "error_handler": "N"}
+            if handler.function is not None:
+                yield {**of, "handler_type": "PROCEDURE HANDLER", **_function(handler.function)}
+            for number, each in enumerate(handler.statements, 1):
+                named = {"handler_name": f"dml_handlers[{place}]", "statement_number": number, "statement": each.text or each.sql}
+                yield {**of, "handler_type": "STMT HANDLER", **named}
+    for error in rules.errors:
+        for operation in error.operations:
+            of = {"object_owner": error.owner, "object_name": error.name, "operation_name": operation.upper(), "error_handler": "Y"}
+            yield {**of, "handler_type": "ERROR HANDLER", **_function(error.function)}
+    if rules.precommit is not None:
+        yield {"handler_type": "PRECOMMIT HANDLER", "error_handler": "N", **_function(rules.precommit)}
+
+
+def _function(function: UserFunction) -> dict[str, str]:
+    return {"user_procedure": function.name, "code_version": function.version}
 
 
 def _flag(value: bool) -> str:  # noqa: FBT001 - the manuals' Y and N

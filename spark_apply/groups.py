@@ -130,6 +130,8 @@ class GroupAssignment:
         error_number: EXECUTE_ERROR: the error transaction. ERROR_QUEUE: the one it depends on, 0 if it failed itself.
         failure: ERROR_QUEUE: the failure.
         role: EXECUTE_ERROR: whose rights the destination checks; empty: the session's own.
+        is_careful: a server died while it wrote this, or what was formed of it before: a user's handler may be why.
+        handler: EXECUTE_ERROR: a function for its row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
     """
 
     group: int
@@ -143,6 +145,8 @@ class GroupAssignment:
     error_number: int = 0
     failure: Failure | None = None
     role: str = ""
+    is_careful: bool = False
+    handler: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

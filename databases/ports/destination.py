@@ -650,6 +650,27 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def begin_handler_call(self, topology: str, apply: str, scn: Scn, function: str) -> int:
+        """Record durably that a process is about to call a user's handler for a transaction; how many began it before and did not end it.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+            scn: of the transaction, at its source.
+            function: name and version.
+        """
+        ...
+
+    def end_handler_calls(self, topology: str, apply: str, scns: Collection[Scn]) -> None:
+        """Forget the calls for transactions: the process lived through them.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+            scns: as `begin_handler_call` got them.
+        """
+        ...
+
     def delete_error(self, topology: str, number: int) -> bool:
         """Delete an error transaction (`errors delete`) and what was kept of its original; False when it is not there.
 

@@ -21,6 +21,7 @@ from spark_apply.arriving import restart_hint
 from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
+from spark_apply.driver.coordinator import ExecutionRequest
 from spark_apply.error_edits import edited_part
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, StreamsError
 from streams.table_name import TableName
@@ -173,7 +174,8 @@ class ApplyControl:
         """Execute error transactions again, in order; yields one outcome each."""
         cores = self._running()
         numbers = self._numbers(cores, request)
-        outcomes = cores.host.call(lambda: cores.host.execute_errors(numbers, request.role))
+        wanted = ExecutionRequest(role=request.role, handler=request.handler)
+        outcomes = cores.host.call(lambda: cores.host.execute_errors(numbers, wanted))
         for _ in numbers:
             try:
                 outcome: ErrorOutcome = outcomes.get(timeout=_OUTCOME_TIMEOUT_S)

@@ -155,6 +155,19 @@ class _Group:
             self.commit_scns = np.array([self.large.commit_scn], np.int64)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionRequest:
+    """How an operator wants error transactions executed.
+
+    Args:
+        role: of the destination, whose rights are checked; empty: the apply servers' own.
+        handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
+    """
+
+    role: str = ""
+    handler: bytes = b""
+
+
 @dataclass(frozen=True, slots=True)
 class _Escalation:
     """Why a large transaction goes into the error queue when it is read again."""
@@ -195,7 +208,8 @@ class ApplyCoordinator:
         self._outcomes: list[ErrorOutcome] = []
         self._escalations: dict[Scn, _Escalation] = {}
         self._to_execute: deque[int] = deque()
-        self._roles: dict[int, str] = {}  # of those that are to be executed, where one was named
+        self._requests: dict[int, ExecutionRequest] = {}  # of those that are to be executed
+        self._careful_through = FIRST_SCN  # a server died while it wrote transactions up to here, of groups that may be formed otherwise now
         self.statistics = CoordinatorStatistics()
         self._durable = progress.low_watermark
         self._ahead = progress.ahead_scn
@@ -406,6 +420,8 @@ class ApplyCoordinator:
                 self._forget(group)
             elif group.went:
                 group.in_doubt = True
+                begun = group.after_scn + 1 if group.mode is not GroupMode.EXECUTE_ERROR else FIRST_SCN
+                self._careful_through = Scn(max(self._careful_through, begun, group.through_scn if begun else FIRST_SCN))
             else:
                 group.server = -1
                 if group.parts_sent:
@@ -443,15 +459,15 @@ class ApplyCoordinator:
                 self._finish(group, message.failure)
         self._advance()
 
-    def execute_errors(self, numbers: Iterable[int], role: str = "") -> None:
+    def execute_errors(self, numbers: Iterable[int], request: ExecutionRequest | None = None) -> None:
         """Execute error transactions again, in the order of the queue; see `take_outcomes`.
 
         Args:
             numbers: of the error transactions.
-            role: of the destination, whose rights are checked; empty: the apply servers' own.
+            request: how.
         """
         wanted = sorted(set(numbers))
-        self._roles |= dict.fromkeys(wanted, role)
+        self._requests |= dict.fromkeys(wanted, request or ExecutionRequest())
         self._to_execute.extend(wanted)
 
     def error_edited(self, number: int, hashes: NDArray[np.uint64]) -> None:
@@ -607,11 +623,14 @@ class ApplyCoordinator:
         group.attempt += 1
         self._servers[server].add(group.number)
         self.statistics.assigned += group.commit_scns.shape[0] - group.next_transaction
+        is_execution = group.mode is GroupMode.EXECUTE_ERROR
+        request = self._requests.get(group.error_number, ExecutionRequest()) if is_execution else ExecutionRequest()
         self._outbox.append((server, GroupAssignment(
             group=group.number, attempt=group.attempt, mode=group.mode, streamed=group.is_large,
             batches=group.batches, after_scn=group.after_scn, through_scn=0 if group.is_large else group.through_scn,
             first_transaction=group.next_transaction, error_number=group.error_number, failure=group.failure,
-            role=self._roles.get(group.error_number, "") if group.mode is GroupMode.EXECUTE_ERROR else "",
+            role=request.role, handler=request.handler,
+            is_careful=bool(group.attempt) if is_execution else group.after_scn < self._careful_through,
         )))
 
     def _let_go(self, group: _Group) -> None:
@@ -750,7 +769,7 @@ class ApplyCoordinator:
             self._ended(ErrorOutcome(number=group.error_number, failure=failure, is_of_server=True))
 
     def _ended(self, outcome: ErrorOutcome) -> None:
-        self._roles.pop(outcome.number, None)
+        self._requests.pop(outcome.number, None)
         self._outcomes.append(outcome)
 
     def _add_errors(self, errors: Iterable[TransactionError]) -> None:

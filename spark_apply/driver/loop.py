@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from databases.ports import DestinationDatabase, ErrorEdit
     from spark_apply.driver.config import ApplyConfig
-    from spark_apply.driver.coordinator import ApplyCoordinator
+    from spark_apply.driver.coordinator import ApplyCoordinator, ExecutionRequest
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.tables import TableFits
 
@@ -291,18 +291,18 @@ class CoordinatorHost:
         found = self._destination.errors(self._config.topology, self._config.apply)
         return tuple(sorted(error.number for error in found))
 
-    def execute_errors(self, numbers: Iterable[int], role: str = "") -> queue.SimpleQueue[ErrorOutcome]:
+    def execute_errors(self, numbers: Iterable[int], request: ExecutionRequest | None = None) -> queue.SimpleQueue[ErrorOutcome]:
         """Execute error transactions; the returned queue receives one outcome for each.
 
         Args:
             numbers: of the error transactions.
-            role: see `ApplyCoordinator.execute_errors`; one that is being executed already keeps the role it has.
+            request: see `ApplyCoordinator.execute_errors`; one that is being executed already keeps the request it has.
         """
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
         new = [number for number in dict.fromkeys(numbers) if number not in self._waiting_outcomes]
         for number in numbers:
             self._waiting_outcomes.setdefault(number, []).append(outcomes)
-        self._coordinator.execute_errors(new, role)
+        self._coordinator.execute_errors(new, request)
         return outcomes
 
     def edit_error(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:

@@ -40,10 +40,12 @@ from streams.errors import (
 )
 from streams.lcr import LcrError, LcrValue
 from streams.lcr_batch import Command
+from streams.scn import Scn
 
 if TYPE_CHECKING:
     from databases.ports import DestinationSession
     from rules.user_code.source import UserFunction
+    from spark_apply.handlers.crashes import CrashGuard
     from spark_apply.handlers.loaded import Handlers
     from spark_apply.server.resolution import Resolution
     from streams.lcr_batch import LcrBatch
@@ -88,12 +90,16 @@ class Handling:
         resolution: resolves conflicts, and remembers what became of them.
         writer: how rows are written.
         attempts: see the module; False: one by one.
+        guard: knows the functions that ended their process.
+        told: why the error transaction failed that is executed; DML handlers get it; None: no error transaction is executed through a function.
     """
 
     def __init__(
-        self, session: DestinationSession, handlers: Handlers, resolution: Resolution, writer: Writer, *, attempts: bool,
+        self, session: DestinationSession, handlers: Handlers, resolution: Resolution, writer: Writer, *, attempts: bool, guard: CrashGuard,
+        told: LcrFailure | None = None,
     ) -> None:
         self._session, self.handlers, self._resolution, self._writer, self._attempts = session, handlers, resolution, writer, attempts
+        self._guard, self._told = guard, told
         self._waiting = _Waiting()
         self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
         self._is_calling = False
@@ -126,7 +132,8 @@ class Handling:
         failure = None
         for handler in self.handlers.dml_of(lcr.object_owner, lcr.object_name, Command[lcr.command_type]):
             if handler.function is not None:
-                failure = self._call(handler.function, lcr, self._users, at=lcr)
+                arguments = (lcr, self._users) if self._told is None else (lcr, self._told, self._users)
+                failure = self._call(handler.function, *arguments, at=lcr)
             else:
                 failure = self._statements(handler.statements, lcr)
             if failure is not None:
@@ -299,6 +306,9 @@ class Handling:
         return HandlerSql(sql=statement.sql, values=tuple(_value(bind, lcr) for bind in statement.binds))
 
     def _call(self, function: UserFunction, *arguments: object, at: HandledLcr | None) -> Failure | None:
+        scn = Scn(int(arguments[0])) if at is None else at.commit_scn or at.scn  # type: ignore[call-overload]
+        if problem := self._guarded(lambda: self._guard.problem(function, scn)):
+            return self._failure(problem, None, at)
         self._is_calling = True
         depth = len(self._marks)
         try:

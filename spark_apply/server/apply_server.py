@@ -46,6 +46,7 @@ from spark_apply.groups import (
     Reopen,
     ServerMessage,
 )
+from spark_apply.handlers.crashes import Calls, CrashGuard, NoCalls
 from spark_apply.handlers.loaded import NOTHING_LOADED, Handlers
 from spark_apply.server.error_execution import ExecuteWork
 from spark_apply.server.group_work import Work, WorkContext
@@ -91,6 +92,7 @@ class ApplyServer:
         conflicts: what conflicts are resolved by, and how values are shown; None: there are no handlers.
         dependencies: virtual dependency definitions: what waits behind an error transaction.
         handlers: users' handlers.
+        calls: where calls of handlers are recorded, once a server has died; None: nowhere.
     """
 
     def __init__(  # noqa: PLR0913 - what a server is made of
@@ -99,13 +101,13 @@ class ApplyServer:
         error_batches: Callable[[int], Iterator[bytes]],
         copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict, conflicts: ConflictSettings | None = None,
         dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
-        handlers: Handlers = NOTHING_LOADED,
+        handlers: Handlers = NOTHING_LOADED, calls: Calls | None = None,
     ) -> None:
         settings = conflicts or ConflictSettings(apply=apply, source=source)
         self._open_session = open_session
         self._new_context = functools.partial(
             WorkContext, apply=apply, source=source, decode=decode, encode=encode, error_batches=error_batches,
-            copied_scns=copied_scns, conflicts=settings, handlers=handlers,
+            copied_scns=copied_scns, conflicts=settings, handlers=handlers, guard=CrashGuard(calls or NoCalls()),
         )
         self._context: WorkContext | None = None
         self._is_connected = False
@@ -233,6 +235,8 @@ class ApplyServer:
                     # older than the ALTER: a statement prepared for the old definition could write the rows silently wrong,
                     # for example int into text without the operator's function.
                     self._fits.forget()
+                if self._context is not None:
+                    self._context.guard.is_careful = assignment.is_careful
                 done = work.step()
                 if done is not None and done[1]:
                     self._end(number, done[0])

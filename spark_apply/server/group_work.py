@@ -12,9 +12,11 @@ The kinds: `set_groups` (whole transactions), `large_transactions` (streamed one
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from databases.ports import DestinationSession, ErrorTransaction, ScnRange
 from spark_apply.groups import (
@@ -30,6 +32,7 @@ from spark_apply.groups import (
     ServerMessage,
     TransactionError,
 )
+from spark_apply.handlers.crashes import CrashGuard, NoCalls
 from spark_apply.handlers.loaded import NOTHING_LOADED, Handlers
 from spark_apply.handlers.running import Handling
 from spark_apply.server.collapse import FitOf
@@ -40,6 +43,9 @@ from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
 from streams.tracking import LABELS_PER_BATCH_MAX
+
+if TYPE_CHECKING:
+    from spark_apply.handlers.lcrs import LcrFailure
 
 __all__ = ["HELD", "Totals", "Work", "WorkContext", "refused_at_commit"]
 
@@ -73,6 +79,7 @@ class WorkContext:
         copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
         conflicts: what conflicts are resolved by.
         handlers: users' handlers.
+        guard: knows those that ended their process.
         expects_conflicts: the last group met some that were resolved: look for them before the next one is written.
     """
 
@@ -86,6 +93,7 @@ class WorkContext:
     copied_scns: Callable[[], Mapping[tuple[str, str], int]]
     conflicts: ConflictSettings
     handlers: Handlers = NOTHING_LOADED
+    guard: CrashGuard = field(default_factory=lambda: CrashGuard(NoCalls()))
     expects_conflicts: bool = False
 
     def handling(self, resolution: Resolution, *, attempts: bool) -> Handling | None:
@@ -97,7 +105,19 @@ class WorkContext:
         """
         if self.handlers is NOTHING_LOADED:
             return None
-        return Handling(self.session, self.handlers, resolution, RowWriter(self.session, self.fit_of), attempts=attempts)
+        return Handling(self.session, self.handlers, resolution, RowWriter(self.session, self.fit_of), attempts=attempts, guard=self.guard)
+
+    def executing(self, handlers: Handlers, resolution: Resolution, told: LcrFailure) -> Handling:
+        """The function through which an error transaction is executed, in the session's transaction.
+
+        Args:
+            handlers: calls it.
+            resolution: resolves conflicts in it.
+            told: why the error transaction failed.
+        """
+        return Handling(
+            self.session, handlers, resolution, RowWriter(self.session, self.fit_of), attempts=False, guard=self.guard, told=told,
+        )
 
 
 @dataclass(slots=True)
@@ -201,6 +221,9 @@ class Work(ABC):
         def done() -> None:
             self.totals.conflicts += met
             succeed()
+            if self._assignment.is_careful:
+                with contextlib.suppress(DatabaseUnavailable):  # records that stay are of transactions that are done
+                    self._context.guard.ended()
 
         failpoint("apply.before_commit")
         try:

@@ -164,8 +164,11 @@ class SetsWork(Work):
 
     def _apply_range(self, first: int, last: int) -> bool:
         """Apply transactions in one destination transaction; False: it was rolled back."""
-        if self._context.handlers is not NOTHING_LOADED and (done := self._apply_handled(first, last)) is not None:
-            return done
+        if self._context.handlers is not NOTHING_LOADED:
+            if self._assignment.is_careful and last - first > 1 and self._is_handled(self._slice(first, last, self._behind)):
+                return False  # one at a time: what ends this process ends one transaction
+            if (done := self._apply_handled(first, last)) is not None:
+                return done
         has_handlers = self._has_handlers
         if has_handlers and self._context.expects_conflicts and (done := self._apply_resolving(first, last)) is not None:
             return done
@@ -176,7 +179,7 @@ class SetsWork(Work):
     def _apply_handled(self, first: int, last: int) -> bool | None:
         """Apply transactions of which some rows go to users' handlers; None: none does, and nothing is called before the commit."""
         context, batches = self._context, self._slice(first, last, self._behind)
-        if context.handlers.rules.precommit is None and all(context.handlers.handled(batch) is None for batch in batches):
+        if not self._is_handled(batches):
             return None
         resolution = Resolution(context.conflicts)
         handling = context.handling(resolution, attempts=True)
@@ -192,6 +195,10 @@ class SetsWork(Work):
             pass
         self._roll_back()
         return False
+
+    def _is_handled(self, batches: Sequence[LcrBatch]) -> bool:
+        handlers = self._context.handlers
+        return handlers.rules.precommit is not None or any(handlers.handled(batch) is not None for batch in batches)
 
     def _commits(self, first: int, last: int) -> list[int]:
         """Commit SCNs of the transactions of a range that are applied and have rows."""

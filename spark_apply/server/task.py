@@ -262,6 +262,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
     from rules.conflict_handlers import ConflictRules
     from rules.user_code.handlers import HandlerRules
     from rules.virtual_dependencies import VirtualDependencies
+    from spark_apply.handlers.crashes import RecordedCalls
     from spark_apply.handlers.loaded import loaded_handlers
     from spark_apply.messages import access_from_wire
     from spark_apply.server.apply_server import ApplyServer
@@ -286,6 +287,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
             ),
             dependencies=VirtualDependencies.from_bytes(welcome.dependencies),
             handlers=loaded_handlers(HandlerRules.from_bytes(welcome.handlers), *python_values()),
+            calls=RecordedCalls(destination, topology, apply),
         )
 
     return make

@@ -27,6 +27,7 @@ from headrace.cli import main
 from headrace.console import DONE, FINDING, WRONG_USE
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
+from spark_apply.driver.coordinator import ExecutionRequest
 from streams.errors import ConfigError
 from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
@@ -192,9 +193,9 @@ class Applying:
         self.engine.coordinator.error_deleted(number)
         return self.database.delete_error(TOPOLOGY, number)
 
-    def execute_errors(self, numbers: list[int], role: str) -> Any:
+    def execute_errors(self, numbers: list[int], request: ExecutionRequest) -> Any:
         outcomes: Any = queue.SimpleQueue()
-        self.engine.coordinator.execute_errors(numbers, role)
+        self.engine.coordinator.execute_errors(numbers, request)
         while outcomes.qsize() < len(numbers):
             self.engine.step()
             for outcome in self.engine.coordinator.take_outcomes():

@@ -15,12 +15,15 @@ from databases.connectors import DatabaseAccess
 from databases.ports import ApplyProgress
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import VERSION, VERSIONS, schema_version
-from databases.postgres.views import VIEWS
+from databases.postgres.views import HANDLER_VIEWS, VIEWS
 from protos import codec
 from rules.condition import Condition
 from rules.conflict_handlers import ConflictHandler, ConflictRules
 from rules.parsing import parse
 from rules.rule import ANY_TAG, Rule, RuleSet
+from rules.user_code.binds import read_statement
+from rules.user_code.handlers import DmlHandler, ErrorHandler, HandlerRules
+from rules.user_code.source import UserFunction
 from spark_apply.described import configuration_of, state_of
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.coordinator import ApplyCoordinator
@@ -35,6 +38,18 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 BEFORE, EPOCH = 9, 1
 
 
+HANDLERS = HandlerRules(
+    dml=(
+        DmlHandler(owner="hr", name="t", operations=("insert",), function=UserFunction(name="own:run", version="v1")),
+        DmlHandler(owner="hr", name="t", operations=("update",), statements=(
+            read_statement("DELETE FROM hr.x WHERE id = :new.id"), read_statement("lcr.execute true"),
+        )),
+    ),
+    errors=(ErrorHandler(owner="hr", name="x", operations=("delete",), function=UserFunction(name="own:mend", version="v1")),),
+    precommit=UserFunction(name="own:last", version="v2"),
+)
+
+
 def config(**changed: Any) -> ApplyConfig:
     access = DatabaseAccess(site="dbs1", kind="postgres", dsn="host=secret-host password=secret")
     where: Condition = parse("new.id > 5", "where")
@@ -42,7 +57,7 @@ def config(**changed: Any) -> ApplyConfig:
         "topology": "top", "apply": "a", "source": access, "destination": access, "queue": "q2", "tag": b"\x11", "parallelism": 3,
         "rules": (RuleSet(include=(Rule(owner="hr", name="*"), Rule(owner="hr", name="t", condition=where)), exclude=(Rule(owner="hr", name="x", tags=ANY_TAG),)),),
         "conflicts": ConflictRules(handlers=(ConflictHandler(owner="hr", name="t", method="maximum", columns=("v", "at"), resolution_column="at"),)),
-        "on_error": OnError.DISABLE, **changed,
+        "on_error": OnError.DISABLE, "handlers": HANDLERS, **changed,
     })
 
 
@@ -87,6 +102,14 @@ def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDesti
     ]
     assert shown("object_owner, object_name, conflict_type, method_name, resolution_column, column_name", "dba_apply_conflict_columns") == [
         ("hr", "t", "update_differs", "maximum", "at", "v"), ("hr", "t", "update_differs", "maximum", "at", "at"),
+    ]
+    names = "object_owner, object_name, operation_name, user_procedure, code_version, error_handler, handler_type, handler_name, statement_number, statement"
+    assert shown(names, "dba_apply_dml_handlers") == [
+        ("hr", "t", "INSERT", "own:run", "v1", "N", "PROCEDURE HANDLER", None, None, None),
+        ("hr", "t", "UPDATE", None, None, "N", "STMT HANDLER", "dml_handlers[1]", 1, "DELETE FROM hr.x WHERE id = :new.id"),
+        ("hr", "t", "UPDATE", None, None, "N", "STMT HANDLER", "dml_handlers[1]", 2, "lcr.execute true"),
+        ("hr", "x", "DELETE", "own:mend", "v1", "Y", "ERROR HANDLER", None, None, None),
+        (None, None, None, "own:last", "v2", "N", "PRECOMMIT HANDLER", None, None, None),
     ]
     assert shown("state, total_messages_dequeued", "v_streams_apply_reader") == [("DEQUEUE MESSAGES", 7)]
     assert shown("state, total_applied, lwm_message_number", "v_streams_apply_coordinator") == [("INITIALIZING", 0, 0)]
@@ -141,7 +164,7 @@ def test_every_column_has_a_comment_and_the_version_before_is_upgraded_with_its_
         without = admin.execute(
             "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0"
             " WHERE c.relnamespace = 'headrace'::regnamespace AND c.relname = ANY (%s) AND col_description(c.oid, a.attnum) IS NULL",
-            ([view.name for view in VIEWS],),
+            ([view.name for view in (*VIEWS, *HANDLER_VIEWS)],),
         ).fetchall()
         assert without == []
         admin.execute("DROP VIEW mine")

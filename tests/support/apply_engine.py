@@ -24,7 +24,7 @@ from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
 from spark_apply.driver.config import TableToInstantiate
-from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.coordinator import ApplyCoordinator, ExecutionRequest
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.groups import CoordinatorMessage, OnError, ServerMessage
@@ -290,7 +290,7 @@ class Engine:
 
     def execute_errors(self, numbers: Sequence[int], role: str = "") -> dict[int, str]:
         """Execute error transactions; returns the problem of each; empty: it was applied."""
-        self.coordinator.execute_errors(numbers, role)
+        self.coordinator.execute_errors(numbers, ExecutionRequest(role=role))
         outcomes: dict[int, str] = {}
         for _ in range(STEPS_MAX):
             self.step()

@@ -17,6 +17,7 @@ from rules.conflict_handlers import ConflictHandler, ConflictRules
 from rules.user_code.handlers import DmlHandler, ErrorHandler, HandlerRules
 from rules.user_code.source import CodeFile, UserCode, UserFunction
 from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupPart, GroupResult, GroupRetry, ServerMessage
+from spark_apply.handlers.crashes import RecordedCalls
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.server.resolution import ConflictSettings
@@ -96,6 +97,7 @@ class Handled:
             apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode, error_batches=self.database.error_batches,
             open_session=lambda: self.database.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0", incarnation=incarnation),
             conflicts=self.settings, handlers=Handlers(self.rules, decode=decode, encode=encode),
+            calls=RecordedCalls(self.database, TOPOLOGY, APPLY),
         )
         server.connect()
         return server
@@ -120,13 +122,15 @@ class Handled:
             transactions=transactions(commits, [len(each) for each in found]),
         )
 
-    def apply(self, *found: Sequence[tuple[str, Lcr]], below_applied: bool = True) -> GroupResult | GroupRetry:
+    def apply(
+        self, *found: Sequence[tuple[str, Lcr]], below_applied: bool = True, is_careful: bool = False,
+    ) -> GroupResult | GroupRetry:
         """One group of these transactions."""
         batch = self.transactions_of(*found)
         group = self.scn
         self.server.receive(GroupAssignment(
             group=group, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=self.scn - 10,
-            through_scn=batch.through_scn,
+            through_scn=batch.through_scn, is_careful=is_careful,
         ))
         self.server.receive(GroupGo(group=group, attempt=0, low_watermark=self.scn - 10, below_applied=below_applied))
         self.scn = int(batch.through_scn) + 10
@@ -145,11 +149,12 @@ class Handled:
         self.now = done.wake_at or self.now
         return done.reports
 
-    def apply_large(self, *lcrs: tuple[str, Lcr]) -> GroupResult | GroupRetry:
+    def apply_large(self, *lcrs: tuple[str, Lcr], is_careful: bool = False) -> GroupResult | GroupRetry:
         """One streamed transaction, each LCR a part."""
         group, first = self.scn, self.transactions_of(lcrs)
         self.server.receive(GroupAssignment(
             group=group, attempt=0, mode=GroupMode.SETS, streamed=True, batches=(), after_scn=group - 10, through_scn=0,
+            is_careful=is_careful,
         ))
         self.server.receive(GroupGo(group=group, attempt=0, low_watermark=group - 10, below_applied=True))
         for part in range(len(lcrs)):

@@ -215,6 +215,21 @@ class PostgresDestination:
         with self._use("reading an error transaction") as connection:
             yield from destination_errors.read_batches(connection, number, original=original)
 
+    def begin_handler_call(self, topology: str, apply: str, scn: Scn, function: str) -> int:
+        """See `DestinationDatabase.begin_handler_call`."""
+        with self._use("recording a handler's call") as connection:
+            connection.execute(_FORGET_CALLS)
+            row = connection.execute(_BEGIN_CALL, (topology, apply, scn, function)).fetchone()
+        assert row is not None
+        return int(row[0]) - 1
+
+    def end_handler_calls(self, topology: str, apply: str, scns: Collection[Scn]) -> None:
+        """See `DestinationDatabase.end_handler_calls`."""
+        with self._use("forgetting handlers' calls") as connection:
+            connection.execute(
+                "DELETE FROM headrace.handler_call WHERE topology = %s AND apply = %s AND scn = ANY (%s)", (topology, apply, [int(scn) for scn in scns]),
+            )
+
     def edit_error(self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
         """See `DestinationDatabase.edit_error`."""
         with self._use("editing an error transaction") as connection, connection.transaction():
@@ -371,6 +386,12 @@ class PostgresDestination:
             raise
 
 
+_BEGIN_CALL = """
+INSERT INTO headrace.handler_call AS c (topology, apply, scn, function, calls) VALUES (%s, %s, %s, %s, 1)
+ON CONFLICT (topology, apply, scn, function) DO UPDATE SET calls = c.calls + 1, called_at = clock_timestamp() RETURNING calls
+"""
+# Of transactions that were applied by a process which died before it said so, or of apply processes that are gone.
+_FORGET_CALLS = "DELETE FROM headrace.handler_call WHERE called_at < clock_timestamp() - interval '30 days'"
 _INSTANTIATION = "source, identity, owner, name, scn, state, row_count, digest, problem"
 # A dump that is restored gives every table another number, this one, too: its rows and this record are of one moment.
 _IS_REMADE = """coalesce(recorded_in = 'headrace.instantiation'::regclass

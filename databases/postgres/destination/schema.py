@@ -38,6 +38,7 @@ import psycopg
 from psycopg.abc import Query
 
 from databases.postgres.connection import translated
+from databases.postgres.views import handler_statements as handler_view_statements
 from databases.postgres.views import statements as view_statements
 from streams.errors import DatabaseError
 
@@ -214,8 +215,21 @@ _VERSION_10 = (
     *view_statements(),
 )
 
+_VERSION_11: tuple[str, ...] = ()
+_VERSION_12: tuple[str, ...] = ()
+
+# Rows are there only between the death of an apply server in a handler and the next one's success: see `spark_apply.handlers.crashes`.
+_VERSION_13 = (
+    """CREATE TABLE headrace.handler_call (
+    topology text NOT NULL, apply text NOT NULL, scn bigint NOT NULL, function text NOT NULL, calls integer NOT NULL,
+    called_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (topology, apply, scn, function)
+)""",
+    *handler_view_statements(),
+)
+
 VERSIONS: tuple[tuple[str, ...], ...] = (
-    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10,
+    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10, _VERSION_11,
+    _VERSION_12, _VERSION_13,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from databases.memory_destination import MemorySession
-from spark_apply.groups import GroupResult
+from spark_apply.groups import GroupResult, GroupRetry
+from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
 from streams.errors import ConfigError, DatabaseUnavailable, HandlerError
 from tests.support.handlers import Handled, inserts, row, rules_of
@@ -139,6 +141,70 @@ def test_a_server_that_dies_in_a_handler_leaves_nothing_behind() -> None:
         assert (at.values(), at.values("log"), at.store.commit_count) == ({1: "a", 2: "a"}, {1: "x", 2: "x"}, 1)
     finally:
         del sys.modules["own_state"]
+
+
+def lives_until_it_ends(at: Handled, *found: list[tuple[str, Any]], large: bool = False) -> int:
+    """Apply it as often as a handler ends the process; how often it did. The coordinator says `is_careful` behind the first death."""
+    deaths, scn, whole = 0, at.scn, found
+    while deaths < 20:
+        done = len(at.values())  # they are committed in order
+        at.scn, found = scn + 10 * done, whole[done:]
+        try:
+            result = at.apply_large(*found[0], is_careful=deaths > 0) if large else at.apply(*found, is_careful=deaths > 0)
+        except KeyboardInterrupt:  # stands for os._exit, a segmentation fault, the out-of-memory killer: nothing of the process is left
+            deaths += 1
+            at.server = at.new_server()
+        else:
+            assert isinstance(result, GroupRetry if large else GroupResult)
+            if large:
+                assert isinstance(result, GroupRetry)
+                assert result.failure is not None
+                assert "run" in result.failure.message
+            return deaths
+    raise AssertionError("no end")
+
+
+DIES = "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 3:\n        raise KeyboardInterrupt\n    lcr.execute(True)\n"
+
+
+def test_a_handler_that_ends_its_process_each_time_sends_its_transaction_and_no_other_into_the_error_queue() -> None:
+    at = Handled(rules_of(DIES, dml=["run"]))
+    assert lives_until_it_ends(at, *map(inserts, range(1, 6))) == 1 + CRASHES_MAX
+    assert at.values() == dict.fromkeys((1, 2, 4, 5), "a")
+    assert only(at).startswith("own:run (")
+    assert f"is not called again: {CRASHES_MAX} processes ended while it ran for this transaction" in only(at)
+    assert at.store.handler_calls == {}
+
+
+def test_a_corrected_handler_may_be_called_for_the_error_transaction_that_the_earlier_one_made() -> None:
+    at = Handled(rules_of(DIES, dml=["run"]))
+    lives_until_it_ends(at, inserts(3))
+    (error,) = at.errors()
+    at.rules = rules_of("def run(lcr, session):\n    lcr.execute(True)\n", dml=["run"])
+    at.server = at.new_server()
+    assert at.execute_error(error.number).failure is None
+    assert (at.values(), at.errors()) == ({3: "a"}, ())
+
+
+def test_a_handler_that_ends_its_process_in_a_streamed_transaction_is_bounded_too() -> None:
+    at = Handled(rules_of(DIES, dml=["run"]))
+    assert lives_until_it_ends(at, [*inserts(2), *inserts(3)], large=True) == 1 + CRASHES_MAX
+    assert at.values() == {}
+
+
+def test_a_precommit_handler_that_ends_its_process_is_bounded_too() -> None:
+    at = Handled(rules_of("def run(commit_scn, session):\n    if commit_scn == 110:\n        raise KeyboardInterrupt\n", precommit="run"))
+    assert lives_until_it_ends(at, inserts(1), inserts(2), inserts(3)) == 1 + CRASHES_MAX
+    assert at.values() == {1: "a", 3: "a"}
+    assert "own:run" in only(at)
+
+
+def test_a_server_that_was_killed_beside_a_sound_handler_costs_it_nothing() -> None:
+    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"]))
+    for number in range(1, 1 + 2 * CRASHES_MAX):
+        at.apply(inserts(number), is_careful=True)
+    assert at.values() == dict.fromkeys(range(1, 1 + 2 * CRASHES_MAX), "a")
+    assert at.store.handler_calls == {}
 
 
 def test_a_refused_statement_leaves_the_rest_of_the_handler_standing() -> None:

@@ -1,0 +1,112 @@
+"""Handlers that end their process (`os._exit`, a fault in a compiled module): how often one may, and what is durable of it.
+
+A death says nothing by itself, so nothing is recorded until an apply server has died while it wrote. From then on what it wrote is written
+carefully (`GroupAssignment.is_careful`): one transaction at a time, and before a function is called for a transaction, that is recorded
+at the destination, in a transaction of its own. A process that dies there leaves the record. One that lives forgets it, once what it called
+the function for is committed or in the error queue.
+
+    dies in call 1 (not recorded) -> recorded, dies -> recorded, dies -> recorded, dies -> three are recorded: not called again;
+    the transaction goes into the error queue, which names the function
+
+Another version of the function is another function: an operator corrects it, runs `headrace up`, and executes the error transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from streams.scn import Scn
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from databases.ports import DestinationDatabase
+    from rules.user_code.source import UserFunction
+
+__all__ = ["CRASHES_MAX", "Calls", "CrashGuard", "NoCalls", "RecordedCalls"]
+
+CRASHES_MAX = 3
+"""Recorded ones of one function in one transaction: a server that is killed, or runs out of memory beside others, is none of the handler's fault."""
+
+
+class Calls(Protocol):
+    """Where calls are recorded: a destination, for one apply process (`DestinationDatabase.begin_handler_call`)."""
+
+    def begin(self, scn: Scn, function: str) -> int:
+        """Record a call; how many processes began it before and did not live through it."""
+        ...
+
+    def end(self, scns: Collection[Scn]) -> None:
+        """Forget the calls for these transactions."""
+        ...
+
+
+class RecordedCalls:
+    """At a destination; see `Calls`.
+
+    Args:
+        destination: the database.
+        topology: name of the topology.
+        apply: name of the apply process.
+    """
+
+    def __init__(self, destination: DestinationDatabase, topology: str, apply: str) -> None:
+        self._destination, self._topology, self._apply = destination, topology, apply
+
+    def begin(self, scn: Scn, function: str) -> int:
+        """See `Calls`."""
+        return self._destination.begin_handler_call(self._topology, self._apply, scn, function)
+
+    def end(self, scns: Collection[Scn]) -> None:
+        """See `Calls`."""
+        self._destination.end_handler_calls(self._topology, self._apply, scns)
+
+
+class NoCalls:
+    """Records nothing: where nobody else would read it."""
+
+    def begin(self, scn: Scn, function: str) -> int:  # noqa: ARG002 - part of the interface
+        """None began it before."""
+        return 0
+
+    def end(self, scns: Collection[Scn]) -> None:
+        """Nothing is recorded."""
+
+
+class CrashGuard:
+    """See the module. One per process.
+
+    Args:
+        calls: where they are recorded.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._begun: dict[tuple[Scn, str], int] = {}
+        self.is_careful = False
+        """A server died while it wrote what is written now."""
+
+    def problem(self, function: UserFunction, scn: Scn) -> str:
+        """Why a function must not be called for a transaction; empty: it may, and that is recorded if need be.
+
+        Args:
+            function: which one.
+            scn: of the transaction, at its source.
+
+        Raises:
+            DatabaseError: it cannot be recorded.
+        """
+        if not self.is_careful:
+            return ""
+        key = (scn, str(function))
+        if key not in self._begun:  # what this process began it has lived through
+            self._begun[key] = self._calls.begin(*key)
+        if self._begun[key] < CRASHES_MAX:
+            return ""
+        return f"{function} is not called again: {self._begun[key]} processes ended while it ran for this transaction"
+
+    def ended(self) -> None:
+        """What was called is committed or in the error queue."""
+        if self._begun:
+            self._calls.end({scn for scn, _ in self._begun})
+            self._begun.clear()
