@@ -178,16 +178,17 @@ class ApplyHost(Host):
         names = [pb.TableName(owner=owner, name=name) for owner, name in tables]
         return [_plain(each) for each in self._live().copy_again(pb.CopyAgainRequest(tables=names)).tables]
 
-    def execute_errors(self, numbers: Sequence[int], role: str = "") -> list[dict[str, Any]]:
+    def execute_errors(self, numbers: Sequence[int], role: str = "", handler: bytes = b"") -> list[dict[str, Any]]:
         """Execute error transactions again.
 
         Args:
             numbers: of the error transactions; empty: all.
             role: of the destination: whose rights are checked; empty: the apply servers' own.
+            handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
         """
         from protos import apply_pb2 as pb
 
-        request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers, role=role)
+        request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers, role=role, handler=handler)
         return [_plain(answer) for answer in self._live().execute_errors(request)]
 
     def edit_error(self, number: int, edit: int, position: int, values: Sequence[Mapping[str, Any]], edited_by: str) -> dict[str, Any]:

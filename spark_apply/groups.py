@@ -128,7 +128,7 @@ class GroupAssignment:
         first_transaction: index of the first transaction that is not done; earlier ones were
             committed in an earlier attempt.
         error_number: EXECUTE_ERROR: the error transaction. ERROR_QUEUE: the one it depends on, 0 if it failed itself.
-        failure: ERROR_QUEUE: the failure.
+        failure: ERROR_QUEUE: the failure. EXECUTE_ERROR with a handler: why the error transaction is in the error queue.
         role: EXECUTE_ERROR: whose rights the destination checks; empty: the session's own.
         is_careful: a server died while it wrote this, or what was formed of it before: a user's handler may be why.
         handler: EXECUTE_ERROR: a function for its row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.

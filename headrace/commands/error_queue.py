@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.console import DONE, FINDING, Output, scn_text
 from streams.errors import ConfigError
+from topology.file.handlers import execution_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from actors.runtime import RayActors
     from databases.connectors import DatabaseAccess
@@ -129,7 +131,7 @@ class ErrorQueue:
         )
         return edited(output, recorded, self._spec.file)
 
-    def execute(self, output: Output, numbers: list[int], apply: str, *, role: str = "", stops: bool = False) -> int:
+    def execute(self, output: Output, numbers: list[int], apply: str, *, role: str = "", handler: str = "", stops: bool = False) -> int:
         """Execute error transactions again, in the order of their SCNs; each apply process must run.
 
         Args:
@@ -137,16 +139,21 @@ class ErrorQueue:
             numbers: of the error transactions; empty: all.
             apply: name of an apply process; empty: all that have one of the numbers.
             role: of the destinations: whose rights are checked; empty: the apply processes' own.
+            handler: `module:function` that gets their row LCRs, in the file's code folder or installed; empty: they go the usual way.
             stops: after the first that fails again; False: goes on with those that do not wait behind it.
 
         Returns:
             The exit code: a finding when one is left.
+
+        Raises:
+            ConfigError: there is no such function, or it cannot be called with an LCR, an error and a session.
         """
+        through = _through(self._spec.file, handler) if handler else b""
         chosen = self._chosen(numbers, apply)
 
         def execute(error: Mapping[str, Any]) -> dict[str, Any]:
             (answer,) = self._connect().call(
-                f"apply:{error['apply']}", "execute_errors", [error["number"]], role, timeout_s=EXECUTE_TIMEOUT_S
+                f"apply:{error['apply']}", "execute_errors", [error["number"]], role, through, timeout_s=EXECUTE_TIMEOUT_S
             )
             return dict(answer)
 
@@ -392,3 +399,13 @@ def _texts(values: Mapping[str, LcrValue], reader: RowReader) -> dict[str, str |
 def _cut(text: str | None) -> str | None:
     """Truncate a long value."""
     return text if text is None or len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."
+
+
+def _through(file: Path, name: str) -> bytes:
+    """The function for row LCRs as it travels; what is wrong with it is said before anything is executed."""
+    from rules.user_code.loading import load
+    from spark_apply.handlers.loaded import ERROR_PARAMETERS
+
+    wanted = execution_handler(file, name)
+    load(wanted.function, wanted.code, ERROR_PARAMETERS)
+    return wanted.to_bytes()

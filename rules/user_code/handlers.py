@@ -23,7 +23,8 @@ from rules.user_code.source import NO_CODE, UserCode, UserFunction
 from streams.plain_data import as_json, from_json
 
 __all__ = [
-    "EXECUTE_FALSE", "EXECUTE_TRUE", "NO_HANDLERS", "OPERATIONS", "TIMEOUT_DEFAULT_S", "DmlHandler", "ErrorHandler", "HandlerRules",
+    "EXECUTE_FALSE", "EXECUTE_TRUE", "NO_HANDLERS", "OPERATIONS", "TIMEOUT_DEFAULT_S", "DmlHandler", "ErrorHandler",
+    "ExecutionHandler", "HandlerRules",
     "HandlerStatement",
 ]
 
@@ -167,6 +168,32 @@ class HandlerRules:
     def from_bytes(cls, data: bytes) -> HandlerRules:
         """Read what `to_bytes` wrote."""
         return from_json(cls, json.loads(data)) if data else NO_HANDLERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionHandler:
+    """A function through which an operator has error transactions executed: it gets each of their row LCRs.
+
+    Source: Oracle Database PL/SQL Packages and Types Reference, DBMS_APPLY_ADM.EXECUTE_ERROR, `user_procedure`.
+
+    Args:
+        function: called with the LCR, the error and the session.
+        code: the modules that it needs.
+        timeout_s: for one call, seconds.
+    """
+
+    function: UserFunction
+    code: UserCode = NO_CODE
+    timeout_s: float = TIMEOUT_DEFAULT_S
+
+    def to_bytes(self) -> bytes:
+        """As it travels to apply servers."""
+        return json.dumps(as_json(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ExecutionHandler:
+        """Read what `to_bytes` wrote."""
+        return from_json(cls, json.loads(data))
 
 
 NO_HANDLERS = HandlerRules()

@@ -10,7 +10,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.driver.coordinator import ExecutionRequest
 from spark_apply.error_edits import edited_part
+from spark_apply.groups import Failure
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, StreamsError
 from streams.table_name import TableName
 
@@ -174,7 +175,8 @@ class ApplyControl:
         """Execute error transactions again, in order; yields one outcome each."""
         cores = self._running()
         numbers = self._numbers(cores, request)
-        wanted = ExecutionRequest(role=request.role, handler=request.handler)
+        failures = self._failures(numbers) if request.handler else {}
+        wanted = ExecutionRequest(role=request.role, handler=request.handler, failures=failures)
         outcomes = cores.host.call(lambda: cores.host.execute_errors(numbers, wanted))
         for _ in numbers:
             try:
@@ -185,6 +187,16 @@ class ApplyControl:
                     hint="it will be; look again with `headrace errors list`",
                 ) from None
             yield _outcome_message(outcome)
+
+    def _failures(self, numbers: Sequence[int]) -> dict[int, Failure]:
+        """Why error transactions are in the error queue."""
+        config = self.config
+        with contextlib.closing(open_destination(config.destination)) as destination:
+            found = destination.errors(config.topology, config.apply)
+        return {
+            each.number: Failure(position=each.failed_position, conflict_type=each.conflict_type, sqlstate=each.sqlstate, message=each.message)
+            for each in found if each.number in numbers
+        }
 
     def edit_error(self, request: EditRequest) -> ErrorEdit:
         """Edit one row LCR of an error transaction; it stays in the error queue.

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -162,10 +162,12 @@ class ExecutionRequest:
     Args:
         role: of the destination, whose rights are checked; empty: the apply servers' own.
         handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
+        failures: why they are in the error queue, by number: for the function.
     """
 
     role: str = ""
     handler: bytes = b""
+    failures: Mapping[int, Failure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,7 +630,8 @@ class ApplyCoordinator:
         self._outbox.append((server, GroupAssignment(
             group=group.number, attempt=group.attempt, mode=group.mode, streamed=group.is_large,
             batches=group.batches, after_scn=group.after_scn, through_scn=0 if group.is_large else group.through_scn,
-            first_transaction=group.next_transaction, error_number=group.error_number, failure=group.failure,
+            first_transaction=group.next_transaction, error_number=group.error_number,
+            failure=request.failures.get(group.error_number) if is_execution else group.failure,
             role=request.role, handler=request.handler,
             is_careful=bool(group.attempt) if is_execution else group.after_scn < self._careful_through,
         )))

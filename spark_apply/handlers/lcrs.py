@@ -86,11 +86,13 @@ class LcrFailure:
         kind: of the conflict ("insert_exists", "update_missing", ...); empty: another error.
         number: the database's own number of the error (SQLSTATE); empty: it has none.
         message: what happened.
+        position: 0-based, of the LCR that failed, in its transaction; -1: none did, or it is not known which.
     """
 
     kind: str
     number: str
     message: str
+    position: int = -1
 
 
 _SLOTS = (*RowLcr.__slots__, *HandledLcr.__slots__)

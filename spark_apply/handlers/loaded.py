@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rules.user_code.handlers import NO_HANDLERS, DmlHandler, ErrorHandler, HandlerRules
+from rules.user_code.handlers import (
+    NO_HANDLERS,
+    DmlHandler,
+    ErrorHandler,
+    ExecutionHandler,
+    HandlerRules,
+)
 from rules.user_code.loading import load, place_of
 from streams.errors import HandlerError, StreamsError
 
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
     from streams.lcr import DecodeHook, EncodeHook
     from streams.lcr_batch import Command, LcrBatch
 
-__all__ = ["DML_PARAMETERS", "ERROR_PARAMETERS", "NOTHING_LOADED", "PRECOMMIT_PARAMETERS", "AttemptFailed", "Handlers", "TooLong", "load_all", "loaded_handlers"]
+__all__ = ["DML_PARAMETERS", "ERROR_PARAMETERS", "NOTHING_LOADED", "PRECOMMIT_PARAMETERS", "AttemptFailed", "ExecutionHandlers", "Handlers", "TooLong", "load_all", "loaded_handlers"]
 
 DML_PARAMETERS = ("lcr", "session")
 ERROR_PARAMETERS = ("lcr", "error", "session")
@@ -132,6 +138,38 @@ class Handlers:
             raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {text}") from error
         finally:
             self.running = ""
+
+
+class ExecutionHandlers(Handlers):
+    """Every row LCR goes to one function, which an operator has named.
+
+    Args:
+        wanted: the function.
+        decode, encode: values of LCRs to Python objects and back.
+
+    Raises:
+        ConfigError: the function cannot be loaded, or called with the LCR, the error and the session.
+    """
+
+    def __init__(self, wanted: ExecutionHandler, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None) -> None:
+        super().__init__(HandlerRules(code=wanted.code, timeout_s=wanted.timeout_s), decode=decode, encode=encode)
+        self._functions = {wanted.function.name: load(wanted.function, wanted.code, ERROR_PARAMETERS)}
+        self._every = (DmlHandler(owner="", name="", function=wanted.function),)
+
+    def dml_of(self, owner: str, name: str, command: Command) -> tuple[DmlHandler, ...]:  # noqa: ARG002 - every table's
+        """The function.
+
+        Args:
+            owner: of any table.
+            name: of any table.
+            command: any.
+        """
+        return self._every
+
+    def handled(self, batch: LcrBatch) -> NDArray[np.bool_] | None:
+        """Every row but a TRUNCATE: bool, one per row; None: there is none."""
+        found = batch.row_places[0] >= 0
+        return found if found.any() else None
 
 
 NOTHING_LOADED = Handlers()

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from databases.connectors import python_values
+from rules.user_code.handlers import ExecutionHandler
 from spark_apply.copied import without_copied
-from spark_apply.groups import Failure, ServerMessage
+from spark_apply.groups import Failure, GroupAssignment, ServerMessage
+from spark_apply.handlers.lcrs import LcrFailure
+from spark_apply.handlers.loaded import ExecutionHandlers
 from spark_apply.server.conflicts import apply_final
-from spark_apply.server.group_work import Work, refused_at_commit
+from spark_apply.server.group_work import Work, WorkContext, refused_at_commit
 from spark_apply.server.resolution import Resolution
-from streams.errors import DatabaseError, DataError, Retry, UnfitTableError
+from streams.errors import ConfigError, DatabaseError, DataError, Retry, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 
@@ -30,6 +34,10 @@ _IN_THE_COPY = (
 
 class ExecuteWork(Work):
     """Executes an error transaction row by row; its commit also deletes it from the error queue."""
+
+    def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
+        super().__init__(assignment, context)
+        self._handlers: ExecutionHandlers | None = None
 
     def step(self) -> tuple[ServerMessage, bool] | None:
         """Execute the whole error transaction."""
@@ -92,15 +100,29 @@ class ExecuteWork(Work):
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"as role {role}: {error.message}")
         return failure
 
+    def _through(self, resolution: Resolution) -> Handling | None:
+        """The function that the operator named; None: none was."""
+        if not self._assignment.handler:
+            return None
+        if self._handlers is None:
+            wanted = ExecutionHandler.from_bytes(self._assignment.handler)
+            decode, encode = python_values()
+            self._handlers = ExecutionHandlers(wanted, decode=decode, encode=encode)
+        why = self._assignment.failure or Failure(position=-1, conflict_type="", sqlstate="", message="")
+        told = LcrFailure(kind=why.conflict_type, number=why.sqlstate, message=why.message, position=why.position)
+        return self._context.executing(self._handlers, resolution, told)
+
     def _apply(self, batch: LcrBatch, resolution: Resolution) -> Failure | None:
         session, role = self._context.session, self._assignment.role
         try:
             if role:
                 session.as_role(role)
-            handling = self._context.handling(resolution, attempts=False)
+            handling = self._through(resolution) or self._context.handling(resolution, attempts=False)
             failure = apply_final(session, batch, self._context.fit_of, resolution, handling)
             if role and failure is None:
                 session.as_role("")  # what is written beside the rows is Headrace's own
+        except ConfigError as error:  # of the function that the operator named
+            return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")
         except UnfitTableError as error:
             # Do not wait for the ALTER here: the transaction stays in the error queue.
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")

@@ -17,6 +17,7 @@ from databases.ports import (
     Instantiation,
 )
 from streams.errors import DatabaseUnavailable, DataError, FencedError
+from streams.scn import Scn
 from tests.support.destination_contract import (
     APPLY,
     TAG,
@@ -553,3 +554,12 @@ def test_only_the_current_epoch_lets_tables_join(destination):
     destination.raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):
         destination.join_tables(TOPOLOGY, APPLY, epoch, (), through=10)
+
+
+def test_calls_of_handlers_that_nobody_lived_through_are_counted_until_they_are_forgotten(destination):
+    def begin(scn: int, function: str = "m:f (1)", apply: str = "a") -> int:
+        return destination.begin_handler_call("top", apply, Scn(scn), function)
+
+    assert [begin(5), begin(5), begin(5), begin(6), begin(5, "m:f (2)"), begin(5, apply="b")] == [0, 1, 2, 0, 0, 0]
+    destination.end_handler_calls("top", "a", [Scn(5)])
+    assert [begin(5), begin(6), begin(5, "m:f (2)"), begin(5, apply="b")] == [0, 1, 0, 1]

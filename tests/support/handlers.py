@@ -14,9 +14,18 @@ from databases.memory_store import MemoryStore, destination_column
 from databases.ports import ConflictRecord, ErrorTransaction
 from protos import codec
 from rules.conflict_handlers import ConflictHandler, ConflictRules
-from rules.user_code.handlers import DmlHandler, ErrorHandler, HandlerRules
+from rules.user_code.handlers import DmlHandler, ErrorHandler, ExecutionHandler, HandlerRules
 from rules.user_code.source import CodeFile, UserCode, UserFunction
-from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupPart, GroupResult, GroupRetry, ServerMessage
+from spark_apply.groups import (
+    Failure,
+    GroupAssignment,
+    GroupGo,
+    GroupMode,
+    GroupPart,
+    GroupResult,
+    GroupRetry,
+    ServerMessage,
+)
 from spark_apply.handlers.crashes import RecordedCalls
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.server.apply_server import ApplyServer
@@ -170,10 +179,16 @@ class Handled:
                     return report
         raise AssertionError("no end")
 
-    def execute_error(self, number: int) -> GroupResult:
-        """Execute an error transaction again."""
+    def execute_error(self, number: int, through: ExecutionHandler | None = None, *, is_careful: bool = False) -> GroupResult:
+        """Execute an error transaction again, its row LCRs through a function or the usual way."""
+        error = next((each for each in self.errors() if each.number == number), None)
+        failure = None if through is None or error is None else Failure(
+            position=error.failed_position, conflict_type=error.conflict_type, sqlstate=error.sqlstate, message=error.message,
+        )
         self.server.receive(GroupAssignment(
             group=9000, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=0, through_scn=0, error_number=number,
+            handler=b"" if through is None else through.to_bytes(), failure=failure,
+            is_careful=is_careful,
         ))
         self.server.receive(GroupGo(group=9000, attempt=0, low_watermark=0, below_applied=True))
         result = self.run()

@@ -11,17 +11,19 @@ from pathlib import Path
 from rules.user_code.binds import read_statement
 from rules.user_code.handlers import (
     NO_HANDLERS,
+    TIMEOUT_DEFAULT_S,
     DmlHandler,
     ErrorHandler,
+    ExecutionHandler,
     HandlerRules,
     HandlerStatement,
 )
 from rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
 from streams.errors import ConfigError
-from topology.file.document import Path_
+from topology.file.document import Path_, read_document
 from topology.file.models import ApplyModel, DmlHandlerModel, ErrorHandlerModel, TopologyModel
 
-__all__ = ["Problem", "read_handlers"]
+__all__ = ["Problem", "execution_handler", "read_handlers"]
 
 Problem = tuple[Path_, str, str]
 """Where in the file, what is wrong, how to fix it."""
@@ -54,6 +56,25 @@ def read_handlers(
         if name in found and (model.dml_handlers, model.error_handlers, model.precommit_handler) != (None, None, None):
             found[name] = _Reading(code, top, problems).rules(("applies", name), top, model)
     return found, problems
+
+
+def execution_handler(file: Path, name: str) -> ExecutionHandler:
+    """A function through which error transactions are executed, with its code as it is on disk now.
+
+    Args:
+        file: the topology file, which names the folder and the bound of time.
+        name: `module:function`.
+
+    Raises:
+        ConfigError: the folder or a module of it cannot be read.
+    """
+    content = read_document(file).content
+    folder, timeout_s = content.get("code"), content.get("handler_timeout_s", TIMEOUT_DEFAULT_S)
+    code = NO_CODE if not isinstance(folder, str) else read_folder(file.parent / Path(folder).expanduser(), folder)
+    function = UserFunction(name=name, version=code.version_of(name))
+    return ExecutionHandler(
+        function=function, code=code.needed_by([name]), timeout_s=float(timeout_s) if isinstance(timeout_s, int | float) else TIMEOUT_DEFAULT_S,
+    )
 
 
 class _Reading:

@@ -389,6 +389,18 @@ def test_a_group_in_doubt_is_settled_by_the_progress_at_the_destination(progress
         assert [group.first_transaction for group in found] == [expected[0]]
 
 
+def test_what_a_server_died_in_is_written_carefully_and_nothing_behind_it() -> None:
+    talk = Talk(servers=1)
+    (first,) = assignments(talk.accept(run(made(1, 1), made(2, 2))))
+    assert not first.is_careful
+    talk.coordinator.server_lost(0)
+    talk.coordinator.server_joined(0, ApplyProgress(epoch=1, low_watermark=50, above=()), [])
+    (again,) = assignments(talk.coordinator.messages())
+    assert (again.attempt, again.is_careful) == (1, True)
+    (behind,) = assignments(talk.accept(run(made(3, 3))))
+    assert not behind.is_careful
+
+
 def test_errors_that_a_dead_server_left_are_known_from_the_destination() -> None:
     talk = Talk(transactions=1)
     first = run(made(1, 7))
@@ -454,7 +466,7 @@ def test_a_large_transaction_whose_server_dies_comes_again_as_it_was() -> None:
     talk.coordinator.server_joined(1, ApplyProgress(epoch=1, low_watermark=150, above=()), [])
     assert talk.coordinator.must_replay
     talk.coordinator.replayed()
-    assert [group.mode for group in assignments(talk.accept(part(LARGE, 0, 4)))] == [GroupMode.SETS]
+    assert [(group.mode, group.is_careful) for group in assignments(talk.accept(part(LARGE, 0, 4)))] == [(GroupMode.SETS, True)]
 
 
 def test_a_complete_large_transaction_whose_server_dies_is_done_when_the_destination_has_it() -> None:
