@@ -30,7 +30,7 @@ from streams.tags import Tag
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["batch_of_lcrs"]
+__all__ = ["batch_of_lcrs", "values_of_lcrs"]
 
 _KEPT_FROM = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}  # values that a command does not have
 
@@ -101,7 +101,7 @@ class _Building:
     def _group(self, table: int, command: Command, members: list[tuple[int, RowLcr]]) -> RowGroup:
         lcrs = [lcr for _, lcr in members]
         values = {
-            kind: None if _KEPT_FROM.get(command) is kind else _values(self.batch, lcrs, kind, len(self.tables[table].columns))
+            kind: None if _KEPT_FROM.get(command) is kind else values_of_lcrs(self.batch, lcrs, kind, len(self.tables[table].columns))
             for kind in (ValueType.OLD, ValueType.NEW)
         }
         for lcr in lcrs:
@@ -141,8 +141,15 @@ def _check(lcr: RowLcr, command: Command) -> None:
         )
 
 
-def _values(batch: LcrBatch, lcrs: Sequence[RowLcr], kind: ValueType, columns: int) -> ColumnValues | None:
-    """One image of the rows of a group."""
+def values_of_lcrs(batch: LcrBatch, lcrs: Sequence[RowLcr], kind: ValueType, columns: int) -> ColumnValues | None:
+    """One image of row LCRs of one command and table version: those that nobody changed are copied as columns.
+
+    Args:
+        batch: of which they are views.
+        lcrs: at least one.
+        kind: OLD or NEW.
+        columns: how many the table version has.
+    """
     places: dict[int, list[int]] = {}  # by the group they are copied from; -1: they were changed
     for place, lcr in enumerate(lcrs):
         places.setdefault(-1 if lcr.is_changed else lcr.place[0], []).append(place)

@@ -51,16 +51,6 @@ class HandledLcr(RowLcr):
             raise LcrError("execute needs conflict_resolution", hint="write lcr.execute(conflict_resolution=True), or False")
         self._execute(self, conflict_resolution)
 
-    def snapshot(self) -> HandledLcr:
-        """The LCR as it is now; what is set later does not reach it."""
-        made = HandledLcr.__new__(HandledLcr)
-        for name in _SLOTS:
-            setattr(made, name, getattr(self, name))
-        if self._images is not None:
-            made._images = {kind: dict(values) for kind, values in self._images.items()}  # noqa: SLF001 - its own
-        made._unchanged = set(self._unchanged)  # noqa: SLF001 - its own
-        return made
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LcrFailure:
@@ -75,9 +65,6 @@ class LcrFailure:
     kind: str
     number: str
     message: str
-
-
-_SLOTS = (*RowLcr.__slots__, *HandledLcr.__slots__)
 
 
 class ApplySession:

@@ -6,8 +6,6 @@ A list under an apply process takes the place of the file's own for it, as confl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-
 from rules.user_code.binds import read_statement
 from rules.user_code.handlers import (
     NO_HANDLERS,
@@ -16,7 +14,7 @@ from rules.user_code.handlers import (
     HandlerRules,
     HandlerStatement,
 )
-from rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
+from rules.user_code.source import UserCode, UserFunction
 from streams.errors import ConfigError
 from topology.file.document import Path_
 from topology.file.models import ApplyModel, DmlHandlerModel, ErrorHandlerModel, TopologyModel
@@ -28,7 +26,7 @@ Problem = tuple[Path_, str, str]
 
 
 def read_handlers(
-    top: TopologyModel, applies: Mapping[str, ApplyModel], names: Sequence[str], folder: Path,
+    top: TopologyModel, applies: Mapping[str, ApplyModel], names: Sequence[str], code: UserCode,
 ) -> tuple[dict[str, HandlerRules], list[Problem]]:
     """Read the handlers of every apply process, and their code.
 
@@ -36,18 +34,12 @@ def read_handlers(
         top: the file.
         applies: its apply processes, as written.
         names: of all apply processes, also of those that the shorthand makes.
-        folder: the file's.
+        code: of the file's folder.
 
     Returns:
         The handlers by apply process, and what is wrong with them.
     """
     problems: list[Problem] = []
-    code = NO_CODE
-    if top.code is not None:
-        try:
-            code = read_folder(folder / Path(top.code).expanduser(), top.code)
-        except ConfigError as error:
-            problems.append((("code",), error.message, error.hint))
     shared = _Reading(code, top, problems).rules((), top, None)
     found = dict.fromkeys(names, shared)
     for name, model in applies.items():
