@@ -384,12 +384,11 @@ class RowLcr:
     def copy(self) -> Self:
         """The LCR as it is now; what is set later in one of the two does not reach the other."""
         made = type(self).__new__(type(self))
-        for kind in type(self).__mro__[:-1]:
-            for name in kind.__slots__:
-                setattr(made, name, getattr(self, name))
+        for name in (name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())):
+            setattr(made, name, getattr(self, name))
         if self._images is not None:
-            made._images = {kind: dict(values) for kind, values in self._images.items()}
-        made._unchanged = set(self._unchanged)
+            made._images = {kind: dict(values) for kind, values in self._images.items()}  # noqa: SLF001 - its own
+        made._unchanged = set(self._unchanged)  # noqa: SLF001 - its own
         return made
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ A list under an apply process takes the place of the file's own for it, as confl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+
 from rules.user_code.binds import read_statement
 from rules.user_code.handlers import (
     NO_HANDLERS,
