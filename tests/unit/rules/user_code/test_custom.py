@@ -15,7 +15,17 @@ from rules.user_code.custom import LCRS_MAX, CustomTransformation
 from rules.user_code.source import UserFunction
 from streams.building import batch_of_values
 from streams.lcr import RowLcr
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, Command, LcrBatch, OldImage, TableVersion, content_version
+from streams.lcr_batch import (
+    ABSENT,
+    NULL,
+    UNCHANGED,
+    Column,
+    Command,
+    LcrBatch,
+    OldImage,
+    TableVersion,
+    content_version,
+)
 from tests.support.handlers import code_of
 from tests.support.lcr_batches import assert_same_batch, lcr_batches
 
