@@ -74,6 +74,7 @@ from topology.capture_scns import scn_findings
 from topology.changes import Component, bypassed_of, components_of
 from topology.checks import one_database_twice
 from topology.downstream import keeper_of, receiver_at, receiver_of
+from topology.functions import functions_of
 from topology.receivers import Receivers
 from topology.split import splits_of, with_splits
 from topology.stored import PREPARED_FILE, prepared_topology, spec_to_json
@@ -240,10 +241,11 @@ class Controller(Host):
         asks_now = self._phase == "PREPARING" or not self._latest_us
         latest = gather(self._actors, self._observed()) if asks_now else self._latest
         seen = {status["name"]: status for status in latest}
-        outdated = self._outdated()
+        outdated, functions = self._outdated(), functions_of(self._spec)
         components = [
             dict(seen.get(c.name) or {"name": c.name, "kind": c.kind, "site": c.site, "state": "NOT CREATED"})
             | {"outdated": c.name in outdated}
+            | ({"functions": {each.name: each.version for each in functions[c.name]}} if c.name in functions else {})
             for c in self._components
         ]
         components += [

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from databases.ports import DestinationTable
 
 __all__ = [
-    "NATIVE", "PIECE_BYTES", "PORTABLE", "KeyedRow", "OpenPiece", "TablePiece", "TablePlan", "TableReader", "TableWriter", "copied_columns",
+    "NATIVE", "PIECE_BYTES", "PORTABLE", "KeyedRow", "OpenPiece", "TablePiece", "TablePlan", "TableReader", "TableWriter", "TextRow",
+    "copied_columns",
 ]
 
 # A few seconds of work: enough pieces to keep every task busy to the end, few enough that starting one costs nothing.
 PIECE_BYTES = 64 << 20
+
+TextRow = tuple[bytes | None, ...]
+"""A row's values in text form; None is NULL."""
 
 NATIVE, PORTABLE = "native", "portable"
 """Forms of rows on their way: as the database stores values, or as text that any version and type of column takes."""
@@ -89,6 +93,27 @@ class OpenPiece(Protocol):
         Raises:
             DatabaseUnavailable: the connection broke.
         """
+        ...
+
+
+    def values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
+        """The rows in text form, in blocks of some hundred; anything else may be asked of the piece meanwhile."""
+        ...
+
+    def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:
+        """What `digest` would answer if the piece had other rows.
+
+        Args:
+            columns: of the piece's table: one for each value, for its type.
+            blocks: the rows.
+
+        Raises:
+            DatabaseError: a value does not fit the column's type.
+        """
+        ...
+
+    def packed(self, rows: Sequence[TextRow]) -> bytes:
+        """Rows as `rows` gives them in `PORTABLE` form."""
         ...
 
 

@@ -6,11 +6,11 @@ import contextlib
 import hashlib
 import itertools
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from databases.copying import PIECE_BYTES, KeyedRow, TablePiece, TablePlan
+from databases.copying import PIECE_BYTES, KeyedRow, TablePiece, TablePlan, TextRow
 from databases.memory_conditions import condition_in_memory
 from databases.memory_source import MemorySource
 from databases.memory_store import MemoryStore, Row, compared_columns
@@ -196,6 +196,20 @@ class _OpenPiece:
         rows = [row + constants for row in self._chosen(columns)]
         for first in range(0, len(rows), _BLOCK_ROWS):
             yield packed(rows[first : first + _BLOCK_ROWS])
+
+    def values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
+        """See `OpenPiece.values`."""
+        rows = list(self._chosen(columns))
+        for first in range(0, len(rows), _BLOCK_ROWS):
+            yield rows[first : first + _BLOCK_ROWS]
+
+    def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:  # noqa: ARG002 - a row is its bytes
+        """See `OpenPiece.digest_values`."""
+        return sum((TableDigest(row_count=1, sums=_hashes(row)) for rows in blocks for row in rows), TableDigest())
+
+    def packed(self, rows: Sequence[TextRow]) -> bytes:
+        """See `OpenPiece.packed`."""
+        return packed(rows)
 
     def _chosen(self, columns: Sequence[str]) -> Iterator[Row]:
         places = [self._columns.index(column) for column in columns]

@@ -20,6 +20,7 @@ from streams.errors import ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import one_database_twice
 from topology.file.reading import examine
+from topology.functions import custom_transformations
 from topology.logging_needs import log_needs
 from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
@@ -141,12 +142,20 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
 
 
 def handler_findings(spec: TopologySpec) -> list[Finding]:
-    """Users' handlers that cannot be loaded, or not be called. Loading runs what their modules do when they are imported."""
-    if all(apply.handlers == NO_HANDLERS for apply in spec.applies):
+    """Users' functions that cannot be loaded, or not be called. Loading runs what their modules do when they are imported."""
+    customs = list(custom_transformations(spec))
+    if not customs and all(apply.handlers == NO_HANDLERS for apply in spec.applies):
         return []
-    from spark_apply.handlers.loaded import load_all  # numpy, as above
+    from rules.user_code.calling import loaded_function  # numpy, as above
+    from spark_apply.handlers.loaded import load_all
 
     findings: dict[str, Finding] = {}
+    for kind, name, custom in customs:
+        try:
+            loaded_function(custom)
+        except ConfigError as error:
+            sections = {"capture": "captures", "propagation": "propagations", "apply": "applies"}
+            findings.setdefault(error.message, Finding(path=f"{sections[kind]}.{name}", problem=error.message, fix=error.hint))
     for apply in spec.applies:
         try:
             load_all(apply.handlers)

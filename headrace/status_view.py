@@ -352,5 +352,6 @@ def _details(component: Mapping[str, Any]) -> str:
         ("bandwidth_max", "at most {}/s", bytes_text), ("compression", "{}", _compression), ("combined_with", "combined with {}", str), ("bypassed_by", "by {}", str),
         ("to_be_bypassed_by", "until {} bypasses it", str),
         ("low_watermark_scn", "applied to {}", scn_text), ("recorded_scn", "recorded to {}", scn_text), ("errors", "errors {}", str), ("errors_total", "retried {}", str),
+        ("functions", "runs {}", lambda functions: ", ".join(f"{name} ({version})" for name, version in functions.items())),
     )
     return ", ".join(words.format(text(component[key])) for key, words, text in known if component.get(key))

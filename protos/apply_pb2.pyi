@@ -209,7 +209,7 @@ class CopyReply(_message.Message):
     def __init__(self, piece: _Optional[_Union[CopyPiece, _Mapping]] = ..., wait: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class CopyPiece(_message.Message):
-    __slots__ = ("piece", "is_digest", "table", "stored", "place", "bytes", "columns", "form", "snapshot", "epoch", "tag", "source_columns", "added")
+    __slots__ = ("piece", "is_digest", "table", "stored", "place", "bytes", "columns", "form", "snapshot", "epoch", "tag", "source_columns", "added", "reshaped")
     PIECE_FIELD_NUMBER: _ClassVar[int]
     IS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +223,7 @@ class CopyPiece(_message.Message):
     TAG_FIELD_NUMBER: _ClassVar[int]
     SOURCE_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
+    RESHAPED_FIELD_NUMBER: _ClassVar[int]
     piece: int
     is_digest: bool
     table: TableName
@@ -236,7 +237,8 @@ class CopyPiece(_message.Message):
     tag: bytes
     source_columns: _containers.RepeatedScalarFieldContainer[str]
     added: _containers.RepeatedCompositeFieldContainer[AddedValue]
-    def __init__(self, piece: _Optional[int] = ..., is_digest: _Optional[bool] = ..., table: _Optional[_Union[TableName, _Mapping]] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., place: _Optional[str] = ..., bytes: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., form: _Optional[str] = ..., snapshot: _Optional[str] = ..., epoch: _Optional[int] = ..., tag: _Optional[bytes] = ..., source_columns: _Optional[_Iterable[str]] = ..., added: _Optional[_Iterable[_Union[AddedValue, _Mapping]]] = ...) -> None: ...
+    reshaped: ReshapedTable
+    def __init__(self, piece: _Optional[int] = ..., is_digest: _Optional[bool] = ..., table: _Optional[_Union[TableName, _Mapping]] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., place: _Optional[str] = ..., bytes: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., form: _Optional[str] = ..., snapshot: _Optional[str] = ..., epoch: _Optional[int] = ..., tag: _Optional[bytes] = ..., source_columns: _Optional[_Iterable[str]] = ..., added: _Optional[_Iterable[_Union[AddedValue, _Mapping]]] = ..., reshaped: _Optional[_Union[ReshapedTable, _Mapping]] = ...) -> None: ...
 
 class AddedValue(_message.Message):
     __slots__ = ("text", "is_null")
@@ -621,8 +623,14 @@ class TableName(_message.Message):
     name: str
     def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
+class ReshapedTable(_message.Message):
+    __slots__ = ("document",)
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    document: bytes
+    def __init__(self, document: _Optional[bytes] = ...) -> None: ...
+
 class DigestItem(_message.Message):
-    __slots__ = ("table", "is_source", "stored", "place", "bytes", "columns", "snapshot")
+    __slots__ = ("table", "is_source", "stored", "place", "bytes", "columns", "snapshot", "reshaped")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     IS_SOURCE_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
@@ -630,6 +638,7 @@ class DigestItem(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    RESHAPED_FIELD_NUMBER: _ClassVar[int]
     table: int
     is_source: bool
     stored: TableName
@@ -637,7 +646,8 @@ class DigestItem(_message.Message):
     bytes: int
     columns: _containers.RepeatedScalarFieldContainer[str]
     snapshot: str
-    def __init__(self, table: _Optional[int] = ..., is_source: _Optional[bool] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., place: _Optional[str] = ..., bytes: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., snapshot: _Optional[str] = ...) -> None: ...
+    reshaped: ReshapedTable
+    def __init__(self, table: _Optional[int] = ..., is_source: _Optional[bool] = ..., stored: _Optional[_Union[TableName, _Mapping]] = ..., place: _Optional[str] = ..., bytes: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., snapshot: _Optional[str] = ..., reshaped: _Optional[_Union[ReshapedTable, _Mapping]] = ...) -> None: ...
 
 class DigestResult(_message.Message):
     __slots__ = ("table", "is_source", "rows", "digest", "problem", "is_final")

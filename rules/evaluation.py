@@ -31,7 +31,7 @@ class RuleEvaluation:
 
     Args:
         rules: of the client. Several rule sets: an LCR must pass each of them, as if it passed that many clients.
-        types: of the database that the changes are from: needed where rules have conditions.
+        types: of the database that the changes are from: needed where rules have conditions, and where functions look at values.
         clock: for transformations that add the time.
     """
 
@@ -40,7 +40,7 @@ class RuleEvaluation:
         if any(each.transforms for each in rules[:-1]):
             raise BugError("only the last client can transform: what follows would evaluate LCRs that are other ones by then")
         self._reshaping = (
-            Reshaping(rules[-1].transformation_of, (clock or SystemClock()).time_us) if rules and rules[-1].transforms else None
+            Reshaping(rules[-1].transformation_of, (clock or SystemClock()).time_us, types) if rules and rules[-1].transforms else None
         )
         self._tags = tags_told_apart(self._rules)
         conditional = tuple(each for each in self._rules if each.looks_at_rows)

@@ -1,4 +1,4 @@
-"""Declarative transformations of whole batches: table versions, and the columns of their rows. No row is looked at.
+"""Transformations of whole batches: table versions, and the columns of their rows. No row is looked at, but those that a function gets.
 
 What leaves a column alone copies nothing; what takes columns away or adds some copies the others as one block each. Versions that
 are alike behind the transformation (an ALTER added a column that does not travel) become one, with one group per command.
@@ -16,6 +16,7 @@ import numpy as np
 
 from rules.subsetting import together
 from rules.transformation import AddColumn, Shape, Transformation, TransformationError
+from rules.user_code.calling import CustomCalls
 from streams.lcr_batch import (
     ABSENT,
     NULL,
@@ -33,6 +34,9 @@ from streams.table_name import TableName
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rules.user_code.custom import CustomTransformation
+    from rules.values import ValueTypes
+
 __all__ = ["Reshaping", "timestamp_text", "transformed_version"]
 
 _VERSIONS_MAX = 4096  # a table has a new version with each ALTER, and a TRUNCATE of a partition one of its own
@@ -45,6 +49,7 @@ class _Reshaped:
     places: tuple[int, ...]  # of its columns before; -1: an added one
     is_renamed_only: bool
     added: tuple[AddColumn, ...]
+    custom: CustomTransformation | None
 
     @property
     def adds_time(self) -> bool:
@@ -57,10 +62,14 @@ class Reshaping:
     Args:
         transformation_of: the transformation of a table (schema, name); None: it stays as it is.
         time_us: microseconds since the Unix epoch, UTC.
+        types: how functions see values; see `CustomCalls`.
     """
 
-    def __init__(self, transformation_of: Callable[[str, str], Transformation | None], time_us: Callable[[], int]) -> None:
+    def __init__(
+        self, transformation_of: Callable[[str, str], Transformation | None], time_us: Callable[[], int], types: ValueTypes | None = None,
+    ) -> None:
         self._transformation_of, self._time_us = transformation_of, time_us
+        self._calls = CustomCalls(types)
         self._known: dict[TableVersion, _Reshaped | None] = {}
         self._names: dict[TableName, TableName] = {}
 
@@ -102,7 +111,7 @@ class Reshaping:
             batch: with what the client's rules keep. A table of which it holds nothing is left as it is: nobody needs it transformed.
 
         Raises:
-            TransformationError: a transformation cannot be applied to a table.
+            TransformationError: a transformation cannot be applied to a table, or its function failed.
         """
         used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
         found = [self._reshaped(table) if place in used else None for place, table in enumerate(batch.tables)]
@@ -114,19 +123,23 @@ class Reshaping:
             tables.setdefault(table if each is None else each.version, len(tables)) for table, each in zip(batch.tables, found, strict=True)
         ]
         groups: dict[tuple[int, Command], list[RowGroup]] = {}
+        customs: dict[int, CustomTransformation] = {}
         for group in batch.groups:
             reshaped, place = found[group.table], places[group.table]
+            if reshaped is not None and reshaped.custom is not None:
+                customs[place] = reshaped.custom
             if reshaped is not None and not reshaped.is_renamed_only:
                 moved = _group(group, reshaped, now, place)
             else:
                 moved = group if place == group.table else replace(group, table=place)
             groups.setdefault((moved.table, moved.command), []).append(moved)
-        return replace(
+        declared = replace(
             batch, tables=tuple(tables), groups=tuple(together(each) for each in groups.values()),
             truncates=tuple(
                 replace(truncate, tables=tuple(dict.fromkeys(places[table] for table in truncate.tables))) for truncate in batch.truncates
             ),
         )
+        return self._calls.batch(declared, customs) if customs else declared
 
     def _reshaped(self, table: TableVersion) -> _Reshaped | None:
         if table not in self._known:
@@ -139,12 +152,12 @@ class Reshaping:
 
 def _found(table: TableVersion, transformation: Transformation) -> _Reshaped | None:
     version, shape = transformed_version(table, transformation)
-    if replace(version, version=table.version) == table:
+    if transformation.custom is None and replace(version, version=table.version) == table:
         return None
     before = {column.name: place for place, column in enumerate(table.columns)}
     places = tuple(-1 if isinstance(origin, AddColumn) else before[origin] for _, origin in shape.columns)
     added = tuple(origin for _, origin in shape.columns if isinstance(origin, AddColumn))
-    return _Reshaped(version, places, places == tuple(range(len(table.columns))), added)
+    return _Reshaped(version, places, places == tuple(range(len(table.columns))), added, transformation.custom)
 
 
 def _group(group: RowGroup, reshaped: _Reshaped, now: bytes, place: int) -> RowGroup:
@@ -221,7 +234,7 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
         )
     owner, name = transformation.named(TableName.of(version))
     partition = version.partition
-    gone = frozenset(before) - {name_ for name_, origin in shape.columns if name_ == origin}
+    gone = frozenset(before) - {name_ for name_, origin in shape.columns if name_ == origin and not transformation.may_change(name_)}
     if partition is not None and _may_name(partition.rows, gone):
         # The rows of a partition are said over the source's columns: where one of these is not here, or is called otherwise, nobody can
         # tell which they are, and the destination says so.

@@ -1,4 +1,4 @@
-"""Declarative transformations of positive rules: what a table is called, and which columns it has, behind a client.
+"""Transformations of positive rules: what a table is called, and which columns it has, behind a client.
 
 A transformation is a list of operations on one row LCR, in the manuals' order: by step number, and within a step
 
@@ -20,6 +20,10 @@ Added columns
     `current_timestamp` is of the moment in which the client evaluates the LCR; an old value of it is not known.
     Added columns stand before the source's own: `spark_apply.tables` tells renamed columns by their order, in which new ones come last.
 
+Functions
+    Behind its declarative operations a transformation may have a function of the user's, which changes values and nothing else
+    (`rules.user_code.custom`): what is said here of names and columns holds with it, too.
+
 Source: Oracle Streams Concepts and Administration 11.2, "Rule-Based Transformations"; `DBMS_STREAMS_ADM.ADD_COLUMN` and its neighbours;
 `semantics.md` 4.5.
 """
@@ -27,8 +31,9 @@ Source: Oracle Streams Concepts and Administration 11.2, "Rule-Based Transformat
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rules.user_code.custom import CustomTransformation
 from streams.errors import Retry, StreamsError
 from streams.table_name import TableName
 
@@ -153,10 +158,12 @@ class Transformation:
     """What a rule makes of the LCRs that it takes.
 
     Args:
-        operations: in the order in which they are applied; at least one.
+        operations: declarative ones, in the order in which they are applied.
+        custom: the function that is called behind them; None: none. There is one operation at least, or a function.
     """
 
-    operations: tuple[Operation, ...]
+    operations: tuple[Operation, ...] = ()
+    custom: CustomTransformation | None = None
 
     @property
     def renames(self) -> bool:
@@ -259,15 +266,27 @@ class Transformation:
         return name
 
     def leaves_alone(self, name: str) -> bool:
-        """Whether a column, where it is, is there behind the client as well, under the same name."""
+        """Whether a column, where it is, is there behind the client as well, under the same name and with the same values."""
         is_taken = any(
             each.after == name if isinstance(each, RenameColumn) else isinstance(each, AddColumn) and each.name == name
             for each in self.operations
         )
-        return self.after(name) == name and not is_taken
+        return self.after(name) == name and not is_taken and not self.may_change(name)
+
+    def may_change(self, name: str) -> bool:
+        """Whether a function may change a column's values.
+
+        Args:
+            name: behind the client.
+        """
+        return self.custom is not None and self.custom.may_change(name)
+
+    def without_code(self) -> Transformation:
+        """What a table's copy depends on: the same for every version of a function."""
+        return self if self.custom is None else replace(self, custom=self.custom.without_code())
 
     def unmet(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Columns that are to be kept, deleted or renamed and are not there.
+        """Columns that are to be kept, deleted, renamed or changed and are not there.
 
         Args:
             names: of the columns before the client.
@@ -288,10 +307,12 @@ class Transformation:
                     there.add(each.name)
                 case _:
                     pass
+        if self.custom is not None:
+            missing += [name for name in self.custom.columns or () if name not in there]
         return tuple(dict.fromkeys(missing))
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.operations))
+        return ", ".join(map(str, (*self.operations, *([] if self.custom is None else [self.custom]))))
 
 
 def columns_at_the_end(names: Sequence[str], transformations: Sequence[Transformation], *, table: str) -> tuple[tuple[str, str | AddColumn], ...]:

@@ -100,6 +100,30 @@ class ValueTypes(Protocol):
         """
         ...
 
+    def decoded(self, column: Column, raw: bytes) -> object:
+        """One value as a Python object, for users' code.
+
+        Args:
+            column: says type and form.
+            raw: its bytes, not NULL.
+
+        Raises:
+            LcrError: it is no Python object, such as a date before year 1.
+        """
+        ...
+
+    def encoded(self, column: Column, value: object) -> bytes:
+        """The opposite of `decoded`.
+
+        Args:
+            column: says type and form.
+            value: not None.
+
+        Raises:
+            LcrError: the object does not fit the type.
+        """
+        ...
+
     def constant(self, column: Column, text: str) -> Comparable:
         """A text literal that is compared with a column, as a value of the column's type.
 

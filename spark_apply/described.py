@@ -9,6 +9,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from rules.transformation import (
+    AddColumn,
+    DeleteColumns,
+    KeepColumns,
+    Operation,
+    RenameColumn,
+    RenameSchema,
+    RenameTable,
+    Transformation,
+)
 
 if TYPE_CHECKING:
     from rules.user_code.handlers import HandlerRules
@@ -17,6 +27,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.driver.server_streams import ServerFacts
+    from streams.table_name import TableName
 
 __all__ = ["configuration_of", "state_of"]
 
@@ -30,6 +41,7 @@ def configuration_of(config: ApplyConfig) -> dict[str, Any]:
             "disable_on_error": _flag(config.on_error.name == "DISABLE"), "group_rows": str(config.group_rows),
             "group_transactions": str(config.group_transactions), "on_error": config.on_error.name, "parallelism": str(config.parallelism),
         },
+        "transformations": _transformations(config),
         "rules": [rule for rules in config.rules for rule in _rules(rules)],
         "conflict_columns": [
             {
@@ -109,6 +121,51 @@ def _rule(kind: str, rule: Rule) -> dict[str, Any]:
         "tag_condition": _tags(rule.tags), "rule_condition": None if rule.condition is None else str(rule.condition),
         "dml_condition": None if rule.subset is None else str(rule.subset),
     }
+
+
+def _transformations(config: ApplyConfig) -> list[dict[str, Any]]:
+    """Every step that a table of the apply process goes through, one row for each column."""
+    found: list[dict[str, Any]] = []
+    for table in config.tables:
+        name = table.source
+        for client, each in enumerate(table.transformations, 1):
+            steps: list[dict[str, Any]] = []
+            for operation in each.operations:
+                steps += _operation(name, operation)
+                name = Transformation(operations=(operation,)).named(name)
+            if each.custom is not None:
+                steps += [
+                    {"from_column_name": column, "user_function_name": each.custom.function.name, "version": each.custom.function.version}
+                    for column in (each.custom.columns or (None,))
+                ]
+            found += [
+                {
+                    "rule_owner": table.source.owner, "rule_name": table.source.name, "client_number": client, "step_number": number,
+                    "transform_type": "CUSTOM TRANSFORMATION" if "user_function_name" in step else "DECLARATIVE TRANSFORMATION", **step,
+                }
+                for number, step in enumerate(steps, 1)
+            ]
+    return found
+
+
+def _operation(table: TableName, operation: Operation) -> list[dict[str, Any]]:
+    match operation:
+        case KeepColumns():
+            return [{"declarative_type": "KEEP COLUMNS", "precedence": 0, "from_column_name": each, "to_column_name": each} for each in operation.kept]
+        case DeleteColumns():
+            return [{"declarative_type": "DELETE COLUMN", "precedence": 1, "from_column_name": each} for each in operation.deleted]
+        case RenameColumn():
+            return [{"declarative_type": "RENAME COLUMN", "precedence": 2, "from_column_name": operation.before, "to_column_name": operation.after}]
+        case AddColumn():
+            return [{
+                "declarative_type": "ADD COLUMN", "precedence": 3, "to_column_name": operation.name, "column_value": operation.value,
+                "column_type": operation.type_name, "column_function": "CURRENT_TIMESTAMP" if operation.is_now else None,
+            }]
+        case RenameTable():
+            to = {"to_schema_name": operation.owner, "to_table_name": operation.name}
+            return [{"declarative_type": "RENAME TABLE", "precedence": 4, "from_schema_name": table.owner, "from_table_name": table.name, **to}]
+        case RenameSchema():
+            return [{"declarative_type": "RENAME SCHEMA", "precedence": 5, "from_schema_name": table.owner, "to_schema_name": operation.owner}]
 
 
 def _tags(tags: TagCondition) -> str | None:

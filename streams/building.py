@@ -23,14 +23,16 @@ from streams.lcr_batch import (
     LcrBatch,
     RowGroup,
     TableVersion,
+    Transactions,
     Truncate,
 )
+from streams.scn import Scn
 from streams.tags import Tag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["batch_of_lcrs"]
+__all__ = ["batch_of_lcrs", "batch_of_values", "values_of_lcrs"]
 
 _KEPT_FROM = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}  # values that a command does not have
 
@@ -71,6 +73,40 @@ def batch_of_lcrs(batch: LcrBatch, lcrs: Iterable[RowLcr]) -> LcrBatch:
     )
 
 
+def batch_of_values(  # noqa: PLR0913 - what a change is
+    version: TableVersion, command: Command, *, new: Sequence[Sequence[bytes | int]] | None = None,
+    old: Sequence[Sequence[bytes | int]] | None = None, source: str, transaction_id: int = 1, scn: int = 1, time_us: int = 0,
+    tag: bytes | None = None,
+) -> LcrBatch:
+    """A batch of one transaction that changes rows of one table: of rows that are no change in a log.
+
+    Args:
+        version: of the table.
+        command: of all rows.
+        new: values row by row, in the order of the columns; an int is NULL, UNCHANGED or ABSENT. None for DELETE.
+        old: likewise; None for INSERT.
+        source: name of the source's site.
+        transaction_id: of the transaction.
+        scn: of its commit.
+        time_us: of its commit, microseconds since the Unix epoch, UTC.
+        tag: of the transaction; None: NULL.
+    """
+    count, columns = len(new if new is not None else old or ()), len(version.columns)
+    group = RowGroup(
+        table=0, command=command, row_numbers=np.arange(count, dtype=np.int32), old=None if old is None else _packed(old, columns),
+        new=None if new is None else _packed(new, columns),
+    )
+    transactions = Transactions(
+        transaction_id=np.array([transaction_id], np.int64), order_scn=np.array([scn], np.int64), commit_scn=np.array([scn], np.int64),
+        commit_time_us=np.array([time_us], np.int64), tag=np.array([-1 if tag is None else 0], np.int16),
+        first_row=np.array([0, count], np.int32),
+    )
+    return LcrBatch(
+        source=source, previous_scn=Scn(scn - 1), through_scn=Scn(scn), tables=(version,), tags=() if tag is None else (Tag(value=tag),),
+        transactions=transactions, groups=(group,) if count else (),
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class _Building:
     """What a batch is made of, so far."""
@@ -101,7 +137,7 @@ class _Building:
     def _group(self, table: int, command: Command, members: list[tuple[int, RowLcr]]) -> RowGroup:
         lcrs = [lcr for _, lcr in members]
         values = {
-            kind: None if _KEPT_FROM.get(command) is kind else _values(self.batch, lcrs, kind, len(self.tables[table].columns))
+            kind: None if _KEPT_FROM.get(command) is kind else values_of_lcrs(self.batch, lcrs, kind, len(self.tables[table].columns))
             for kind in (ValueType.OLD, ValueType.NEW)
         }
         for lcr in lcrs:
@@ -141,8 +177,15 @@ def _check(lcr: RowLcr, command: Command) -> None:
         )
 
 
-def _values(batch: LcrBatch, lcrs: Sequence[RowLcr], kind: ValueType, columns: int) -> ColumnValues | None:
-    """One image of the rows of a group."""
+def values_of_lcrs(batch: LcrBatch, lcrs: Sequence[RowLcr], kind: ValueType, columns: int) -> ColumnValues | None:
+    """One image of row LCRs of one command and table version: those that nobody changed are copied as columns.
+
+    Args:
+        batch: of which they are views.
+        lcrs: at least one.
+        kind: OLD or NEW.
+        columns: how many the table version has.
+    """
     places: dict[int, list[int]] = {}  # by the group they are copied from; -1: they were changed
     for place, lcr in enumerate(lcrs):
         places.setdefault(-1 if lcr.is_changed else lcr.place[0], []).append(place)

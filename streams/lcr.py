@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -380,6 +380,16 @@ class RowLcr:
             elif column.name != to_name or has_target:
                 columns.append(column)
         self._columns = tuple(columns)
+
+    def copy(self) -> Self:
+        """The LCR as it is now; what is set later in one of the two does not reach the other."""
+        made = type(self).__new__(type(self))
+        for name in (name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())):
+            setattr(made, name, getattr(self, name))
+        if self._images is not None:
+            made._images = {kind: dict(values) for kind, values in self._images.items()}  # noqa: SLF001 - its own
+        made._unchanged = set(self._unchanged)  # noqa: SLF001 - its own
+        return made
 
     def __repr__(self) -> str:
         # No values: a view may end up in a message or a log.

@@ -81,7 +81,8 @@ def _on_the_way(ways: Sequence[Way], table: TableName) -> tuple[tuple[str, Trans
     hops = (f"from {each.split_from or each.from_queue} to {each.to_queue}" for each in way.propagations)
     kinds = ("at capture", *hops, "at apply")
     found = ((kind, client.rules.transformation_of(*table)) for kind, client in zip(kinds, way.clients, strict=True))
-    return tuple((kind, each) for kind, each in found if each is not None)
+    # Another version of a function is no other shape: what was copied stays, as the operator knows who runs `up`.
+    return tuple((kind, each.without_code()) for kind, each in found if each is not None)
 
 
 def _shape_text(found: tuple[tuple[str, Transformation], ...]) -> str:

@@ -120,9 +120,10 @@ def _rule_columns(path: str, rule: Rule, passed: Sequence[Transformation], later
                 )
             elif condition is rule.subset and (name != column or not all(each.leaves_alone(column) for each in (*passed, *later))):
                 yield Finding(
-                    path=f"{path}.subset", problem=f"speaks of {column}, which a transformation on the way renames or removes: a TRUNCATE could not"
+                    path=f"{path}.subset", problem=f"speaks of {column}, which a transformation on the way renames, removes or may change: a TRUNCATE could not"
                     " delete the rows of the subset at the destination, nor could they be compared",
-                    fix="let the columns of a subset arrive under their own names",
+                    fix="let the columns of a subset arrive under their own names and with their values; say which other columns a function"
+                    " changes: {function: ..., columns: [...]}",
                 )
 
 

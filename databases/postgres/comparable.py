@@ -126,6 +126,18 @@ class PostgresValueTypes:
         is_number = kind_of in (Kind.INTEGER, *_FLOATS, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.INSTANT)
         return values.astype(np.int64) if is_number else values
 
+    def decoded(self, column: Column, raw: bytes) -> object:
+        """See `ValueTypes.decoded`."""
+        from databases.postgres.python_values import decoded  # psycopg's adapters: only users' code needs them
+
+        return decoded(column, raw)
+
+    def encoded(self, column: Column, value: object) -> bytes:
+        """See `ValueTypes.encoded`."""
+        from databases.postgres.python_values import encoded  # as above
+
+        return encoded(column, value)
+
     def constant(self, column: Column, text: str) -> Comparable:
         """See `ValueTypes.constant`."""
         if "\0" in text:

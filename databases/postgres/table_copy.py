@@ -20,6 +20,7 @@ The hashes of a table's digest (`databases.table_digest`) are of each row's text
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ import psycopg
 import psycopg.sql
 from psycopg import pq
 
-from databases.copying import NATIVE, PIECE_BYTES, PORTABLE, KeyedRow, TablePiece, TablePlan
+from databases.copying import NATIVE, PIECE_BYTES, PORTABLE, KeyedRow, TablePiece, TablePlan, TextRow
 from databases.ports import DestinationTable
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.pipeline import Pipeline
@@ -42,6 +43,10 @@ _FORMATS = {NATIVE: "binary", PORTABLE: "text"}
 # For a lock that only an ALTER, a VACUUM FULL and the like hold up: the table is tried again, the others go on meanwhile.
 _LOCK_TIMEOUT = "10s"
 _NO_SUCH_TABLE = "42P01"
+_CURSOR = "headrace_rows"
+_FETCHED_ROWS = 1000  # for which users' code is called: a round trip costs little beside that
+_SPECIAL = re.compile(rb"[\\\n\r\t]")  # what COPY's text form does not take as it is
+_ESCAPES = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
 _BUCKET_MASK = (1 << 60) - 1  # of a hash: what is left is not negative
 
 # Leaves of a partitioned table, or the table itself. Foreign partitions keep no rows here. `relfilenode` is what the
@@ -225,6 +230,51 @@ class _OpenPiece:
                 raise psycopg.errors.error_from_result(result)
 
 
+    def values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
+        """See `OpenPiece.values`: a cursor, so that the session can be asked meanwhile."""
+        with translated("reading a table", table=f"{self._piece.owner}.{self._piece.name}"):
+            self._connection.execute(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR SELECT {_names(columns)} FROM {self._source}".encode())
+            try:
+                while True:
+                    fetched = self._connection.execute(f"FETCH FORWARD {_FETCHED_ROWS} FROM {_CURSOR}".encode()).pgresult
+                    assert fetched is not None
+                    if not fetched.ntuples:
+                        break
+                    # As the server writes them: psycopg's own objects are not asked for.
+                    places = range(fetched.nfields)
+                    yield [tuple(fetched.get_value(row, place) for place in places) for row in range(fetched.ntuples)]
+            finally:
+                with contextlib.suppress(psycopg.Error):  # an error of the transaction has closed it
+                    self._connection.execute(f"CLOSE {_CURSOR}".encode())
+
+    def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:
+        """See `OpenPiece.digest_values`: the server reads the values as the columns' types, and shows them as rows of its own."""
+        table = f"{self._piece.owner}.{self._piece.name}"
+        with translated("reading the catalog", table=table):
+            types = dict(self._connection.execute(
+                "SELECT attname, pg_catalog.format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute"
+                " WHERE attrelid = %s::regclass AND attname = ANY (%s::text[])", (qualified(self._piece.owner, self._piece.name), list(columns)),
+            ).fetchall())
+        places = range(len(columns))
+        row = ", ".join(f"v{place}::{types[column]}" for place, column in zip(places, columns, strict=True))
+        query = (
+            f"SELECT {_SUMS} FROM (SELECT ROW({row})::text COLLATE \"C\" AS r FROM unnest({', '.join(['%s::text[]'] * len(columns))})"
+            f" AS t ({', '.join(f'v{place}' for place in places)}) OFFSET 0) t"
+        )
+        found = TableDigest()
+        for rows in blocks:
+            texts = [[None if (value := each[place]) is None else value.decode() for each in rows] for place in places]
+            with translated("digesting a table", table=table):
+                sums = self._connection.execute(query.encode(), texts).fetchone()
+            assert sums is not None
+            found += TableDigest(row_count=sums[0], sums=(int(sums[1]), int(sums[2])))
+        return found
+
+    def packed(self, rows: Sequence[TextRow]) -> bytes:
+        """See `OpenPiece.packed`: COPY's text form."""
+        return b"".join(b"\t".join(b"\\N" if value is None else _SPECIAL.sub(_escaped, value) for value in row) + b"\n" for row in rows)
+
+
 @contextlib.contextmanager
 def use_snapshot(connection: psycopg.Connection[Any], name: str) -> Iterator[psycopg.Connection[Any]]:
     """A read-only transaction that sees what the exported snapshot `name` saw; gives the connection back.
@@ -360,6 +410,10 @@ def _only(rows: str) -> str:
 
 def _row_text(columns: Sequence[str]) -> str:
     return f'ROW({_names(columns)})::text COLLATE "C"'
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    return _ESCAPES[found[0]]
 
 
 def _names(columns: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ class View:
         source: what follows FROM.
         columns: name, expression, and what it means.
         is_replaced: it exists in an earlier version: its first columns are as they were.
+        since: version of the schema that has it first, as it is here.
     """
 
     name: str
@@ -31,6 +32,7 @@ class View:
     source: str
     columns: tuple[tuple[str, str, str], ...]
     is_replaced: bool = False
+    since: int = 10
 
 
 _OF = (("topology", "s.topology", "name of the topology"), ("apply_name", "s.apply", "name of the apply process"))
@@ -171,6 +173,32 @@ VIEWS: tuple[View, ...] = (
         ),
     ),
     View(
+        "dba_streams_transformations",
+        "A step of a transformation on the way to an apply process: of its own rules, or of those of a capture process or propagation before it. One row for each column.",
+        f"{_STATE}, jsonb_to_recordset(s.configuration -> 'transformations') AS t (rule_owner text, rule_name text, client_number integer,"
+        " transform_type text, declarative_type text, from_schema_name text, to_schema_name text, from_table_name text, to_table_name text,"
+        " from_column_name text, to_column_name text, column_value text, column_type text, column_function text, user_function_name text,"
+        " version text, precedence integer, step_number integer) ORDER BY s.topology, s.apply, t.rule_owner, t.rule_name, t.client_number, t.step_number",
+        (
+            *_OF, ("rule_owner", "t.rule_owner", "schema of the table at the source"),
+            ("rule_name", "t.rule_name", "the table at the source"),
+            ("client_number", "t.client_number", "which client that transforms the table, from 1, in the order of the way"),
+            ("transform_type", "t.transform_type", "DECLARATIVE TRANSFORMATION or CUSTOM TRANSFORMATION"),
+            ("declarative_type", "t.declarative_type", "KEEP COLUMNS, DELETE COLUMN, RENAME COLUMN, ADD COLUMN, RENAME TABLE or RENAME SCHEMA; NULL: a function"),
+            ("from_schema_name", "t.from_schema_name", "schema before the step"), ("to_schema_name", "t.to_schema_name", "schema behind it"),
+            ("from_table_name", "t.from_table_name", "table before the step"), ("to_table_name", "t.to_table_name", "table behind it"),
+            ("from_column_name", "t.from_column_name", "column that is kept, deleted, renamed or changed; NULL: none, or any"),
+            ("to_column_name", "t.to_column_name", "column as it is called behind the step; of an added one, its name"),
+            ("column_value", "t.column_value", "value of an added column as text; NULL: NULL, or the time"),
+            ("column_type", "t.column_type", "type of an added column"),
+            ("column_function", "t.column_function", "CURRENT_TIMESTAMP: the added column gets the time"),
+            ("user_function_name", "t.user_function_name", "the function, package.module:function"),
+            ("version", "t.version", "version of the function's code"),
+            ("precedence", "t.precedence", "the default order: 0 keep, 1 delete, 2 rename, 3 add columns, 4 table, 5 schema; NULL: a function comes last"),
+            ("step_number", "t.step_number", "place among the table's steps at the client, from 1, in the order in which they are applied"),
+        ), since=11,
+    ),
+    View(
         "v_streams_apply_reader", "The reader of an apply process, as it was when this was written.", _STATE,
         (
             *_OF, ("state", _text("state.reader.state"), "what it does, in the manuals' words"),
@@ -220,9 +248,9 @@ VIEWS: tuple[View, ...] = (
 )
 
 
-def statements() -> tuple[str, ...]:
-    """What makes the views, each followed by the comments on it and on its columns."""
-    return tuple(statement for view in VIEWS for statement in _of(view))
+def statements(version: int) -> tuple[str, ...]:
+    """What makes the views of one version of the schema, each followed by the comments on it and on its columns."""
+    return tuple(statement for view in VIEWS if view.since == version for statement in _of(view))
 
 
 def _of(view: View) -> tuple[str, ...]:

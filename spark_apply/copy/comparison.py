@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from rules.transformation import TransformationError
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+from spark_apply.copy.reshaped import ReshapedTable, has_function
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.table_name import TableName
 
@@ -141,8 +142,8 @@ class Comparison:
         """A table that differs, with rows in which it does."""
         columns, problems = _common_columns([found.table], self.source, self.destination)
         target = self.destination.describe(*found.table.destination)
-        if problems or target is None:
-            return found
+        if problems or target is None or has_function(found.table.transformations):
+            return found  # rows that a function makes are in no database to be looked for
         sources, names = columns[0].source, columns[0].destination
         key = tuple(target.columns[place].name for place in target.key)
         key = key if key and set(key) <= set(names) else names
@@ -173,13 +174,14 @@ class Comparison:
             return []
         columns, problems = _common_columns(tables, self.source, self.destination)
         totals: dict[tuple[int, bool], TableDigest] = {}
+        reshaped = _reshaped(self.source, self.config.source.site, tables)
         with contextlib.ExitStack() as held:
             items: list[bytes] = []
             for is_source, access in ((True, self.config.source), (False, self.config.destination)):
                 reader = held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
                 snapshot = held.enter_context(reader.export_snapshot())
                 names = [(table.source if is_source else table.destination, table.rows) for table in tables]
-                items += _plan(reader, snapshot, names, columns, problems, is_source=is_source)
+                items += _plan(reader, snapshot, names, columns, problems, is_source=is_source, reshaped=reshaped if is_source else {})
             found = self._digest(items) if items else []
         for each in found:
             key, digest = (each.table, each.is_source), TableDigest.from_bytes(each.rows, each.digest)
@@ -328,12 +330,12 @@ def _common_columns(
 
 def _plan(
     reader: TableReader, snapshot: str, tables: Sequence[tuple[TableName, str]], columns: dict[int, _Columns],
-    problems: dict[int, tuple[str, bool]], *, is_source: bool,
+    problems: dict[int, tuple[str, bool]], *, is_source: bool, reshaped: Mapping[int, bytes],
 ) -> list[bytes]:
     """Serialized `DigestItem`s of the tables that both sides have; adds to `problems` why a table cannot be read."""
     items: list[bytes] = []
     for number, both in columns.items():
-        names = both.source if is_source else both.destination
+        names = both.source if is_source and number not in reshaped else both.destination
         try:
             (owner, name), rows = tables[number]
             plan = reader.plan(owner, name, {}, snapshot=snapshot, rows=rows)
@@ -344,10 +346,26 @@ def _plan(
             pb.DigestItem(
                 table=number, is_source=is_source, stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place,
                 bytes=piece.bytes, columns=names, snapshot=snapshot,
+                reshaped=pb.ReshapedTable(document=reshaped[number]) if number in reshaped else None,
             ).SerializeToString()
             for piece in plan.pieces
         ]
     return items
+
+
+def _reshaped(source: SourceDatabase, site: str, tables: Sequence[TableToInstantiate]) -> dict[int, bytes]:
+    """What tasks need to make the rows of tables that have functions, by their numbers."""
+    found: dict[int, bytes] = {}
+    for number, table in enumerate(tables):
+        if not has_function(table.transformations):
+            continue
+        facts = source.tables((RuleSet(include=(Rule(owner=table.source.owner, name=table.source.name),)),))
+        versions = source.table_versions([each for each in facts if TableName.of(each) == table.source])
+        if versions:
+            found[number] = ReshapedTable(
+                source=site, owner=table.source.owner, name=table.source.name, columns=versions[0].columns, transformations=table.transformations,
+            ).to_bytes()
+    return found
 
 
 def _result(

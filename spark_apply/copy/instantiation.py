@@ -52,6 +52,7 @@ from spark_apply.arriving import TableStart
 from spark_apply.copy.obstacles import refused, table_copy
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.renames import RenamedTables
+from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.rounds import CopyRound
 from spark_apply.copy.sessions import CopySessions
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
@@ -367,6 +368,8 @@ class TableInstantiation:
         table = each.table
         try:
             copy, problem = table_copy(session, each, facts)
+            if not problem and has_function(table.transformations):
+                copy.log_columns = next((found.columns for found in self.source.table_versions([facts[table.source]])), ())
             if captured.get(table.source) != table.identity:
                 problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
             if not problem and each.occupant is not None:

@@ -18,6 +18,7 @@ from protos import apply_pb2 as pb
 from rules.reshaping import timestamp_text
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
+from spark_apply.copy.reshaped import ReshapedTable, has_function
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.clock import SystemClock
 from streams.errors import DatabaseError, DatabaseUnavailable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+    from streams.lcr_batch import Column
 
 __all__ = ["CopyRound", "TableCopy"]
 
@@ -54,6 +56,7 @@ class TableCopy:
     replaces: tuple[str, ...]
     sources: tuple[str, ...] = ()  # what the source calls `columns`, one for each
     added: tuple[AddColumn, ...] = ()  # by transformations
+    log_columns: tuple[Column, ...] = ()  # of the source, where a function must see the rows
     pieces: int = 0  # not reported yet
     digests: int = 0  # of the destination, not reported yet
     bytes_done: int = 0
@@ -170,11 +173,15 @@ class CopyRound:
         except DatabaseError as error:
             self._cannot_read(copy, error)
             return None
-        now = timestamp_text(self.time_us()) if copy.added else ""
+        now_us = self.time_us()
+        now = timestamp_text(now_us) if copy.added else ""
         added = [now if each.is_now else each.value for each in copy.added]
-        form = PORTABLE if added else plan.form  # every type reads its values as text
+        reshaped = _reshaped(copy, self.config.source.site, now_us)
+        form = PORTABLE if added or reshaped else plan.form  # every type reads its values as text
         pieces = [self._piece(copy, piece, snapshot=self.snapshot, form=form) for piece in plan.pieces]
         for piece in pieces:
+            if reshaped:
+                piece.reshaped.document = reshaped
             piece.columns.extend(each.name for each in copy.added)
             piece.added.extend(pb.AddedValue(text=value or "", is_null=value is None) for value in added)
         return pieces
@@ -252,3 +259,20 @@ class CopyRound:
         self.needs_operator |= copy.is_final
         state = "FAILED" if copy.is_final else "COPYING"
         self.records.record(copy.table, copy.scn, state, problem=copy.problem, estimated=copy.rows_estimated)
+
+
+def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:
+    """What a task needs to make a table's rows; empty: no function makes them.
+
+    Args:
+        copy: of the table.
+        source: name of the source's site.
+        time_us: of the copy, microseconds since the Unix epoch, UTC.
+    """
+    table = copy.table
+    if not has_function(table.transformations):
+        return b""
+    return ReshapedTable(
+        source=source, owner=table.source.owner, name=table.source.name, columns=copy.log_columns, transformations=table.transformations,
+        time_us=time_us,
+    ).to_bytes()

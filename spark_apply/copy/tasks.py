@@ -17,11 +17,12 @@ from databases.copying import NATIVE, PORTABLE, TablePiece
 from spark_apply.server.task import die_with_parent
 
 if TYPE_CHECKING:
-    from databases.copying import TableReader
+    from databases.copying import OpenPiece, TableReader
     from databases.ports import DestinationSession
     from databases.table_digest import TableDigest
     from protos import apply_pb2 as pb
     from spark_apply.application.task_access import TaskAccess
+    from spark_apply.copy.reshaped import ReshapedPiece
 
 __all__ = ["CopyPlaces", "PieceCopier", "PieceLink", "copy_pieces", "digest_pieces"]
 
@@ -66,12 +67,19 @@ def digest_pieces(
             place = TablePiece(owner=item.stored.owner, name=item.stored.name, place=item.place, bytes=item.bytes)
             try:
                 with readers[item.is_source].open_piece(place, snapshot=item.snapshot) as piece:
-                    seen = piece.digest(tuple(item.columns))
+                    seen = (_reshaped(piece, item.reshaped) if item.HasField("reshaped") else piece).digest(tuple(item.columns))
                 result.rows, result.digest = seen.row_count, seen.to_bytes()
             except StreamsError as error:
                 readers[item.is_source].close()
                 result.problem, result.is_final = error.message, error.retry is not Retry.TIMED
             yield result.SerializeToString()
+
+
+def _reshaped(piece: OpenPiece, table: pb.ReshapedTable) -> ReshapedPiece:
+    from databases.connectors import value_types
+    from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
+
+    return ReshapedPiece(piece, ReshapedTable.from_bytes(table.document), value_types())
 
 
 # --------------------------------------------------------------------------- copying
@@ -222,6 +230,10 @@ class PieceCopier:
         self._source = self._source or self._places.source()
         self._session = self._session or self._places.session(piece.epoch, piece.tag)
         with self._source.open_piece(place, snapshot=piece.snapshot) as opened:
+            if piece.HasField("reshaped"):
+                made = _reshaped(opened, piece.reshaped)
+                seen = made.digest(columns[: len(columns) - len(piece.added)])
+                return seen, self._session.copy_rows(piece.table.owner, piece.table.name, columns, made.rows(columns), form=PORTABLE)
             sources = tuple(piece.source_columns) or columns  # a driver of an earlier version names none: they are alike
             seen = opened.digest(sources)
             rows = opened.rows(sources, form=form, added=[None if each.is_null else each.text for each in piece.added])

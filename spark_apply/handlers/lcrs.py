@@ -29,18 +29,24 @@ class HandledLcr(RowLcr):
         decode, encode: values to Python objects and back.
     """
 
-    __slots__ = ("_execute", "_has_ended")
+    __slots__ = ("_call", "_execute")
 
     def __init__(
         self, batch: LcrBatch, row: int, execute: Callable[[HandledLcr, bool], None], *, decode: DecodeHook | None = None,
         encode: EncodeHook | None = None,
     ) -> None:
         super().__init__(batch, row, decode=decode, encode=encode)
-        self._execute, self._has_ended = execute, False
+        self._execute, self._call = execute, _Call()
 
     def end(self) -> None:
-        """The call that got it is over."""
-        self._has_ended = True
+        """The call that got it is over, for its copies too."""
+        self._call.has_ended = True
+
+    def snapshot(self) -> HandledLcr:
+        """The LCR as it is now, for what is written behind the call: the end of the call is not its own."""
+        made = self.copy()
+        made._call = _Call()  # noqa: SLF001 - its own
+        return made
 
     def execute(self, conflict_resolution: bool) -> None:  # noqa: FBT001 - the manuals' parameter
         """Apply the LCR as it is now, in the transaction of the handler. No other handler is called.
@@ -63,19 +69,17 @@ class HandledLcr(RowLcr):
         return super()._values()
 
     def _check(self) -> None:
-        if self._has_ended:
+        if self._call.has_ended:
             raise HandlerError(_ENDED)
 
-    def snapshot(self) -> HandledLcr:
-        """The LCR as it is now; what is set later does not reach it."""
-        made = HandledLcr.__new__(HandledLcr)
-        for name in _SLOTS:
-            setattr(made, name, getattr(self, name))
-        if self._images is not None:
-            made._images = {kind: dict(values) for kind, values in self._images.items()}  # noqa: SLF001 - its own
-        made._unchanged = set(self._unchanged)  # noqa: SLF001 - its own
-        made._has_ended = False  # noqa: SLF001 - its own
-        return made
+
+class _Call:
+    """The call of a handler that an LCR was made for."""
+
+    __slots__ = ("has_ended",)
+
+    def __init__(self) -> None:
+        self.has_ended = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +97,6 @@ class LcrFailure:
     number: str
     message: str
     position: int = -1
-
-
-_SLOTS = (*RowLcr.__slots__, *HandledLcr.__slots__)
 
 
 class ApplySession:
@@ -119,8 +120,14 @@ class ApplySession:
         self._has_ended = False
 
     def end(self) -> None:
-        """The call that got it is over."""
-        self._has_ended = True
+        """The call that got it is over, for its copies too."""
+        self._call.has_ended = True
+
+    def snapshot(self) -> HandledLcr:
+        """The LCR as it is now, for what is written behind the call: the end of the call is not its own."""
+        made = self.copy()
+        made._call = _Call()  # noqa: SLF001 - its own
+        return made
 
     def _check(self) -> None:
         if self._has_ended:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +15,7 @@ from rules.user_code.handlers import (
     HandlerRules,
 )
 from rules.user_code.loading import load, place_of
+from rules.user_code.time_limit import TooLong, time_limit
 from streams.errors import HandlerError, StreamsError
 
 if TYPE_CHECKING:
@@ -29,21 +25,15 @@ if TYPE_CHECKING:
     from streams.lcr import DecodeHook, EncodeHook
     from streams.lcr_batch import Command, LcrBatch
 
-__all__ = ["DML_PARAMETERS", "ERROR_PARAMETERS", "NOTHING_LOADED", "PRECOMMIT_PARAMETERS", "AttemptFailed", "ExecutionHandlers", "Handlers", "TooLong", "load_all", "loaded_handlers"]
+__all__ = ["DML_PARAMETERS", "ERROR_PARAMETERS", "NOTHING_LOADED", "PRECOMMIT_PARAMETERS", "AttemptFailed", "ExecutionHandlers", "Handlers", "load_all", "loaded_handlers"]
 
 DML_PARAMETERS = ("lcr", "session")
 ERROR_PARAMETERS = ("lcr", "error", "session")
 PRECOMMIT_PARAMETERS = ("commit_scn", "session")
 
-_LOOKS_PER_S = 5  # how often the watchdog looks: a handler may run a fifth of a second longer than it should
-
 
 class AttemptFailed(BaseException):
     """What was taken for done is not, or not for sure: everything is rolled back and done again, one row at a time."""
-
-
-class TooLong(BaseException):
-    """The handler had its time."""
 
 
 def load_all(rules: HandlerRules) -> dict[str, Callable[..., Any]]:
@@ -124,7 +114,7 @@ class Handlers:
         """
         self.running = function.name
         try:
-            with _time_limit(self.rules.timeout_s, holds):
+            with time_limit(self.rules.timeout_s, holds):
                 self._functions[function.name](*arguments)
         except (AttemptFailed, KeyboardInterrupt):
             raise
@@ -188,85 +178,3 @@ def loaded_handlers(rules: HandlerRules, decode: DecodeHook, encode: EncodeHook)
         ConfigError: a function cannot be loaded.
     """
     return NOTHING_LOADED if rules == NO_HANDLERS else Handlers(rules, decode=decode, encode=encode)
-
-
-# --------------------------------------------------------------------------- time
-
-
-@contextmanager
-def _time_limit(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
-    """Interrupt what runs inside after a while.
-
-    In a process's main thread, where apply servers run, a signal also ends what waits in the kernel (`time.sleep`, a socket). In another
-    thread only Python code is interrupted, at its next line.
-    """
-    if threading.current_thread() is threading.main_thread():
-        yield from _by_signal(limit_s, holds)
-    else:
-        yield from _by_watchdog(limit_s, holds)
-
-
-def _by_signal(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
-    has_ended = has_rung = False
-
-    def ring(number: int, frame: object) -> None:  # noqa: ARG001 - a signal handler's
-        nonlocal has_rung
-        if has_ended:
-            return
-        has_rung = True
-        # Again and again: a handler can catch it.
-        signal.setitimer(signal.ITIMER_REAL, 1 / _LOOKS_PER_S)
-        if not holds():
-            raise TooLong
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-        if has_rung:
-            raise TooLong  # it has caught it
-    finally:
-        has_ended = True
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _by_watchdog(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
-    watch = _WATCHDOG.begin(threading.get_ident(), time.monotonic() + limit_s, holds)
-    try:
-        yield
-    finally:
-        _WATCHDOG.end(watch)
-
-
-class _Watchdog:
-    """One thread that looks after the calls of all other threads of a process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls: dict[int, tuple[float, Callable[[], bool]]] = {}  # by thread
-        self._has_thread = False
-
-    def begin(self, thread: int, until: float, holds: Callable[[], bool]) -> int:
-        with self._lock:
-            self._calls[thread] = (until, holds)
-            if not self._has_thread:
-                self._has_thread = True
-                threading.Thread(target=self._look, name="handler timeouts", daemon=True).start()
-        return thread
-
-    def end(self, thread: int) -> None:
-        with self._lock:
-            self._calls.pop(thread, None)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)  # one that was not raised yet
-
-    def _look(self) -> None:
-        while True:
-            time.sleep(1 / _LOOKS_PER_S)
-            with self._lock:
-                for thread, (until, holds) in self._calls.items():
-                    if time.monotonic() > until and not holds():
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TooLong))
-
-
-_WATCHDOG = _Watchdog()

@@ -25,9 +25,10 @@ import numpy as np
 
 from databases.ports import HandlerSql, SqlResult
 from rules.user_code.handlers import HandlerStatement
+from rules.user_code.time_limit import TooLong
 from spark_apply.groups import Failure
 from spark_apply.handlers.lcrs import ApplySession, HandledLcr, LcrFailure
-from spark_apply.handlers.loaded import AttemptFailed, TooLong
+from spark_apply.handlers.loaded import AttemptFailed
 from spark_apply.server.row_images import RowImages
 from streams.building import batch_of_lcrs
 from streams.cutting import select_rows

@@ -115,3 +115,20 @@ def test_buckets_find_the_rows_in_which_two_tables_differ(harness, reader):
     )
     assert {key for key in left.keys() | right.keys() if left.get(key) != right.get(key)} == {("0100",), ("0399",), ("more",)}
     assert len(reader.bucket_rows("public", "t", ("id",), ("id",), buckets=1, wanted=[0], rows_max=5)) == 5
+
+
+def test_rows_can_be_read_as_text_changed_digested_and_written(harness, reader, session):
+    """What a function of the user's makes of rows has the digest that the rows have where they are written."""
+    total = TableDigest()
+
+    def changed(opened):
+        for rows in opened.values(tuple(TYPES)):
+            yield [(key, None if value is None else value + b"\\ \t\n\r'\xc3\xa4") for key, value in rows]
+
+    for piece in reader.plan("public", "t", TYPES, piece_bytes=SMALL).pieces:
+        with reader.open_piece(piece) as opened:
+            total += opened.digest_values(tuple(TYPES), changed(opened))
+            blocks = (opened.packed(rows) for rows in changed(opened))
+            session.copy_rows("public", "copy", tuple(TYPES), blocks, form=PORTABLE)
+    assert harness.rows("copy") == [(key, None if value is None else value + b"\\ \t\n\r'\xc3\xa4") for key, value in harness.rows("t")]
+    assert total == digest_of(reader, "copy")

@@ -22,11 +22,14 @@ from rules.transformation import (
     RenameTable,
     Transformation,
 )
+from rules.user_code.custom import CustomTransformation
+from rules.user_code.source import UserFunction
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.table_name import TableName
 from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
+from tests.support.handlers import code_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -38,12 +41,30 @@ RENAMED = Transformation(operations=(
 ))
 # Their names are exchanged: what is keyed by a name somewhere would mix them up.
 EXCHANGED = {name: Transformation(operations=(RenameTable(owner="public", name=other),)) for name, other in (("a", "b"), ("b", "a"))}
+# Nobody beyond the capture process may see an address: neither in a change nor in the copy.
+CODE = code_of("""
+import hashlib
+
+def mask(lcr):
+    for image in ("old", "new"):
+        values = lcr.get_values(image, use_old=False)
+        if "email" in values and not values["email"].is_null:
+            lcr.set_value(image, "email", hashlib.md5(values["email"].decoded.encode()).hexdigest())
+        if "pay" in values and not values["pay"].is_null:
+            lcr.set_value(image, "pay", values["pay"].decoded * 2)
+    return lcr
+""")
+HASHED = Transformation(custom=CustomTransformation(
+    function=UserFunction(name="own:mask", version=CODE.version_of("own:mask")), code=CODE, columns=("email", "pay"), is_at_capture=True,
+))
 TABLES = {
+    "people": (HASHED,),
     "employees": (MASKED, RENAMED), "a": (EXCHANGED["a"],), "b": (EXCHANGED["b"],),
     # Whole old rows are logged, so the key need not travel: what arrives has none.
     "keyless": (Transformation(operations=(DeleteColumns(deleted=("id",)),)),),
 }
 SHOWN = {
+    "people": ("SELECT id, md5(email), pay * 2, flag, code, note FROM people", "SELECT id, email, pay, flag, code, note FROM people"),
     "employees": ("SELECT id, name, pay, note FROM employees", "SELECT number, full_name, pay, note FROM sales.staff"),
     "a": ("SELECT id, v FROM a", "SELECT id, v FROM b"), "b": ("SELECT id, v FROM b", "SELECT id, v FROM a"),
     "keyless": ("SELECT v, note FROM keyless", "SELECT v, note FROM keyless"),
@@ -53,6 +74,10 @@ SHOWN = {
 def prepare(source: str, destination: str) -> None:
     execute(source, "CREATE TABLE employees (id int PRIMARY KEY, ssn text, name text, pay numeric(9,2), note text)")
     execute(source, "ALTER TABLE employees ALTER note SET STORAGE EXTERNAL")
+    for dsn in (source, destination):
+        execute(dsn, "CREATE TABLE people (id int PRIMARY KEY, email text, pay numeric(9,2), flag bool, code char(5), note text)")
+    execute(source, "INSERT INTO people SELECT i, 'p' || i || '@a.de', i / 7.0, i % 2 = 0, 'c' || i % 9, E'tab\\tline\\nback\\\\slash' FROM generate_series(1, 2300) i")
+    execute(source, "INSERT INTO people VALUES (0)")
     execute(source, "CREATE TABLE keyless (id int PRIMARY KEY, v int, note text); ALTER TABLE keyless REPLICA IDENTITY FULL")
     execute(destination, "CREATE SCHEMA sales")
     execute(destination, "CREATE TABLE sales.staff (full_name text, number int PRIMARY KEY, region text NOT NULL, pay numeric(9,2), note text, arrived timestamptz NOT NULL)")
@@ -84,6 +109,8 @@ def write(dsn: str, rng: random.Random, first: int) -> None:
                 connection.execute("UPDATE keyless SET v = v + 1, note = 'u' WHERE id BETWEEN %s AND %s", (key, key + 3))
             else:
                 connection.execute("DELETE FROM keyless WHERE id = %s", (key,))
+            connection.execute("UPDATE people SET email = email || '!', pay = pay + 1, flag = NOT flag WHERE id BETWEEN %s AND %s", (key, key + 2))
+            connection.execute("INSERT INTO people VALUES (%s, 'new@a.de', 7)", (10_000 + number,))
             if rng.random() < 0.4:
                 connection.commit()
 
@@ -100,8 +127,8 @@ def test_transformed_tables_are_copied_replicated_and_compared(
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     rng = random.Random(11)
     prepare(source_database, destination_database)
-    mined = RuleSet(include=(Rule(owner="public", name="employees", transformation=MASKED), *(Rule(owner="public", name=name) for name in ("a", "b", "keyless"))))
-    applied = RuleSet(include=tuple(Rule(owner="public", name=name, transformation=found[-1]) for name, found in TABLES.items()))
+    mined = RuleSet(include=(Rule(owner="public", name="employees", transformation=MASKED), Rule(owner="public", name="people", transformation=HASHED), *(Rule(owner="public", name=name) for name in ("a", "b", "keyless"))))
+    applied = RuleSet(include=tuple(Rule(owner="public", name=name, transformation=None if found[-1] is HASHED else found[-1]) for name, found in TABLES.items()))
     queue = MinedQueue(tmp_path, source_database, destination_database, topology="transformed", mined=mined)
     access = partial(DatabaseAccess, kind="postgres")
     source = PostgresSource(source_database, site="dbs1")
@@ -134,6 +161,7 @@ def test_transformed_tables_are_copied_replicated_and_compared(
     try:
         wait_for("the copies", lambda: driver.outcome() or {t.state for t in driver.control.status().instantiation} == {"DONE"}, WAIT_S)
         assert execute(destination_database, "SELECT count(*), count(DISTINCT arrived) FROM sales.staff WHERE region = %s", "it's \\ EMEA") == [(300, 1)]
+        assert execute(destination_database, "SELECT count(*) FROM people WHERE email LIKE '%%@%%'") == [(0,)]
         write(source_database, rng, 0)
         driver.stop(5.0)
         driver.join(60.0)
@@ -152,6 +180,7 @@ def test_transformed_tables_are_copied_replicated_and_compared(
             here, there = both(source_database, destination_database, table)
             assert here == there, table
             assert len(here) > 5
+        assert execute(destination_database, "SELECT count(*) FROM people WHERE email LIKE '%%@%%'") == [(0,)]
         assert execute(destination_database, "SELECT extra FROM sales.staff WHERE number = 9999") == [("e",)]
         assert execute(destination_database, "SELECT count(*) FROM sales.staff WHERE region <> %s OR region IS NULL", "it's \\ EMEA") == [(0,)]
         assert execute(destination_database, "SELECT count(DISTINCT arrived) > 1 FROM sales.staff") == [(True,)]

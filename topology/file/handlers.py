@@ -30,7 +30,7 @@ Problem = tuple[Path_, str, str]
 
 
 def read_handlers(
-    top: TopologyModel, applies: Mapping[str, ApplyModel], names: Sequence[str], folder: Path,
+    top: TopologyModel, applies: Mapping[str, ApplyModel], names: Sequence[str], code: UserCode,
 ) -> tuple[dict[str, HandlerRules], list[Problem]]:
     """Read the handlers of every apply process, and their code.
 
@@ -38,18 +38,12 @@ def read_handlers(
         top: the file.
         applies: its apply processes, as written.
         names: of all apply processes, also of those that the shorthand makes.
-        folder: the file's.
+        code: of the file's folder.
 
     Returns:
         The handlers by apply process, and what is wrong with them.
     """
     problems: list[Problem] = []
-    code = NO_CODE
-    if top.code is not None:
-        try:
-            code = read_folder(folder / Path(top.code).expanduser(), top.code)
-        except ConfigError as error:
-            problems.append((("code",), error.message, error.hint))
     shared = _Reading(code, top, problems).rules((), top, None)
     found = dict.fromkeys(names, shared)
     for name, model in applies.items():

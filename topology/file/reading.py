@@ -19,6 +19,7 @@ from topology.file.conflicts import conflict_findings, conflict_rules
 from topology.file.connection_strings import ConnectionStringError, references, resolve
 from topology.file.dependencies import dependency_findings, virtual_dependencies
 from topology.file.document import Document, Path_, read_document
+from topology.file.functions import read_code, with_functions
 from topology.file.handlers import read_handlers
 from topology.file.models import (
     NAME_LENGTH_MAX,
@@ -183,9 +184,11 @@ class _Reader:
                 allow_cycle=top.allow_cycle,
             )
             spec = replace(spec, applies=tuple(self._with_defaults(apply, top) for apply in spec.applies))
-            handlers, found = read_handlers(top, self._applies, [apply.name for apply in spec.applies], self._folder)
+            code, found = read_code(top, self._folder)
+            handlers, of_handlers = read_handlers(top, self._applies, [apply.name for apply in spec.applies], code)
             spec = replace(spec, applies=tuple(replace(apply, handlers=handlers[apply.name]) for apply in spec.applies))
-            for path, problem, fix in found:
+            spec, of_functions = with_functions(spec, code, top.handler_timeout_s, content)
+            for path, problem, fix in (*found, *of_handlers, *of_functions):
                 self._report(path, problem, fix)
             if top.combined == "never":
                 spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))

@@ -1,7 +1,8 @@
-"""`transform:` of a rule: declarative transformations as a file writes them, each with a step if their order matters.
+"""`transform:` of a rule: declarative transformations as a file writes them, each with a step if their order matters, and a function.
 
 An entry is one of `keep_columns`, `delete_columns`, `rename_column`, `add_column`, `rename_table` and `rename_schema`, such as
-`{rename_column: {from: last_name, to: surname}, step: 1}`.
+`{rename_column: {from: last_name, to: surname}, step: 1}`; or `{function: "masks:mask", columns: [email]}`, which comes behind them all.
+A function alone may be written as a text, `transform: "masks:mask"`. Its code is added when the whole file is read (`topology.file.functions`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from rules.transformation import (
     Transformation,
     in_order,
 )
+from rules.user_code.custom import CustomTransformation
+from rules.user_code.source import UserFunction
 from topology.patterns import parse_schema, parse_table
 
 __all__ = ["TransformProblem", "transformation_of"]
@@ -57,12 +60,17 @@ def transformation_of(value: object) -> Transformation:
         TransformProblem: it is none.
     """
     if isinstance(value, str):
-        raise TransformProblem(
-            f"{value!r}: custom functions are known but not yet built", "write a list, such as [{delete_columns: [salary]}]"
-        )
+        value = [{"function": value}]
     if not isinstance(value, list) or not value:
-        raise TransformProblem(f"{value!r} is not a list of transformations", "write a list, such as [{delete_columns: [salary]}]")
-    found = Transformation(operations=in_order(_entry(each) for each in value))
+        raise TransformProblem(
+            f"{value!r} is not a list of transformations", 'write a list, such as [{delete_columns: [salary]}], or a function, such as "masks:mask"',
+        )
+    functions = [each for each in value if isinstance(each, dict) and "function" in each]
+    if len(functions) > 1:
+        raise TransformProblem(f"names {len(functions)} functions", "let one call the other")
+    found = Transformation(
+        operations=in_order(_entry(each) for each in value if each not in functions), custom=_custom(functions[0]) if functions else None,
+    )
     _check_order(found)
     return found
 
@@ -79,6 +87,20 @@ def _entry(entry: object) -> tuple[int, Operation]:
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= STEP_MAX:
         raise TransformProblem(f"step {step!r} is not a number from 0 to {STEP_MAX}", "write step: 1, or leave it out for 0")
     return step, _operation(kinds[0], entry[kinds[0]])
+
+
+def _custom(entry: dict[str, Any]) -> CustomTransformation:
+    if not set(entry) <= {"function", "columns"}:
+        extra = ", ".join(sorted(set(map(str, entry)) - {"function", "columns"}))
+        raise TransformProblem(
+            f"a function has no {extra}", "write {function: masks:mask, columns: [email]}: it comes behind every declarative transformation",
+        )
+    name = entry["function"]
+    module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not colon or not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise TransformProblem(f"{name!r} does not name a function", 'write "package.module:function"')
+    columns = None if "columns" not in entry else _columns("columns", entry["columns"])
+    return CustomTransformation(function=UserFunction(name=name, version=""), columns=columns)
 
 
 def _operation(kind: str, value: object) -> Operation:

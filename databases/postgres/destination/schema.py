@@ -212,10 +212,10 @@ _VERSION_10 = (
     topology text NOT NULL, apply text NOT NULL, epoch bigint NOT NULL, configuration jsonb NOT NULL, state jsonb NOT NULL,
     observed_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (topology, apply)
 ) WITH (fillfactor = 20)""",
-    *view_statements(),
+    *view_statements(10),
 )
 
-_VERSION_11: tuple[str, ...] = ()
+_VERSION_11 = view_statements(11)
 _VERSION_12: tuple[str, ...] = ()
 
 # Rows are there only between the death of an apply server in a handler and the next one's success: see `spark_apply.handlers.crashes`.

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from databases.ports import CapturedTable, TableShape
+from headrace.inspection import handler_findings
 from rules.transformation import AddColumn, Transformation
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read, read_anyway
+from topology.changes import changes
 from topology.combined import combination
+from topology.functions import functions_of
 from topology.logging_needs import log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
@@ -58,7 +61,8 @@ def the_way(spec: TopologySpec):
 
 
 @pytest.mark.parametrize(("transform", "word"), [
-    ("mypkg.masks:mask", "custom functions"), ("[]", "not a list"), ("[{drop: [a]}]", "not one transformation"), ("[{delete_columns: []}]", "0 columns"),
+    ("5", "not a list"), ("[]", "not a list"), ("masks.py", "does not name a function"),
+    ("[{function: a:b}, {function: a:c}]", "2 functions"), ("[{function: a:b, step: 1}]", "a function has no step"), ("[{function: a:b, columns: []}]", "0 columns"), ("[{drop: [a]}]", "not one transformation"), ("[{delete_columns: []}]", "0 columns"),
     ("[{delete_columns: [a], keep_columns: [b]}]", "not one transformation"), ("[{delete_columns: [a], step: -1}]", "step"),
     ("[{rename_column: {from: a}}]", "from and to"), ("[{rename_column: {from: a, to: a}}]", "own name"), ("[{add_column: {name: a}}]", "one value"),
     ("[{add_column: {name: a, value: 1, current_timestamp: true}}]", "one value"), ("[{add_column: {name: a, value: x, type: int4}}]", "int4"),
@@ -317,3 +321,71 @@ def test_transformation_reads_as_words(tmp_path):
     spec = read(tmp_path, one_way(applied=RENAME))
     transformation: Transformation = spec.apply("app").rules.include[0].transformation
     assert str(transformation) == "name as full_name, as sales.staff"
+
+
+# --------------------------------------------------------------------------- functions
+
+
+FUNCTION = "{table: hr.employees, transform: [{delete_columns: [salary]}, {function: 'masks:mask', columns: [name]}]}"
+
+
+def with_function(folder: Path, code: str = "def mask(lcr):\n    return lcr\n", **clients: str) -> str:
+    (folder / "code").mkdir(exist_ok=True)
+    (folder / "code" / "masks.py").write_text(code)
+    return one_way(**clients) + "code: code\nhandler_timeout_s: 5\n"
+
+
+def test_a_function_travels_with_its_code_version_and_bound_of_time(tmp_path: Path) -> None:
+    spec = read(tmp_path, with_function(tmp_path, captured=FUNCTION, applied="{table: hr.employees, transform: 'masks:mask'}"))
+    captured, applied = (client.rules.include[0].transformation.custom for client in (spec.capture("cap"), spec.apply("app")))
+    assert (captured.columns, captured.is_at_capture, applied.columns, applied.is_at_capture) == (("name",), True, None, False)
+    assert captured.timeout_s == applied.timeout_s == 5
+    assert [file.path for file in captured.code.files] == ["masks.py"]
+    assert captured.function == applied.function
+    assert len(captured.function.version) == 12
+    again = spec_from_json(spec_to_json(spec))
+    assert [c.rules for c in (*again.captures, *again.applies)] == [c.rules for c in (*spec.captures, *spec.applies)]
+    shown = f"through masks:mask ({captured.function.version}) for name"
+    assert any(shown in rules for rules in make_plan(spec).ways[0].rules)
+    assert functions_of(spec) == {"capture:cap": (captured.function,), "apply:app": (captured.function,)}
+
+
+def test_another_version_of_a_function_restarts_who_calls_it_and_copies_with_it(tmp_path: Path) -> None:
+    before = read(tmp_path, with_function(tmp_path, sent=FUNCTION))
+    after = read(tmp_path, with_function(tmp_path, "def mask(lcr):\n    return lcr  # 2\n", sent=FUNCTION))
+    assert list(shape_changes(before, after)) == []
+    found = {each.component: each.action for each in changes(before, after) if each.action != "same"}
+    assert set(found) <= {"propagation:prop", "apply:app", "site:dbs1", "site:dbs2"}
+    assert found["propagation:prop"] == "takes over"
+    assert found["apply:app"] == "restarts"
+    assert {found.get("site:dbs1", "takes over"), found.get("site:dbs2", "takes over")} == {"takes over"}
+    other = read(tmp_path, with_function(tmp_path))
+    assert list(shape_changes(before, other)) != []
+
+
+def test_functions_that_cannot_be_called_are_found_with_the_file(tmp_path: Path) -> None:
+    text = with_function(tmp_path, "def mask(lcr, session):\n    return lcr\n", captured=FUNCTION)
+    (found,) = handler_findings(read(tmp_path, text))
+    assert (found.path, "code/masks.py, line 1: mask cannot be called with (lcr)" in found.problem) == ("captures.cap", True)
+    (problem,) = problems(tmp_path, with_function(tmp_path, "def mask(lcr:\n", captured=FUNCTION))
+    assert "code/masks.py, line 1" in problem
+    assert "captures.cap.rules.include[0].transform[1].function" in problem
+
+
+def test_a_function_leaves_the_columns_of_a_subset_alone(tmp_path: Path) -> None:
+    subset = "{table: hr.employees, subset: \"name = 'x'\"}"
+    found = problems(tmp_path, with_function(tmp_path, captured=subset, applied=FUNCTION))
+    assert any("speaks of name" in each and "may change" in each for each in found)
+    assert any("speaks of name" in each for each in problems(tmp_path, with_function(tmp_path, captured=subset, applied="{table: hr.employees, transform: 'masks:mask'}")))
+    read(tmp_path, with_function(tmp_path, captured=subset.replace("name", "id"), applied=FUNCTION))
+
+
+def test_columns_that_a_function_may_change_and_that_are_not_there_are_misspelt(tmp_path: Path) -> None:
+    spec = read(tmp_path, with_function(tmp_path, captured=FUNCTION.replace("columns: [name]", "columns: [nam, salary]")))
+    found, _ = arrival_findings(spec.apply("app"), [the_way(spec)], [VERSION])
+    assert [each.problem for each in found] == [f"has no column {name}, which the transformation of cap names" for name in ("nam", "salary")]
+
+
+def test_rules_that_overlap_have_the_same_function(tmp_path: Path) -> None:
+    found = problems(tmp_path, with_function(tmp_path, captured=f"{FUNCTION}, {{schema: hr, transform: 'masks:mask'}}"))
+    assert any("differently" in each for each in found)

@@ -14,6 +14,7 @@ from databases.memory_destination import MemoryDestination
 from databases.memory_source import MemorySource
 from databases.memory_store import MemoryStore, destination_column
 from databases.ports import DestinationSession
+from rules.transformation import Transformation
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.obstacles import refused
@@ -65,6 +66,7 @@ class World:
         self.states: list[tuple[str, str]] = []
         self.should_end = lambda: False
         self.broken: dict[str, Exception] = {}
+        self.transformations: tuple[Transformation, ...] = ()
         self.opened: Callable[[int, DestinationSession], DestinationSession] = lambda server, session: session
 
     def create(self, name: str, *, rows: int = 20, columns: tuple[str, ...] = ("id", "v"), is_keyed: bool = True) -> None:
@@ -88,7 +90,7 @@ class World:
         tables = tuple(
             TableToInstantiate(
                 identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)),
+                object_numbers=tuple(map(int, table.object_numbers)), transformations=self.transformations,
             )
             for table in self.source.captured(TOPOLOGY)
         )

@@ -1,0 +1,104 @@
+"""A bound of time for one call of users' code."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["TooLong", "time_limit"]
+
+_LOOKS_PER_S = 5  # how often the watchdog looks: a function may run a fifth of a second longer than it should
+
+
+class TooLong(BaseException):
+    """The function had its time."""
+
+
+@contextmanager
+def time_limit(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
+    """Interrupt what runs inside after a while.
+
+    In a process's main thread, where apply servers run, a signal also ends what waits in the kernel (`time.sleep`, a socket). In another
+    thread only Python code is interrupted, at its next line.
+
+    Args:
+        limit_s: seconds.
+        holds: whether it must not be interrupted just now: a statement has a bound of its own.
+
+    Raises:
+        TooLong: inside, when the time is over.
+    """
+    if threading.current_thread() is threading.main_thread():
+        yield from _by_signal(limit_s, holds)
+    else:
+        yield from _by_watchdog(limit_s, holds)
+
+
+def _by_signal(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
+    has_ended = has_rung = False
+
+    def ring(number: int, frame: object) -> None:  # noqa: ARG001 - a signal handler's
+        nonlocal has_rung
+        if has_ended:
+            return
+        has_rung = True
+        # Again and again: a handler can catch it.
+        signal.setitimer(signal.ITIMER_REAL, 1 / _LOOKS_PER_S)
+        if not holds():
+            raise TooLong
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+        if has_rung:
+            raise TooLong  # it has caught it
+    finally:
+        has_ended = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _by_watchdog(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
+    watch = _WATCHDOG.begin(threading.get_ident(), time.monotonic() + limit_s, holds)
+    try:
+        yield
+    finally:
+        _WATCHDOG.end(watch)
+
+
+class _Watchdog:
+    """One thread that looks after the calls of all other threads of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[int, tuple[float, Callable[[], bool]]] = {}  # by thread
+        self._has_thread = False
+
+    def begin(self, thread: int, until: float, holds: Callable[[], bool]) -> int:
+        with self._lock:
+            self._calls[thread] = (until, holds)
+            if not self._has_thread:
+                self._has_thread = True
+                threading.Thread(target=self._look, name="handler timeouts", daemon=True).start()
+        return thread
+
+    def end(self, thread: int) -> None:
+        with self._lock:
+            self._calls.pop(thread, None)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)  # one that was not raised yet
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(1 / _LOOKS_PER_S)
+            with self._lock:
+                for thread, (until, holds) in self._calls.items():
+                    if time.monotonic() > until and not holds():
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TooLong))
+
+
+_WATCHDOG = _Watchdog()

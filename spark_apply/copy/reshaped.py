@@ -1,0 +1,136 @@
+"""Copied and compared rows behind custom transformations: a table whose changes arrive masked is copied masked.
+
+Names and columns that declarative transformations give are taken into account where a copy is planned, without looking at a row. A function looks at
+rows: the task reads them as text, makes INSERTs of them, and sends these through the same `Reshaping` as a client does with changes. So what
+a row is copied as is what its INSERT would arrive as. The function is called twice for each row, once for the digest: one that does not
+return the same for the same row makes a copy that differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rules.reshaping import Reshaping
+from rules.transformation import Transformation, columns_at_the_end
+from streams.building import batch_of_values
+from streams.lcr_batch import NULL, Column, Command, LcrBatch, OldImage, TableVersion, content_version
+from streams.plain_data import as_json, from_json
+from streams.scn import NO_OBJECT
+
+if TYPE_CHECKING:
+    from databases.copying import OpenPiece, TextRow
+    from databases.table_digest import TableDigest
+    from rules.values import ValueTypes
+
+__all__ = ["ReshapedPiece", "ReshapedTable", "has_function"]
+
+
+def has_function(transformations: Sequence[Transformation]) -> bool:
+    """Whether rows must be looked at to copy or compare them."""
+    return any(each.custom is not None for each in transformations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshapedTable:
+    """A table of the source, and what becomes of its rows.
+
+    Args:
+        source: name of the source's site.
+        owner, name: of the table there.
+        columns: as the log describes them; functions may look at any.
+        transformations: one client after the other.
+        time_us: what added columns get as the time, microseconds since the Unix epoch, UTC.
+    """
+
+    source: str
+    owner: str
+    name: str
+    columns: tuple[Column, ...]
+    transformations: tuple[Transformation, ...]
+    time_us: int = 0
+
+    def to_bytes(self) -> bytes:
+        """As it travels to tasks."""
+        return json.dumps(as_json(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ReshapedTable:
+        """Read what `to_bytes` wrote."""
+        return from_json(cls, json.loads(data))
+
+    @property
+    def version(self) -> TableVersion:
+        """The table as copied rows have it: every value as text."""
+        found = TableVersion(
+            object_number=NO_OBJECT, version=0, owner=self.owner, name=self.name, old_image=OldImage.FULL,
+            columns=tuple(replace(column, is_binary=False) for column in self.columns),
+        )
+        return replace(found, version=content_version(found))
+
+    def origins(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """What the source calls columns that come from it.
+
+        Args:
+            columns: names at the destination.
+        """
+        found = dict(columns_at_the_end([column.name for column in self.columns], self.transformations, table=f"{self.owner}.{self.name}"))
+        return tuple(origin for name in columns if isinstance(origin := found[name], str))
+
+
+class ReshapedPiece:
+    """A piece of the source whose rows are those that arrive; see `databases.copying.OpenPiece`.
+
+    Args:
+        piece: as the source has it.
+        table: what becomes of its rows.
+        types: how functions see values.
+    """
+
+    def __init__(self, piece: OpenPiece, table: ReshapedTable, types: ValueTypes) -> None:
+        self._piece, self._table = piece, table
+        self._steps = tuple(
+            Reshaping(lambda _owner, _name, each=each: each, lambda: table.time_us, types)  # type: ignore[misc]
+            for each in table.transformations
+        )
+
+    def digest(self, columns: Sequence[str]) -> TableDigest:
+        """See `OpenPiece.digest`.
+
+        Args:
+            columns: names at the destination, of columns that come from the source.
+        """
+        return self._piece.digest_values(self._table.origins(columns), self._values(columns))
+
+    def rows(self, columns: Sequence[str]) -> Iterator[bytes]:
+        """See `OpenPiece.rows`; in `PORTABLE` form.
+
+        Args:
+            columns: names at the destination, added ones too.
+        """
+        return (self._piece.packed(rows) for rows in self._values(columns))
+
+    def _values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
+        """The rows behind the transformations, in blocks."""
+        version = self._table.version
+        for block in self._piece.values([column.name for column in version.columns]):
+            batch = batch_of_values(
+                version, Command.INSERT, new=[[NULL if value is None else value for value in row] for row in block], source=self._table.source,
+            )
+            for step in self._steps:
+                batch = step.batch(batch)
+            if batch.row_count:
+                yield list(_rows(batch, columns))
+
+
+def _rows(batch: LcrBatch, columns: Sequence[str]) -> Iterator[TextRow]:
+    """The new rows of a batch, in its order."""
+    groups = [(batch.tables[group.table], group, cells) for group, (_, cells) in zip(batch.groups, batch.cells, strict=True)]
+    places = {number: [[c.name for c in table.columns].index(name) for name in columns] for number, (table, _, _) in enumerate(groups)}
+    for group, within in zip(*(found.tolist() for found in batch.row_places), strict=True):
+        cells = groups[group][2]
+        assert cells is not None  # INSERTs stay INSERTs
+        values = (cells.value(place, within) for place in places[group])
+        yield tuple(value if isinstance(value, bytes) else None for value in values)

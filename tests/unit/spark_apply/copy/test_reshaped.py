@@ -1,0 +1,94 @@
+"""Rows that custom transformations change are copied and compared as their changes arrive."""
+
+from __future__ import annotations
+
+import pytest
+
+from databases.connectors import value_types
+from databases.memory_copying import unpacked
+from databases.memory_store import destination_column
+from rules.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
+from rules.user_code.custom import CustomTransformation
+from rules.user_code.source import UserFunction
+from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
+from tests.support.handlers import code_of
+from tests.unit.spark_apply.copy.test_instantiation import World
+
+MASK = """
+def mask(lcr):
+    lcr.set_value("new", "v", "x" + lcr.get_value("new", "v").decoded[-1:])
+    return lcr
+
+def odd_twice(lcr):
+    return [lcr, lcr] if int(lcr.get_value("new", "v").decoded) % 2 else []
+
+number = 0
+
+def changing(lcr):
+    global number
+    number += 1
+    lcr.set_value("new", "v", str(number))
+    return lcr
+
+def failing(lcr):
+    if lcr.get_value("new", "v").decoded == "7":
+        raise ValueError("seven")
+    return lcr
+"""
+
+
+def through(name: str, *operations) -> Transformation:
+    code = code_of(MASK)
+    function = UserFunction(name=f"own:{name}", version=code.version_of("own:mask"))
+    return Transformation(operations=operations, custom=CustomTransformation(function=function, code=code, is_at_capture=True))
+
+
+def copied(*transformations: Transformation, columns: tuple[str, ...] = ("id", "v")) -> World:
+    world = World("t")
+    world.transformations = transformations
+    del world.store.tables["public", "t"]
+    world.store.create_table("public", "t", [destination_column(column) for column in columns], key=columns[:1])
+    return world
+
+
+def test_a_masked_table_is_copied_masked_and_is_done() -> None:
+    world = copied(through("mask"))
+    world.copying().run_first()
+    assert world.states[-1] == ("t", "DONE")
+    assert sorted(world.store.rows("public", "t")) == sorted((str(n).encode(), b"x%d" % (n % 10)) for n in range(20))
+
+
+def test_functions_and_declarative_steps_of_several_clients_come_in_their_order() -> None:
+    first = through("mask", AddColumn(name="region", type_name="pg_catalog.text", value="EMEA"))
+    second = Transformation(operations=(RenameColumn(before="v", after="masked"), DeleteColumns(deleted=("none",))))
+    world = copied(first, second, columns=("id", "masked", "region"))
+    world.copying().run_first()
+    assert world.states[-1] == ("t", "DONE")
+    assert sorted(world.store.rows("public", "t"))[:2] == [(b"0", b"x0", b"EMEA"), (b"1", b"x1", b"EMEA")]
+
+
+def test_rows_are_as_many_as_a_function_of_a_capture_process_makes() -> None:
+    table = ReshapedTable(source="dbs1", owner="public", name="t", columns=World("t").source.table("public.t").version.columns, transformations=(through("odd_twice"),))
+    assert ReshapedTable.from_bytes(table.to_bytes()) == table
+    world = World("t")
+    reader = world.reader("source")
+    rows, digests = [], []
+    for piece in reader.plan("public", "t", {}).pieces:
+        with reader.open_piece(piece) as opened:
+            made = ReshapedPiece(opened, table, value_types())
+            rows += [row for block in made.rows(["id", "v"]) for row in unpacked(block)]
+            digests.append(made.digest(["id", "v"]).row_count)
+    assert sorted(rows) == sorted([(str(n).encode(),) * 2 for n in range(1, 20, 2) for _ in range(2)])
+    assert sum(digests) == 20
+
+
+@pytest.mark.parametrize(("name", "problem"), [
+    ("changing", "the copy differs"), ("failing", "own:failing"),
+])
+def test_a_function_that_fails_or_is_not_the_same_twice_makes_no_copy_that_counts(name: str, problem: str) -> None:
+    world = copied(through(name))
+    world.should_end = lambda: ("t", "FAILED") in world.states
+    world.copying().run_first()
+    found = world.recorded()["t"]
+    assert found.state == "FAILED"
+    assert problem in found.problem

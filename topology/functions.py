@@ -1,0 +1,36 @@
+"""Users' functions of a topology, by the component that calls them: what `headrace status` and `check` speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rules.rule import RuleSet
+from rules.user_code.custom import CustomTransformation
+from rules.user_code.source import UserFunction
+from topology.spec import TopologySpec
+
+__all__ = ["custom_transformations", "functions_of"]
+
+
+def custom_transformations(spec: TopologySpec) -> Iterator[tuple[str, str, CustomTransformation]]:
+    """Kind and name of each client with a custom transformation, and the transformation; once for each client and function."""
+    for kind, clients in (("capture", spec.captures), ("propagation", spec.propagations), ("apply", spec.applies)):
+        for client in clients:
+            yield from ((kind, client.name, each) for each in dict.fromkeys(_of(client.rules)))
+
+
+def functions_of(spec: TopologySpec) -> dict[str, tuple[UserFunction, ...]]:
+    """The functions that each component calls, transformations before handlers; components that call none are not in it."""
+    found: dict[str, list[UserFunction]] = {}
+    for kind, name, custom in custom_transformations(spec):
+        found.setdefault(f"{kind}:{name}", []).append(custom.function)
+    for apply in spec.applies:
+        for function in apply.handlers.functions():
+            found.setdefault(f"apply:{apply.name}", []).append(function)
+    return {component: tuple(dict.fromkeys(functions)) for component, functions in found.items()}
+
+
+def _of(rules: RuleSet) -> Iterator[CustomTransformation]:
+    for rule in rules.include or ():
+        if rule.transformation is not None and rule.transformation.custom is not None:
+            yield rule.transformation.custom
