@@ -120,14 +120,8 @@ class ApplySession:
         self._has_ended = False
 
     def end(self) -> None:
-        """The call that got it is over, for its copies too."""
-        self._call.has_ended = True
-
-    def snapshot(self) -> HandledLcr:
-        """The LCR as it is now, for what is written behind the call: the end of the call is not its own."""
-        made = self.copy()
-        made._call = _Call()  # noqa: SLF001 - its own
-        return made
+        """The call that got it is over."""
+        self._has_ended = True
 
     def _check(self) -> None:
         if self._has_ended:
