@@ -33,7 +33,12 @@ class Calls(Protocol):
     """Where calls are recorded: a destination, for one apply process (`DestinationDatabase.begin_handler_call`)."""
 
     def begin(self, scn: Scn, function: str) -> int:
-        """Record a call; how many processes began it before and did not live through it."""
+        """Record a call; how many processes began it before and did not live through it.
+
+        Args:
+            scn: commit SCN of the source transaction.
+            function: `module:function`.
+        """
         ...
 
     def end(self, scns: Collection[Scn]) -> None:
