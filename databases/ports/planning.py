@@ -56,11 +56,29 @@ class LogNeed:
         place: in the file.
         rule: whose tables, and whose condition or subset.
         before: the rules of the clients before it, as far as they transform: the rule speaks of columns as they are behind them.
+        old, new: columns whose values before or after a change a handler needs: of the one table that the rule names, as it is called
+            behind `before`. Empty: the rule says what it needs.
     """
 
     place: str
     rule: Rule
     before: tuple[RuleSet, ...] = ()
+    old: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+
+    def concerns(self, owner: str, name: str) -> bool:
+        """Whether it needs something of a table.
+
+        Args:
+            owner: the table's schema at the source.
+            name: the table's name there.
+        """
+        if not self.old and not self.new:
+            return self.rule.matches_object(owner, name)
+        table = TableName(owner, name)
+        for each in self.transformations(owner, name):
+            table = each.named(table)
+        return table == (self.rule.owner, self.rule.name)
 
     def transformations(self, owner: str, name: str) -> tuple[Transformation, ...]:
         """What becomes of a table before it comes to the rule.
