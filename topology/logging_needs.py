@@ -47,7 +47,7 @@ def _handlers(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
     """Binds of statement DML handlers, and the columns that functions are declared to need."""
     for apply in spec.applies:
         for way in ways_to(spec, apply) if apply.source == source else ():
-            before = tuple(each.rules for each in way.clients if each.rules.transforms)
+            before = tuple(each.rules for each in way.clients)
             for number, handler in enumerate(apply.handlers.dml):
                 has_old = not {"update", "delete"}.isdisjoint(handler.operations)
                 needed = dict.fromkeys(("old", column) for column in handler.columns if has_old)

@@ -275,7 +275,7 @@ def test_what_binds_of_handlers_need_is_logged_under_the_sources_names(tmp_path)
     spec = read_anyway(tmp_path, one_way(applied=RENAME) + handlers)
     (need,) = log_needs(spec, "dbs1")
     assert (need.place, need.old, need.new) == ("applies.app.dml_handlers[0]", ("full_name",), ())
-    assert [need.concerns(*table) for table in (("hr", "employees"), ("hr", "other"), ("sales", "staff"))] == [True, False, False]
+    assert [need.concerns(*table) for table in (EMPLOYEES, ("hr", "other"), ("sales", "staff"))] == [True, False, False]
     assert need.at_source("hr", "employees", ["id", "name", "salary"])["full_name"] == "name"
 
 
