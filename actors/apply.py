@@ -178,6 +178,10 @@ class ApplyHost(Host):
         names = [pb.TableName(owner=owner, name=name) for owner, name in tables]
         return [_plain(each) for each in self._live().copy_again(pb.CopyAgainRequest(tables=names)).tables]
 
+    def look_at_tables(self) -> bool:
+        """Look at once at the tables that could not be copied: an operator may have corrected what was wrong; whether that is done."""
+        return self._live().look_at_tables()
+
     def execute_errors(self, numbers: Sequence[int], role: str = "", handler: bytes = b"") -> list[dict[str, Any]]:
         """Execute error transactions again.
 

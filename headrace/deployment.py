@@ -43,6 +43,8 @@ POLL_S = 0.2  # between two looks of `up` and `wait`
 CONTROLLER_TIMEOUT_S = 5.0
 STATE_PARENT = ".headrace"  # parent of state folders whose place the file does not set; removed with the last of them
 DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
+LOOKED_S = 3.0  # what a look that was asked for has found is in the overview, which is a second old
+LOOK_CALL_S = 10.0  # an apply process answers after five, whether its look has ended or not
 STUCK_S = 20.0  # tables that need an operator are checked every ten seconds, and the controller's overview is a second old
 LOOK_AT_ALL_S = 5.0  # after the first failure: failures that follow within this time are reported with it
 TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
@@ -284,6 +286,7 @@ class Deployment:
             self._take_over()
         stuck: dict[str, ApplyError] | None = None
         began = time.monotonic()
+        looked_at: float | None = None
         failed_at: float | None = None
         while True:
             overview = self.overview()
@@ -299,7 +302,9 @@ class Deployment:
                 # It was stuck before this call: an operator may have fixed it since, and the retry happens only now.
                 stuck = found
                 self._start_again(overview)
-            patient = time.monotonic() - began < STUCK_S
+            if looked_at is None and state == SETTLED:
+                looked_at = self._look_at_tables(overview)
+            patient = time.monotonic() < (began + STUCK_S if looked_at is None else looked_at + LOOKED_S)
             failures = [error for what, error in found.items() if not (patient and what in stuck)]
             failed_at = (failed_at or time.monotonic()) if failures else None
             if failed_at is not None and (_all_looked_at(overview) or time.monotonic() - failed_at > LOOK_AT_ALL_S):
@@ -327,6 +332,15 @@ class Deployment:
         except PropagationError:
             return False
         return True
+
+    def _look_at_tables(self, overview: Mapping[str, Any]) -> float | None:
+        """Have tables that could not be copied looked at, before anybody is told of them; when that was done; None: it is not."""
+        names = [each["name"] for each in overview["components"] if any(table["state"] == "FAILED" for table in each.get("instantiation", ()))]
+        try:
+            done = [bool(self.connect().call(name, "look_at_tables", timeout_s=LOOK_CALL_S)) for name in names]
+        except StreamsError:
+            return None  # it is starting, or gone: it looks by itself
+        return time.monotonic() if done and all(done) else None
 
     def _check_alone(self) -> None:
         """Refuse to start a second copy on the cluster of the address while one runs on another: both would write the same files.

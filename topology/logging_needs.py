@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from databases.ports import LogNeed
+from rules.rule import Rule
 from topology.spec import TopologySpec
 from topology.ways import ways_to
 
@@ -42,4 +43,25 @@ def _conditions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
                             yield LogNeed(place=f"{kind}.{client.name}.rules.{section}[{number}].{key}", rule=rule, before=before)
 
 
-NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions,)
+def _handlers(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
+    """Binds of statement DML handlers, and the columns that functions are declared to need."""
+    for apply in spec.applies:
+        for way in ways_to(spec, apply) if apply.source == source else ():
+            before = tuple(each.rules for each in way.clients)
+            for number, handler in enumerate(apply.handlers.dml):
+                has_old = not {"update", "delete"}.isdisjoint(handler.operations)
+                needed = dict.fromkeys(("old", column) for column in handler.columns if has_old)
+                if "update" in handler.operations:
+                    needed |= dict.fromkeys(("new", column) for column in handler.columns)
+                for bind in (bind for statement in handler.statements for bind in statement.binds if "." in bind):
+                    image, _, column = bind.partition(".")
+                    if "update" in handler.operations or (image == "old" and "delete" in handler.operations):
+                        needed[image, column] = None
+                if needed:
+                    yield LogNeed(
+                        place=f"applies.{apply.name}.dml_handlers[{number}]", rule=Rule(owner=handler.owner, name=handler.name), before=before,
+                        old=tuple(column for image, column in needed if image == "old"), new=tuple(column for image, column in needed if image == "new"),
+                    )
+
+
+NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions, _handlers)

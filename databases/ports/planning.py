@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rules.rule import Rule, RuleSet
+from rules.rule import Rule, RuleSet, TruthValue
 from rules.transformation import Transformation, columns_at_the_end
 from streams.table_name import TableName
 
@@ -55,12 +55,33 @@ class LogNeed:
     Args:
         place: in the file.
         rule: whose tables, and whose condition or subset.
-        before: the rules of the clients before it, as far as they transform: the rule speaks of columns as they are behind them.
+        before: the rules of the clients before it, as far as they transform: the rule speaks of columns as they are behind them. Of a
+            handler: of all clients.
+        old, new: columns whose values before or after a change a handler needs: of the one table that the rule names, as it is called
+            behind `before`. Empty: the rule says what it needs.
     """
 
     place: str
     rule: Rule
     before: tuple[RuleSet, ...] = ()
+    old: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+
+    def concerns(self, owner: str, name: str) -> bool:
+        """Whether it needs something of a table.
+
+        Args:
+            owner: the table's schema at the source.
+            name: the table's name there.
+        """
+        if not self.old and not self.new:
+            return self.rule.matches_object(owner, name)
+        if any(rules.prefilter(owner, name) is TruthValue.FALSE for rules in self.before):
+            return False
+        table = TableName(owner, name)
+        for each in self.transformations(owner, name):
+            table = each.named(table)
+        return table == (self.rule.owner, self.rule.name)
 
     def transformations(self, owner: str, name: str) -> tuple[Transformation, ...]:
         """What becomes of a table before it comes to the rule.

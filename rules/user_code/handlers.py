@@ -67,6 +67,7 @@ class DmlHandler:
         function: a procedure DML handler; None: it is of statements.
         statements: in the order in which they run.
         tables: others that its SQL reads or writes, (owner, name): their rows keep their order with its own.
+        columns: of the table, whose old and new values its function needs, also where an UPDATE left them alone.
     """
 
     owner: str
@@ -75,6 +76,7 @@ class DmlHandler:
     function: UserFunction | None = None
     statements: tuple[HandlerStatement, ...] = ()
     tables: tuple[tuple[str, str], ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         what = str(self.function) if self.function else f"{len(self.statements)} statement{'' if len(self.statements) == 1 else 's'}"

@@ -71,6 +71,7 @@ __all__ = ["TableInstantiation", "table_starts"]
 
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
+_LOOKED_POLL_S = 0.05  # how soon the end of a look is noticed that was asked for
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 # Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log writer that is
 # paused, e.g. until something is applied, is asked again under a new one.
@@ -113,6 +114,8 @@ class TableInstantiation:
     _renames: RenamedTables = field(init=False)
     _sessions: CopySessions = field(init=False)
     _again: set[TableName] = field(default_factory=set)
+    _asked: int = 0  # how often somebody has asked for a look
+    _looked: int = 0  # how many of these a look has answered
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
@@ -184,6 +187,21 @@ class TableInstantiation:
         """Have these tables (as the destination calls them) emptied and copied again; called on any thread."""
         self._again |= set(tables)
 
+    def look_now(self, timeout_s: float) -> bool:
+        """Look at every table that is not finished at once; called on any thread.
+
+        Args:
+            timeout_s: longest wait for the look. One that finds something to copy can last.
+
+        Returns:
+            Whether a look that began after this call has ended.
+        """
+        self._asked += 1
+        wanted, deadline = self._asked, time.monotonic() + timeout_s
+        while self._looked < wanted and time.monotonic() < deadline and not self.should_end():
+            time.sleep(_LOOKED_POLL_S)
+        return self._looked >= wanted
+
     def run_beside(self, joins: JoinCalls) -> None:
         """Copy what is pending while the others are applied, until told to end.
 
@@ -202,13 +220,20 @@ class TableInstantiation:
                 if self._again:
                     self._leave_out(joins)
                     look_at = 0.0
-                elif time.monotonic() >= look_at:
-                    look_at = time.monotonic() + self._look(joins)
+                elif time.monotonic() >= look_at or self._asked > self._looked:
+                    look_at = time.monotonic() + self._looked_at(joins)
             except (FencedError, DestinationRestarted):
                 raise
             except StreamsError as error:
                 self.problem, look_at = error.message, time.monotonic() + _RETRY_S
             self._sleep(_IDLE_S)
+
+    def _looked_at(self, joins: JoinCalls) -> float:
+        asked = self._asked
+        try:
+            return self._look(joins)
+        finally:
+            self._looked = asked
 
     def _look(self, joins: JoinCalls) -> float:
         """One round over what is pending; seconds until the next look."""

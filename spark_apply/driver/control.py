@@ -46,6 +46,7 @@ _COPIED = frozenset({"DONE", "KEPT"})
 _SETTLED = _COPIED | {"LEFT OUT"}  # nothing waits for them
 _COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which `verify` waits for
 _STRANGER = "it came under this name after the apply process started, and was never copied here; its changes are left out"
+_LOOK_TIMEOUT_S = 5.0  # a look takes a few queries; one that finds something to copy shows that
 _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
 
 
@@ -170,6 +171,11 @@ class ApplyControl:
         before = [_progress_message(self.tables[name]) for name in names if name in self.tables]
         copying.copy_again(names)
         return pb.CopyAgainReply(tables=before)
+
+    def look_at_tables(self) -> bool:
+        """Look at once at the tables that could not be copied; False: it was not done in time, or nothing is applied yet."""
+        copying = self.instantiation
+        return copying is not None and self.cores is not None and copying.look_now(_LOOK_TIMEOUT_S)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """Execute error transactions again, in order; yields one outcome each."""

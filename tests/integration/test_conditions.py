@@ -163,6 +163,26 @@ def test_check_refuses_texts_that_have_another_order_or_equality_at_the_source(s
     assert "equal texts of note may have other bytes" in problem
 
 
+def test_check_names_the_replica_identity_that_handlers_need(site: Site) -> None:
+    site.run("CREATE TABLE h (id int PRIMARY KEY, price int, note text)")
+    rules = (RuleSet(include=(Rule(owner="public"),)),)
+
+    def handler(**needed: tuple[str, ...]) -> list[tuple[bool, str, str]]:
+        of_handler = LogNeed(place="applies.a.dml_handlers[0]", rule=Rule(owner="public", name="h"), **needed)
+        return [(each.is_error, each.problem, each.fix) for each in site.source.preflight(rules, streams=1, needs=(of_handler,)) if of_handler.place in each.problem]
+
+    assert handler(old=("id",), new=("price", "id")) == []
+    full = 'ALTER TABLE "public"."h" REPLICA IDENTITY FULL;'
+    assert handler(old=("id", "price")) == [(True, "applies.a.dml_handlers[0] needs old price, which the log does not have", full)]
+    ((is_error, problem, _),) = handler(new=("note",))
+    assert not is_error
+    assert "a handler has no value" in problem
+    (listed,) = site.source.supplemental_logging(rules, (LogNeed(place="x", rule=Rule(owner="public", name="h"), old=("price",)),))
+    assert (listed.columns, listed.lacking, listed.statement) == (("old price",), ("old price",), full)
+    site.run("ALTER TABLE h REPLICA IDENTITY FULL")
+    assert handler(old=("id", "price"), new=("note",)) == []
+
+
 def test_plan_lists_the_values_that_the_log_must_have(site: Site) -> None:
     site.run("CREATE TABLE p (id int, k int, v int, PRIMARY KEY (id, k)) PARTITION BY LIST (k)")
     site.run("CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)")

@@ -239,6 +239,26 @@ def test_operator_edits_a_row_and_executes_it(destination: str, run: Callable[..
         assert user.execute("SELECT FROM headrace.apply_error_original").fetchall() == []
 
 
+def test_error_transaction_is_executed_through_a_function_that_changes_its_rows(
+    destination: str, run: Callable[..., Any], applying: Applying, tmp_path: Path,
+):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "t.yaml").write_text(f"{FILE}code: code\n")
+    (tmp_path / "code" / "mend.py").write_text(
+        "def mend(lcr, error, session):\n    assert (error.kind, error.number, error.position) == ('insert_exists', '23505', 0)\n"
+        "    lcr.set_value('new', 'id', 8)\n    lcr.execute(True)\n    session.execute('UPDATE public.t SET yes = NULL WHERE id = $1', 8)\n"
+        "def refuse(lcr, error, session):\n    raise ValueError('not today')\n"
+    )
+    code, said = run("execute", 1, "--handler", "mend:refuse")
+    assert (code, "mend:refuse" in said, "code/mend.py, line 7, in refuse: ValueError: not today" in said) == (FINDING, True, True), said
+    code, said = run("execute", 1, "--handler", "mend:nothing")
+    assert (code, "has no function nothing" in said) == (WRONG_USE, True), said
+    code, said = run("execute", 1, "--handler", "mend:mend")
+    assert (code, said.strip()) == (DONE, f"1/1 {APPLY} 1: executed"), said
+    with psycopg.connect(destination, autocommit=True) as user:
+        assert user.execute("SELECT id, mood::text, yes FROM t ORDER BY id").fetchall() == [(7, "happy", False), (8, "sad", None)]
+
+
 def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(run: Callable[..., Any], applying: Applying):
     for given, message in (
         (("--set", "id=seven"), "'seven' is no pg_catalog.int4"), (("--set", "mood=angry"), "'angry' is no public.mood"),

@@ -120,7 +120,7 @@ class _Reading:
         return DmlHandler(
             owner=owner, name=name, operations=tuple(dict.fromkeys(model.operations)), statements=tuple(statements),
             function=None if model.function is None else self._function((*path, "function"), model.function),
-            tables=tuple((table[0], table[1]) for table in model.tables),
+            tables=tuple((table[0], table[1]) for table in model.tables), columns=tuple(dict.fromkeys(model.columns)),
         )
 
     def _error(self, path: Path_, model: ErrorHandlerModel) -> ErrorHandler:

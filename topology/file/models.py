@@ -616,11 +616,14 @@ class DmlHandlerModel(_Model):
     function: FunctionName | None = None
     statements: Annotated[list[str], Field(min_length=1)] | None = None
     tables: list[PlainTable] = []
+    columns: list[str] = []
 
     @model_validator(mode="after")
     def _is_whole(self) -> DmlHandlerModel:
         if (self.function is None) == (self.statements is None):
             raise _problem("has neither a function nor statements, or both", "write function: module:function, or statements: [...]")
+        if self.columns and self.function is None:
+            raise _problem("has columns, and statements", "leave columns out: the binds of the statements say which they need")
         return self
 
 

@@ -44,8 +44,9 @@ def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
     found: list[LoggedTable] = []
     for table in tables:
         for need in needs:
-            if need.rule.matches_object(table.owner, table.name):
-                columns = needed_columns(need.rule, table.owner, table.name)
+            if need.concerns(table.owner, table.name):
+                is_of_rule = not need.old and not need.new
+                columns = needed_columns(need.rule, table.owner, table.name) if is_of_rule else NeededColumns(old=need.old, new=need.new)
                 if columns != NeededColumns():
                     found += [_logged(leaf, need, _at_source(columns, need, table, columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
     return tuple(found)
@@ -116,7 +117,7 @@ def logging_findings(tables: Sequence[LoggedTable], path: str) -> Iterator[Findi
             yield Finding(
                 path=where, is_error=False,
                 problem=f"{table.place} needs {', '.join(table.uncertain)}, which the log does not have where it is stored out of line (about 2 kB or"
-                " more) and an UPDATE left it alone: the client stops then",
+                " more) and an UPDATE left it alone: a rule stops its client then, and a handler has no value",
                 fix=table.statement,
             )
 

@@ -251,6 +251,7 @@ class Looks:
         monkeypatch.setattr(Deployment, "overview", lambda _: self.answered(next(looks, seen[-1])))
         self.deployment = Deployment(spec)
         self.asked: dict[str, str] = {}
+        self.has_looked = False
 
     def answered(self, found: dict[str, Any]) -> dict[str, Any]:
         """With what the controller of this file adds, unless the look says otherwise."""
@@ -261,11 +262,12 @@ class Looks:
     def start(self) -> None:
         """The cluster's."""
 
-    def call(self, name: str, method: str, *arguments: Any) -> None:
+    def call(self, name: str, method: str, *arguments: Any, **_: Any) -> bool:
         if method == "retry":
             self.asked[arguments[0]] = "settled"
         else:
             self.calls.append((name, method))
+        return self.has_looked
 
 
 def test_up_is_not_done_while_components_of_the_file_before_it_was_changed_run(monkeypatch, spec):
@@ -284,6 +286,15 @@ def test_up_gives_up_on_a_table_that_nobody_mended_and_at_once_on_one_that_fails
     for looks in ((failed,), (copying, failed)):
         with pytest.raises(ApplyError, match=r"table public\.t: not empty"):
             Looks(monkeypatch, spec, *looks).deployment.up()
+
+
+def test_up_asks_for_a_look_and_gives_up_as_soon_as_that_has_found_the_same(monkeypatch, spec):
+    looks = Looks(monkeypatch, spec, overview(component("INITIALIZING", "FAILED")))
+    looks.has_looked = True
+    with pytest.raises(ApplyError, match=r"table public\.t: not empty"):
+        looks.deployment.up()
+    assert [method for _, method in looks.calls].count("look_at_tables") == 1
+    assert headrace.deployment.time.monotonic() < headrace.deployment.STUCK_S
 
 
 def test_up_fails_when_another_one_replaced_the_file(monkeypatch, spec):

@@ -259,6 +259,30 @@ def test_two_tables_cannot_arrive_under_one_name_through_two_apply_processes(tmp
     assert [each.problem for each in last] == ["would arrive at dbs2 as x.employees, as hr.employees does"]
 
 
+def test_a_bind_of_a_handler_that_names_no_column_of_what_arrives_is_found(tmp_path):
+    handlers = """dml_handlers:
+  - table: sales.staff
+    statements: ["UPDATE sales.log SET at = :commit_scn, who = :new.full_name, was = :old.name WHERE id = :old.id"]
+"""
+    spec = read_anyway(tmp_path, one_way(applied=RENAME) + handlers)
+    findings, _ = arrival_findings(spec.apply("app"), [the_way(spec)], [VERSION])
+    assert [(each.path, each.is_error) for each in findings] == [("applies.app.dml_handlers[0]", True)]
+    assert "sales.staff arrives without a column name" in findings[0].problem
+    assert "full_name, id, salary" in findings[0].fix
+
+
+def test_what_binds_of_handlers_need_is_logged_under_the_sources_names(tmp_path):
+    handlers = """dml_handlers:
+  - {table: sales.staff, operations: [delete], statements: ["DELETE FROM sales.log WHERE who = :old.full_name AND x = :new.salary"]}
+  - {table: sales.staff, operations: [insert], statements: ["INSERT INTO sales.log VALUES (:new.id, :old.id)"]}
+"""
+    spec = read_anyway(tmp_path, one_way(applied=RENAME) + handlers)
+    (need,) = log_needs(spec, "dbs1")
+    assert (need.place, need.old, need.new) == ("applies.app.dml_handlers[0]", ("full_name",), ())
+    assert [need.concerns(*table) for table in (EMPLOYEES, ("hr", "other"), ("sales", "staff"))] == [True, False, False]
+    assert need.at_source("hr", "employees", ["id", "name", "salary"])["full_name"] == "name"
+
+
 SECOND = "  app3: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: x.*}]}}\n"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -210,6 +212,29 @@ def test_table_that_cannot_be_read_does_not_hold_up_the_others(error: Exception)
     assert found["sick"].state in {"FAILED", "COPYING"}
     assert error.args[0] in found["sick"].problem
     world.assert_same("a", "z")
+
+
+def test_table_that_an_operator_corrected_is_looked_at_when_somebody_asks_and_not_seconds_later(monkeypatch: pytest.MonkeyPatch):
+    world = with_missing_table()
+    monkeypatch.setattr(module, "_LOOK_AGAIN_S", 3600.0)
+    copying = world.copying()
+    copying.run_first()
+    answers: list[bool] = []
+
+    def operator() -> None:
+        while world.recorded().get("late") is None or world.recorded()["late"].state != "FAILED":
+            time.sleep(0.01)
+        world.store.create_table("public", "late", [destination_column(column) for column in ("id", "v")], key=["id"])
+        answers.append(copying.look_now(30.0))
+
+    asking = threading.Thread(target=operator)
+    asking.start()
+    deadline = time.monotonic() + 60
+    copying.should_end = world.should_end = lambda: time.monotonic() > deadline or (bool(answers) and world.recorded()["late"].state == "DONE")
+    copying.run_beside(Joins(world))
+    asking.join()
+    assert answers == [True]
+    world.assert_same("late")
 
 
 def test_table_that_is_missing_at_the_destination_when_the_driver_starts_again_is_copied_beside_when_it_is_made():
