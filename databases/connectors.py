@@ -213,6 +213,25 @@ def python_values() -> tuple[Callable[[Column, bytes], object], Callable[[Column
     return decoded, encoded
 
 
+def column_of_type(name: str, type_name: str) -> Column:
+    """A column of a built-in type as a log describes it, with values in text form. Every log there is names its types as PostgreSQL does.
+
+    Args:
+        name: of the column.
+        type_name: without a schema: "int4", "text".
+
+    Raises:
+        ConfigError: there is no such type.
+    """
+    from databases.postgres.builtin_types import BUILTIN_TYPES
+    from streams.lcr_batch import Column
+
+    number = next((number for number, (known, _) in BUILTIN_TYPES.items() if known == type_name), None)
+    if number is None:
+        raise ConfigError(f"{type_name!r} is no built-in type", hint="name it as the database keeps it: int4, int8, text, numeric, timestamptz, ...")
+    return Column(name=name, type_name=f"pg_catalog.{type_name}", type_number=number)
+
+
 def plan_copy(kind: str, site: str) -> PlannedStatement:
     """What the copy of the tables does to a source, for `headrace plan`.
 

@@ -75,7 +75,7 @@ def batch_of_lcrs(batch: LcrBatch, lcrs: Iterable[RowLcr]) -> LcrBatch:
 
 def batch_of_values(  # noqa: PLR0913 - what a change is
     version: TableVersion, command: Command, *, new: Sequence[Sequence[bytes | int]] | None = None,
-    old: Sequence[Sequence[bytes | int]] | None = None, source: str, transaction_id: int = 1, scn: int = 1, time_us: int = 0,
+    old: Sequence[Sequence[bytes | int]] | None = None, source: str, transaction_id: int = 1, commit_scn: int = 2, time_us: int = 0,
     tag: bytes | None = None,
 ) -> LcrBatch:
     """A batch of one transaction that changes rows of one table: of rows that are no change in a log.
@@ -87,7 +87,7 @@ def batch_of_values(  # noqa: PLR0913 - what a change is
         old: likewise; None for INSERT.
         source: name of the source's site.
         transaction_id: of the transaction.
-        scn: of its commit.
+        commit_scn: of its commit; at least 2.
         time_us: of its commit, microseconds since the Unix epoch, UTC.
         tag: of the transaction; None: NULL.
     """
@@ -97,12 +97,12 @@ def batch_of_values(  # noqa: PLR0913 - what a change is
         new=None if new is None else _packed(new, columns),
     )
     transactions = Transactions(
-        transaction_id=np.array([transaction_id], np.int64), order_scn=np.array([scn], np.int64), commit_scn=np.array([scn], np.int64),
+        transaction_id=np.array([transaction_id], np.int64), order_scn=np.array([commit_scn - 1], np.int64), commit_scn=np.array([commit_scn], np.int64),
         commit_time_us=np.array([time_us], np.int64), tag=np.array([-1 if tag is None else 0], np.int16),
         first_row=np.array([0, count], np.int32),
     )
     return LcrBatch(
-        source=source, previous_scn=Scn(scn - 1), through_scn=Scn(scn), tables=(version,), tags=() if tag is None else (Tag(value=tag),),
+        source=source, previous_scn=Scn(commit_scn - 2), through_scn=Scn(commit_scn), tables=(version,), tags=() if tag is None else (Tag(value=tag),),
         transactions=transactions, groups=(group,) if count else (),
     )
 

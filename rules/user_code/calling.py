@@ -51,12 +51,13 @@ class CustomCalls:
 
     Args:
         types: how values become Python objects, and back; None: functions see bytes.
+        loaded: functions that need not be loaded.
     """
 
-    def __init__(self, types: ValueTypes | None) -> None:
+    def __init__(self, types: ValueTypes | None, loaded: Mapping[CustomTransformation, Callable[[RowLcr], object]] | None = None) -> None:
         self._decode = None if types is None else types.decoded
         self._encode = None if types is None else types.encoded
-        self._functions: dict[CustomTransformation, Callable[[RowLcr], object]] = {}
+        self._functions: dict[CustomTransformation, Callable[[RowLcr], object]] = dict(loaded or {})
 
     def batch(self, batch: LcrBatch, customs: Mapping[int, CustomTransformation]) -> LcrBatch:
         """A batch behind the functions.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,16 +22,28 @@ from rules.condition import Condition
 from rules.conflict_handlers import ConflictHandler, ConflictRules
 from rules.parsing import parse
 from rules.rule import ANY_TAG, Rule, RuleSet
+from rules.transformation import (
+    CURRENT_TIMESTAMP,
+    AddColumn,
+    DeleteColumns,
+    KeepColumns,
+    RenameColumn,
+    RenameSchema,
+    RenameTable,
+    Transformation,
+)
 from rules.user_code.binds import read_statement
+from rules.user_code.custom import CustomTransformation
 from rules.user_code.handlers import DmlHandler, ErrorHandler, HandlerRules
 from rules.user_code.source import UserFunction
 from spark_apply.described import configuration_of, state_of
-from spark_apply.driver.config import ApplyConfig
+from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ReaderStatistics
 from spark_apply.driver.server_streams import ServerFacts
 from spark_apply.groups import OnError
 from streams.scn import Scn
+from streams.table_name import TableName
 from tests.support.destination_contract import error_transaction
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -116,6 +129,37 @@ def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDesti
     assert shown("server_id, state, pid, dep_group_number, dep_server_id", "v_streams_apply_server") == [(0, "IDLE", 4711, 0, -1)]
     assert shown("source_database, applied_message_number, oldest_message_number", "dba_apply_progress") == [("dbs1", 0, 0)]
     assert "secret" not in str(rows(destination_database, "SELECT configuration::text, state::text FROM headrace.apply_state"))
+
+
+def test_view_of_transformations_shows_each_step(database: PostgresDestination, destination_database: str):
+    steps = (
+        Transformation(operations=(DeleteColumns(deleted=("ssn",)),), custom=CustomTransformation(
+            function=UserFunction(name="masks:mask", version="abc123"), columns=("email", "phone"),
+        )),
+        Transformation(operations=(
+            KeepColumns(kept=("id",)), RenameColumn(before="id", after="number"), AddColumn(name="region", type_name="pg_catalog.text", value="EMEA"),
+            AddColumn(name="at", type_name=CURRENT_TIMESTAMP, is_now=True), RenameTable(owner="sales", name="staff"), RenameSchema(owner="old"),
+        )),
+    )
+    table = TableToInstantiate(identity="1", source=TableName("hr", "t"), destination=TableName("old", "staff"), object_numbers=(1,), transformations=steps)
+    database.describe_apply("top", "a", EPOCH, configuration_of(replace(config(), tables=(table,))), state())
+    shown = rows(destination_database, (
+        "SELECT client_number, step_number, transform_type, declarative_type, from_column_name, to_column_name, column_value, column_type, column_function,"
+        " user_function_name, version FROM headrace.dba_streams_transformations WHERE rule_owner = 'hr' AND rule_name = 't'"
+    ))
+    declared, custom, added = "DECLARATIVE TRANSFORMATION", "CUSTOM TRANSFORMATION", "ADD COLUMN"
+    assert shown == [
+        (1, 1, declared, "DELETE COLUMN", "ssn", *[None] * 6),
+        (1, 2, custom, None, "email", *[None] * 4, "masks:mask", "abc123"), (1, 3, custom, None, "phone", *[None] * 4, "masks:mask", "abc123"),
+        (2, 1, declared, "KEEP COLUMNS", "id", "id", *[None] * 5), (2, 2, declared, "RENAME COLUMN", "id", "number", *[None] * 5),
+        (2, 3, declared, added, None, "region", "EMEA", "pg_catalog.text", None, None, None),
+        (2, 4, declared, added, None, "at", None, CURRENT_TIMESTAMP, "CURRENT_TIMESTAMP", None, None),
+        (2, 5, declared, "RENAME TABLE", *[None] * 7), (2, 6, declared, "RENAME SCHEMA", *[None] * 7),
+    ]
+    assert rows(destination_database, (
+        "SELECT from_schema_name, from_table_name, to_schema_name, to_table_name, precedence FROM headrace.dba_streams_transformations"
+        " WHERE declarative_type LIKE 'RENAME %' AND client_number = 2 AND to_schema_name IS NOT NULL"
+    )) == [("hr", "t", "sales", "staff", 4), ("sales", None, "old", None, 5)]
 
 
 def test_disabled_by_an_error_is_aborted_and_one_that_is_silent_is_unknown(database: PostgresDestination, destination_database: str):

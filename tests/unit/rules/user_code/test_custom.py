@@ -60,7 +60,7 @@ def evaluation(function: CustomTransformation, *operations, owner: str = "hr") -
 
 def insert(*emails: bytes | int) -> LcrBatch:
     rows = [[str(place).encode(), email, b"n"] for place, email in enumerate(emails)]
-    return batch_of_values(USERS, Command.INSERT, new=rows, source="dbs1", transaction_id=77, scn=1000)
+    return batch_of_values(USERS, Command.INSERT, new=rows, source="dbs1", transaction_id=77, commit_scn=1000)
 
 
 def values(batch: LcrBatch) -> list[tuple[str, list[bytes | int], list[bytes | int]]]:

@@ -1,0 +1,236 @@
+"""A destination in memory for tests: an apply process of a topology file applies row LCRs to it, with its handlers and conflict handlers.
+
+What a handler's SQL does is said by the test (`Destination.on`): there is no SQL in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from databases.connectors import python_values, value_types
+from databases.memory_destination import MemoryDestination, MemorySession
+from databases.memory_store import MemoryStore, destination_column
+from headrace.testing.lcrs import Table, Values, batch_of, stored
+from protos import codec
+from rules.evaluation import RuleEvaluation
+from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
+from spark_apply.handlers.loaded import loaded_handlers
+from spark_apply.server.apply_server import ApplyServer
+from spark_apply.server.resolution import ConflictSettings
+from streams.errors import BugError, ConfigError
+from streams.lcr_batch import Column
+from streams.scn import Scn
+from topology.file.reading import read_topology
+
+if TYPE_CHECKING:
+    from streams.lcr import RowLcr
+    from topology.spec import ApplySpec
+
+__all__ = ["Destination", "StatementTables"]
+
+_TOPOLOGY = "test"
+_STEPS_MAX = 10_000  # of one transaction: each bisects it once or applies a row
+_WAIT_S = 60.0  # virtual: what waits for a moment gets it at once
+
+Row = dict[str, object]
+Answer = Callable[..., Iterable[tuple[Any, ...]] | None]
+
+
+class StatementTables:
+    """What a statement of a handler reads and writes, in the handler's transaction.
+
+    Args:
+        destination: whose tables.
+        session: in the transaction.
+    """
+
+    def __init__(self, destination: Destination, session: MemorySession) -> None:
+        self._destination, self._session = destination, session
+
+    def rows(self, table: str) -> list[Row]:
+        """The rows of a table now."""
+        return self._destination.rows(table)
+
+    def insert(self, table: str, row: Values) -> None:
+        """Insert a row.
+
+        Args:
+            table: with its schema.
+            row: values by column; those not given are NULL.
+        """
+        owner, name = self._destination.name_of(table)
+        self._session.put_row(owner, name, self._destination.packed(table, row))
+
+    def update(self, table: str, where: Values, values: Values) -> int:
+        """Change rows.
+
+        Args:
+            table: with its schema.
+            where: values that they have.
+            values: values that they get.
+
+        Returns:
+            How many there were.
+        """
+        found = [number for number, row in self._destination.numbered(table) if all(row[name] == value for name, value in where.items())]
+        known = dict(self._destination.numbered(table))
+        owner, name = self._destination.name_of(table)
+        for number in found:
+            self._session.put_row(owner, name, self._destination.packed(table, {**known[number], **values}), instead_of=number)
+        return len(found)
+
+
+class Destination:
+    """An apply process, and the tables that it applies to.
+
+    Args:
+        apply: of a topology.
+        tables: at the destination.
+    """
+
+    def __init__(self, apply: ApplySpec, tables: Sequence[Table]) -> None:
+        self._apply = apply
+        self._tables = {table.name: table for table in tables}
+        self._store = MemoryStore()
+        for table in tables:
+            self._store.create_table(*table.owner_and_name, [_column(column) for column in table.version.columns], key=table.key)
+        self._database = MemoryDestination(store=self._store)
+        self._epoch = self._database.raise_epoch(_TOPOLOGY, apply.name).epoch
+        self._rules = RuleEvaluation(apply.rules, types=value_types())
+        self._server = self._new_server()
+        self._scn = 100
+
+    @classmethod
+    def from_file(cls, path: Path | str, apply: str = "", *, tables: Sequence[Table]) -> Destination:
+        """The apply process of a topology file.
+
+        Args:
+            path: the file.
+            apply: its name; empty: the only one.
+            tables: at the destination, those of handlers' SQL too.
+
+        Raises:
+            TopologyError: with everything that is wrong with the file.
+            ConfigError: there is no such apply process, or a function of it cannot be loaded.
+        """
+        spec = read_topology(path)
+        found = [each for each in spec.applies if apply in ("", each.name)]
+        if len(found) != 1:
+            raise ConfigError(
+                f"the file has no apply process {apply}" if apply else f"the file has {len(spec.applies)} apply processes",
+                hint=f"name one of {', '.join(each.name for each in spec.applies)}",
+            )
+        return cls(found[0], tables)
+
+    def on(self, sql: str, answer: Answer) -> None:
+        """Say what a statement does.
+
+        Args:
+            sql: as the handler writes it, with $1, $2, ...; of a statement handler with its binds as $1, $2, ... Blanks do not count.
+            answer: called with a `StatementTables` and the values; returns the rows that the statement answers, or changed; None: no row.
+        """
+
+        def run(session: MemorySession, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
+            return answer(StatementTables(self, session), *values) or ()
+
+        self._store.sql[" ".join(sql.split())] = run
+
+    def insert(self, table: str, *rows: Values) -> None:
+        """Put rows into a table, as a user at the destination.
+
+        Args:
+            table: with its schema.
+            rows: values by column; those not given are NULL.
+        """
+        self._store.insert(*self._known(table).owner_and_name, [self.packed(table, row) for row in rows])
+
+    def rows(self, table: str) -> list[Row]:
+        """The rows of a table, ascending by key."""
+        key = self._known(table).key
+        return sorted((row for _, row in self.numbered(table)), key=lambda row: [str(row[name]).rjust(20) for name in key])
+
+    def apply(self, *lcrs: RowLcr) -> None:
+        """Apply one transaction, as the apply process gets it from its queue: its rules, then handlers and conflict handlers.
+
+        Args:
+            lcrs: in order. What fails goes into the error queue (`errors`).
+
+        Raises:
+            TransformationError: a transformation of the apply process failed: it would stop.
+        """
+        batch = self._rules.filter(batch_of(lcrs))
+        if not batch.row_count:
+            return
+        self._scn += 10
+        scn, found = self._scn, batch.transactions
+        scns = replace(found, order_scn=found.order_scn * 0 + scn - 1, commit_scn=found.commit_scn * 0 + scn)
+        batch = replace(batch, previous_scn=Scn(scn - 10), through_scn=Scn(scn), transactions=scns)
+        self._server.receive(GroupAssignment(
+            group=scn, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=Scn(scn - 10), through_scn=Scn(scn),
+        ))
+        self._server.receive(GroupGo(group=scn, attempt=0, low_watermark=Scn(scn - 10), below_applied=True))
+        now_s = 0.0
+        for _ in range(_STEPS_MAX):
+            if any(isinstance(report, GroupResult) for report in self._server.step(now_s).reports):
+                return
+            now_s += _WAIT_S
+        raise BugError("a transaction is not applied and does not fail")
+
+    @property
+    def errors(self) -> list[str]:
+        """What the transactions in the error queue failed with, oldest first."""
+        return [each.message for each in self._database.errors(_TOPOLOGY, self._apply.name)]
+
+    # ------------------------------------------------------------------ inside
+
+    def name_of(self, table: str) -> tuple[str, str]:
+        """Schema and name of one of the tables."""
+        return self._known(table).owner_and_name
+
+    def packed(self, table: str, row: Values) -> tuple[bytes | None, ...]:
+        """A row as the store has it.
+
+        Args:
+            table: with its schema.
+            row: values by column.
+        """
+        known = self._known(table)
+        if unknown := set(row) - set(known.columns):
+            raise ConfigError(f"{table} has no column {', '.join(sorted(unknown))}", hint="add it to the table's columns")
+        values = (stored(column, row.get(column.name)) for column in known.version.columns)
+        return tuple(value if isinstance(value, bytes) else None for value in values)
+
+    def numbered(self, table: str) -> list[tuple[int, Row]]:
+        """The rows of a table with their numbers in the store."""
+        known, decode = self._known(table), python_values()[0]
+        columns = known.version.columns
+        return [
+            (number, {column.name: None if value is None else decode(column, value) for column, value in zip(columns, row, strict=True)})
+            for number, row in self._store.tables[known.owner_and_name].rows.items()
+        ]
+
+    def _known(self, table: str) -> Table:
+        if table not in self._tables:
+            raise ConfigError(f"the destination has no table {table}", hint=f"it has {', '.join(self._tables) or 'none'}: name it in `tables`")
+        return self._tables[table]
+
+    def _new_server(self) -> ApplyServer:
+        apply, database = self._apply, self._database
+        server = ApplyServer(
+            apply=apply.name, source=apply.source, decode=codec.decode, encode=codec.encode, error_batches=database.error_batches,
+            open_session=lambda: database.open_session(_TOPOLOGY, apply.name, server=0, epoch=self._epoch, tag=apply.tag or b"", incarnation=1),
+            conflicts=ConflictSettings(apply=apply.name, source=apply.source, site=apply.site, rules=apply.conflicts),
+            handlers=loaded_handlers(apply.handlers, *python_values()),
+        )
+        server.connect()
+        return server
+
+
+def _column(column: Column) -> Any:  # noqa: ANN401 - a `DestinationColumn`
+    made = destination_column(column.name, column.type_name, equality="bytes")
+    return replace(made, type_number=column.type_number)
+
+

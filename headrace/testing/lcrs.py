@@ -1,0 +1,213 @@
+"""Row LCRs for tests, as a capture process makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from databases.connectors import column_of_type, python_values
+from streams.building import batch_of_values
+from streams.errors import ConfigError
+from streams.lcr import RowLcr, ValueType
+from streams.lcr_batch import (
+    ABSENT,
+    NULL,
+    Column,
+    Command,
+    LcrBatch,
+    OldImage,
+    RowGroup,
+    TableVersion,
+    Transactions,
+    content_version,
+)
+from streams.scn import NO_OBJECT, ObjectNumber, Scn
+from streams.tags import Tag
+
+__all__ = ["Table", "batch_of", "row_lcr", "values_of", "view"]
+
+_COMMIT_SCN = 1000  # of a transaction that nobody gives one: any will do
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Values = Mapping[str, object]
+"""Python objects by column; None is NULL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of the source, or of the destination.
+
+    Args:
+        name: with its schema: "shop.orders".
+        columns: type of each column by name, as PostgreSQL calls it: "int4", "text", "numeric", ...
+        key: columns of its primary key.
+        logs_old_rows: the log has whole old rows (REPLICA IDENTITY FULL); False: old values of a key that changes, or of a deleted row.
+    """
+
+    name: str
+    columns: Mapping[str, str]
+    key: tuple[str, ...] = ("id",)
+    logs_old_rows: bool = True
+
+    @property
+    def owner_and_name(self) -> tuple[str, str]:
+        """Schema and name.
+
+        Raises:
+            ConfigError: the name has no schema.
+        """
+        owner, dot, name = self.name.partition(".")
+        if not dot:
+            raise ConfigError(f"{self.name!r} has no schema", hint="write schema.table, such as shop.orders")
+        return owner, name
+
+    @property
+    def version(self) -> TableVersion:
+        """As LCRs describe it.
+
+        Raises:
+            ConfigError: a type is unknown, or the key has a column that the table has not.
+        """
+        if unknown := set(self.key) - set(self.columns):
+            raise ConfigError(f"{self.name} has no column {', '.join(sorted(unknown))}", hint="name columns of the table as its key")
+        owner, name = self.owner_and_name
+        columns = tuple(replace(column_of_type(each, kind), is_key=each in self.key) for each, kind in self.columns.items())
+        image = OldImage.FULL if self.logs_old_rows else OldImage.KEY
+        found = TableVersion(object_number=NO_OBJECT, version=0, owner=owner, name=name, columns=columns, old_image=image)
+        # Tables are told apart by their numbers, whatever they are called.
+        number = ObjectNumber(content_version(found) % (1 << 31) or 1)
+        found = replace(found, object_number=number, root_number=number)
+        return replace(found, version=content_version(found))
+
+
+def row_lcr(  # noqa: PLR0913 - what an LCR says
+    table: Table, command: str, *, new: Values | None = None, old: Values | None = None, tag: bytes | None = None, source: str = "dbs1",
+    transaction_id: int = 1, commit_scn: int = _COMMIT_SCN, source_time: datetime | None = None,
+) -> RowLcr:
+    """Make a row LCR, the only one of its transaction.
+
+    An INSERT and a DELETE have every column of the table, those not given as NULL. Of an UPDATE give what it changes in `old` and `new`, and
+    in `new` whatever else the row has: old values that are not given are the new ones. Where the log has no whole old rows, only values of the key are kept.
+
+    Args:
+        table: at the source.
+        command: "INSERT", "UPDATE" or "DELETE".
+        new: new values.
+        old: old values.
+        tag: of the transaction; None: NULL.
+        source: name of the source's site.
+        transaction_id: of the transaction.
+        commit_scn: of the transaction; at least 2.
+        source_time: when it was committed, with a time zone; None: 1970.
+
+    Raises:
+        ConfigError: there is no such command, type or column.
+        LcrError: a value does not fit its column.
+    """
+    if command not in ("INSERT", "UPDATE", "DELETE"):
+        raise ConfigError(f"{command!r} is no command of a row LCR", hint="write INSERT, UPDATE or DELETE")
+    version, kind = table.version, Command[command]
+    given = {**(new or {}), **(old or {})}
+    if unknown := set(given) - set(table.columns):
+        raise ConfigError(f"{table.name} has no column {', '.join(sorted(unknown))}", hint="add it to the table's columns")
+    time_us = 0 if source_time is None else round((source_time - _EPOCH).total_seconds() * 1e6)
+    batch = batch_of_values(
+        version, kind, new=None if kind is Command.DELETE else [_row(version, {**(old or {}), **(new or {})})],
+        old=None if kind is Command.INSERT else [_old_row(version, given, new if kind is Command.UPDATE else None)],
+        source=source, transaction_id=transaction_id, commit_scn=commit_scn, time_us=time_us, tag=tag,
+    )
+    return view(batch, 0)
+
+
+def values_of(lcr: RowLcr, value_type: str) -> dict[str, object]:
+    """The values that an LCR has of one kind, as Python objects by column.
+
+    Args:
+        lcr: any.
+        value_type: "old" or "new".
+    """
+    return {name: value.decoded for name, value in lcr.get_values(value_type, use_old=False).items()}
+
+
+def view(batch: LcrBatch, row: int) -> RowLcr:
+    """A row of a batch as functions see it.
+
+    Args:
+        batch: with the row.
+        row: its number there.
+    """
+    decode, encode = python_values()
+    return RowLcr(batch, row, decode=decode, encode=encode)
+
+
+def batch_of(lcrs: Sequence[RowLcr]) -> LcrBatch:
+    """One transaction of LCRs, in their order; what was set in them counts. Transaction id, SCN and time are the first one's.
+
+    Args:
+        lcrs: at least one; of one source, with one tag.
+
+    Raises:
+        ConfigError: they have several sources or tags.
+    """
+    first = lcrs[0]
+    if len({(lcr.source_database_name, lcr.tag) for lcr in lcrs}) > 1:
+        raise ConfigError("the LCRs of a transaction have one source and one tag", hint="apply them as several transactions")
+    tables: dict[TableVersion, int] = {}
+    members: dict[tuple[TableVersion, Command], list[int]] = {}
+    for number, lcr in enumerate(lcrs):
+        version = lcr.table_version()
+        tables.setdefault(version, len(tables))
+        members.setdefault((version, Command[lcr.command_type]), []).append(number)
+    groups = []
+    for (version, command), numbers in members.items():
+        images = {
+            kind: None if without is command else [lcrs[number].stored(kind) for number in numbers]
+            for kind, without in ((ValueType.OLD, Command.INSERT), (ValueType.NEW, Command.DELETE))
+        }
+        (group,) = batch_of_values(version, command, new=images[ValueType.NEW], old=images[ValueType.OLD], source=first.source_database_name).groups
+        groups.append(replace(group, table=tables[version], row_numbers=np.array(numbers, np.int32)))
+    return _transaction(first, len(lcrs), tuple(tables), tuple(groups))
+
+
+def _transaction(first: RowLcr, count: int, tables: tuple[TableVersion, ...], groups: tuple[RowGroup, ...]) -> LcrBatch:
+    scn = int(first.commit_scn or _COMMIT_SCN)
+    return LcrBatch(
+        source=first.source_database_name, previous_scn=Scn(scn - 2), through_scn=Scn(scn), tables=tables, groups=groups,
+        tags=() if first.tag is None else (Tag(value=first.tag),),
+        transactions=Transactions(
+            transaction_id=np.array([first.transaction_id], np.int64), order_scn=np.array([scn - 1], np.int64), commit_scn=np.array([scn], np.int64),
+            commit_time_us=np.array([first.source_time_us], np.int64), tag=np.array([-1 if first.tag is None else 0], np.int16),
+            first_row=np.array([0, count], np.int32),
+        ),
+    )
+
+
+def _row(version: TableVersion, values: Values) -> list[bytes | int]:
+    return [stored(column, values.get(column.name)) for column in version.columns]
+
+
+def _old_row(version: TableVersion, values: Values, new: Values | None) -> list[bytes | int]:
+    """Old values as the log has them; `new`: those of an UPDATE."""
+    row = _row(version, values)
+    if version.old_image is OldImage.FULL:
+        return row
+    keys = [column.name for column in version.columns if column.is_key]
+    if new is not None and all(values.get(name) == new.get(name, values.get(name)) for name in keys):
+        return [ABSENT] * len(row)
+    return [value if column.is_key else ABSENT for column, value in zip(version.columns, row, strict=True)]
+
+
+def stored(column: Column, value: object) -> bytes | int:
+    """A Python object as LCRs hold it.
+
+    Args:
+        column: of the value.
+        value: None is NULL.
+
+    Raises:
+        LcrError: it does not fit the column.
+    """
+    return NULL if value is None else python_values()[1](column, value)

@@ -1,0 +1,171 @@
+"""`headrace.testing`: the examples of docs/testing.md, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import Destination, Rules, Table, row_lcr, transform, values_of
+from rules.transformation import TransformationError
+from streams.errors import ConfigError
+from streams.lcr import LcrError
+from topology.problems import TopologyError
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+CUSTOMERS = Table(name="shop.customers", columns={"id": "int4", "name": "text", "email": "text", "password": "text"})
+ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text", "kind": "text"})
+EMPLOYEES = Table(name="hr.employees", columns={"employee_id": "int4", "full_name": "text", "department_id": "int4", "salary": "numeric", "commission": "numeric"}, key=("employee_id",))
+
+
+def shout(lcr):
+    lcr.set_value("new", "name", lcr.get_value("new", "name").decoded.upper())
+    return lcr
+
+
+# --------------------------------------------------------------------------- LCRs
+
+
+def test_an_lcr_has_what_a_log_has() -> None:
+    update = row_lcr(CUSTOMERS, "UPDATE", old={"email": "a"}, new={"id": 1, "email": "b", "name": None})
+    assert values_of(update, "new") == {"id": 1, "name": None, "email": "b", "password": None}
+    assert values_of(update, "old") == {"id": 1, "name": None, "email": "a", "password": None}
+    assert (update.commit_scn, update.tag, update.source_database_name) == (1000, None, "dbs1")
+    keyed = Table(name="shop.t", columns={"id": "int4", "v": "text"}, logs_old_rows=False)
+    assert values_of(row_lcr(keyed, "UPDATE", old={"v": "a"}, new={"id": 1, "v": "b"}), "old") == {}
+    assert values_of(row_lcr(keyed, "UPDATE", old={"id": 2}, new={"id": 1, "v": "b"}), "old") == {"id": 2}
+    assert values_of(row_lcr(keyed, "DELETE", old={"id": 2, "v": "x"}), "old") == {"id": 2}
+
+
+@pytest.mark.parametrize(("make", "error", "word"), [
+    (lambda: row_lcr(CUSTOMERS, "MERGE"), ConfigError, "MERGE"), (lambda: row_lcr(CUSTOMERS, "INSERT", new={"nam": 1}), ConfigError, "has no column nam"),
+    (lambda: row_lcr(Table(name="t", columns={"id": "int4"}), "INSERT"), ConfigError, "no schema"),
+    (lambda: row_lcr(Table(name="a.t", columns={"id": "int"}), "INSERT"), ConfigError, "'int' is no built-in type"),
+    (lambda: row_lcr(Table(name="a.t", columns={"v": "int4"}), "INSERT"), ConfigError, "no column id"),
+    (lambda: row_lcr(CUSTOMERS, "INSERT", new={"name": 5}), LcrError, "does not fit column name"),
+])
+def test_what_no_lcr_can_be_is_refused(make, error, word) -> None:
+    with pytest.raises(error, match=word):
+        make()
+
+
+# --------------------------------------------------------------------------- rules and transformations
+
+
+def test_rules_of_a_file_mask_discard_and_pass() -> None:
+    rules = Rules.from_file(EXAMPLES / "functions.yaml")
+    (arrived,) = rules.evaluate(row_lcr(CUSTOMERS, "INSERT", new={"id": 1, "name": "Ann", "email": "Ann@a.de", "password": "secret"}))
+    pseudonym = hashlib.sha256(b"ann@a.de").hexdigest()[:16]
+    assert values_of(arrived, "new") == {"id": 1, "name": "Ann", "email": pseudonym}
+    assert rules.evaluate(row_lcr(ORDERS, "INSERT", new={"id": 1, "kind": "internal"})) == []
+    assert rules.evaluate(row_lcr(Table(name="other.t", columns={"id": "int4"}), "INSERT", new={"id": 1})) == []
+    (kept,) = rules.evaluate(row_lcr(ORDERS, "UPDATE", old={"kind": "internal"}, new={"id": 1, "kind": "web"}))
+    assert kept.command_type == "UPDATE"
+
+
+def test_clients_are_named_where_there_are_several_ways() -> None:
+    file = EXAMPLES / "transformations.yaml"
+    with pytest.raises(ConfigError, match="2 ways"):
+        Rules.from_file(file)
+    with pytest.raises(ConfigError, match="no client apply_dbs9"):
+        Rules.from_file(file, "apply_dbs9")
+    lcr = row_lcr(EMPLOYEES, "INSERT", new={"employee_id": 7, "full_name": "Ann", "salary": 10})
+    (arrived,) = Rules.from_file(file, "capture_hr", "to_dbs3", "apply_dbs3").evaluate(lcr)
+    assert values_of(arrived, "new") == {"employee_id": 7, "full_name": "Ann"}
+    (renamed,) = Rules.from_file(file, "capture_hr", "to_dbs2", "apply_dbs2").evaluate(lcr)
+    assert (renamed.object_owner, renamed.object_name, values_of(renamed, "new")["region"]) == ("sales", "staff", "EMEA")
+
+
+def test_a_function_is_called_as_live_and_what_it_was_given_stays() -> None:
+    lcr = row_lcr(CUSTOMERS, "INSERT", new={"id": 1, "name": "ann"})
+    (after,) = transform(shout, lcr)
+    assert (values_of(after, "new")["name"], values_of(lcr, "new")["name"]) == ("ANN", "ann")
+    assert transform(lambda lcr: [], lcr, at_capture=True) == []
+    with pytest.raises(TransformationError, match="not among its columns"):
+        transform(shout, lcr, columns=["email"])
+    with pytest.raises(TransformationError, match=r"test_testing\.py, line \d+, in shout"):
+        transform(shout, row_lcr(CUSTOMERS, "INSERT", new={"id": 1}))
+    with pytest.raises(TransformationError, match="only a capture process's function"):
+        transform(lambda lcr: [lcr, lcr], lcr)
+
+
+def test_a_file_with_a_problem_is_refused_with_it(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("topology: t\nsites: {}\n")
+    with pytest.raises(TopologyError):
+        Rules.from_file(tmp_path / "t.yaml")
+
+
+# --------------------------------------------------------------------------- handlers
+
+PLAIN_ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text"})
+PRICES = Table(name="shop.prices", columns={"id": "int4", "price": "numeric"})
+HISTORY = Table(name="shop.price_history", columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"}, key=())
+PEOPLE = Table(name="shop.customers", columns={"id": "int4", "name": "text"})
+DOUBLES = Table(name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=())
+
+
+@pytest.fixture
+def destination() -> Destination:
+    return Destination.from_file(EXAMPLES / "handlers.yaml", tables=[PLAIN_ORDERS, PRICES, HISTORY, PEOPLE, DOUBLES])
+
+
+def test_a_procedure_handler_changes_and_executes_and_its_sql_is_answered(destination: Destination) -> None:
+    destination.on(
+        "UPDATE shop.orders SET status = 'DELETED' WHERE id = $1",
+        lambda tables, key: [()] * tables.update("shop.orders", {"id": key}, {"status": "DELETED"}),
+    )
+    destination.apply(row_lcr(PLAIN_ORDERS, "INSERT", new={"id": 1, "status": "new"}), row_lcr(PLAIN_ORDERS, "INSERT", new={"id": 2, "status": "new"}))
+    destination.apply(row_lcr(PLAIN_ORDERS, "UPDATE", old={"status": "new"}, new={"id": 1, "status": "paid"}))
+    destination.apply(row_lcr(PLAIN_ORDERS, "DELETE", old={"id": 2, "status": "new"}))
+    assert destination.rows("shop.orders") == [{"id": 1, "status": "PAID"}, {"id": 2, "status": "DELETED"}]
+    assert destination.errors == []
+
+
+def test_statement_handlers_run_in_their_order(destination: Destination) -> None:
+    def noted(tables, key, old, new, scn):
+        tables.insert("shop.price_history", {"id": key, "old_price": old, "new_price": new, "commit_scn": scn})
+
+    destination.on("INSERT INTO shop.price_history (id, old_price, new_price, commit_scn) VALUES ($1, $2, $3, $4)", noted)
+    destination.insert("shop.prices", {"id": 1, "price": 5})
+    destination.apply(row_lcr(PRICES, "UPDATE", old={"price": 5}, new={"id": 1, "price": 6}))
+    assert destination.rows("shop.prices") == [{"id": 1, "price": 6}]
+    assert [(row["old_price"], row["new_price"]) for row in destination.rows("shop.price_history")] == [(5, 6)]
+
+
+def test_an_error_handler_keeps_both_and_what_nobody_handles_is_an_error(destination: Destination) -> None:
+    destination.on(
+        "INSERT INTO shop.doubles (id, name, error) VALUES ($1, $2, $3)",
+        lambda tables, key, name, error: tables.insert("shop.doubles", {"id": key, "name": name, "error": error}),
+    )
+    destination.insert("shop.customers", {"id": 1, "name": "Ann"})
+    destination.apply(row_lcr(PEOPLE, "INSERT", new={"id": 1, "name": "Bob"}))
+    assert destination.rows("shop.customers") == [{"id": 1, "name": "Ann"}]
+    assert [row["name"] for row in destination.rows("shop.doubles")] == ["Bob"]
+    assert destination.errors == []
+    destination.apply(row_lcr(PEOPLE, "DELETE", old={"id": 9, "name": "Eve"}))
+    (error,) = destination.errors
+    assert error
+
+
+def test_sql_that_nobody_said_the_effect_of_is_an_error_that_says_so(destination: Destination) -> None:
+    destination.apply(row_lcr(PLAIN_ORDERS, "DELETE", old={"id": 2, "status": "new"}))
+    (error,) = destination.errors
+    assert "does not know the statement" in error
+
+
+# --------------------------------------------------------------------------- the guide
+
+
+def test_the_examples_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = EXAMPLES.parent
+    monkeypatch.chdir(root)
+    text = (root / "docs" / "testing.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {"__name__": "guide"}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(compile(block, "docs/testing.md", "exec"), names)
+    tests = [each for name, each in names.items() if name.startswith("test_") and callable(each)]
+    assert len(tests) == 3
+    for each in tests:
+        each()

@@ -1,0 +1,115 @@
+"""A transformation function that raises, hangs, returns the wrong thing, or is killed: in a capture process, a propagation and an apply process.
+
+Each client stops at the LCR with the error, keeps what it needs, and goes on there once the function is corrected.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from databases.memory_source import MemorySource
+from protos import codec
+from rules.rule import ANY_TAG, Rule, RuleSet
+from rules.transformation import Transformation, TransformationError
+from streams.lcr import RowLcr
+from streams.lcr_batch import LcrBatch
+from streams.scn import FIRST_SCN
+from tests.support.apply_world import MemoryPlace, World
+from tests.support.lcr_batches import insert_batch
+from tests.support.redo_logs import mine, miner, write_redo
+from tests.unit.actors.staging.test_propagation import TwoQueues
+from tests.unit.rules.user_code.test_custom import custom
+
+CORRECT = "def mask(lcr):\n    return lcr\n"
+BROKEN = {
+    "raises": "raise ValueError('no')", "hangs": "while True: pass", "returns nothing": "return None", "killed": "raise KeyboardInterrupt",
+}
+
+
+def rules(condition: str, body: str) -> RuleSet:
+    """A function that fails at some LCRs; without a body: one that does not."""
+    text = f"def mask(lcr):\n    if {condition}:\n        {body}\n    return lcr\n" if body else CORRECT
+    return RuleSet(include=(Rule(tags=ANY_TAG, transformation=Transformation(custom=custom(text, timeout_s=0.3))),))
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+
+
+def captured(folder: Path, body: str) -> tuple[list[bytes], list[bytes], BaseException]:
+    """Rows that a capture process sends before it stops, and after it is started again with the function corrected."""
+    source = MemorySource()
+    source.create_table("hr.t", ["id", "a"], key=["id"])
+    for number in range(12):
+        with source.transaction() as transaction:
+            transaction.insert("hr.t", id=str(number), a="x")
+    writer = write_redo(folder / "redo", source)
+    batches: list[LcrBatch] = []
+    with pytest.raises((TransformationError, KeyboardInterrupt)) as caught:
+        batches.extend(mine(miner(folder / "redo", rules=rules("lcr.get_value('new', 'id').raw == b'7'", body)), writer, rows_max=3))
+    position = batches[-1].through_scn if batches else FIRST_SCN
+    later = list(mine(miner(folder / "redo", position, rules=rules("", "")), writer, rows_max=3))
+    before, after = ([_key(batch, row) for batch in found for row in range(batch.row_count)] for found in (batches, later))
+    return before, after, caught.value
+
+
+def propagated(folder: Path, body: str) -> tuple[list[bytes], list[bytes], BaseException]:
+    """The same of a propagation: what it did not send stays in its queue."""
+    queues = TwoQueues(folder, rules("lcr.commit_scn == 80", body))
+    for number in range(12):
+        queues.publish(insert_batch([10 * number + 10], previous=10 * number, value=str(number).encode()))
+    with pytest.raises((TransformationError, KeyboardInterrupt)) as caught:
+        queues.work()
+    before = _arrived(queues)
+    queues.rules = rules("", "")
+    queues.connect()
+    queues.work()
+    return before, _arrived(queues), caught.value
+
+
+def _arrived(queues: TwoQueues) -> list[bytes]:
+    found = (codec.decode(data) for data in queues.arrived())
+    return [RowLcr(batch, row).get_value("new", "c1").raw or b"" for batch in found for row in range(batch.row_count)]
+
+
+def _key(batch: LcrBatch, row: int) -> bytes:
+    return RowLcr(batch, row).get_value("new", "id").raw or b""  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("client", [captured, propagated])
+def test_a_failing_function_stops_each_client_and_nothing_is_lost_or_sent_twice(
+    client: Callable[[Path, str], tuple[list[bytes], list[bytes], BaseException]], body: str, tmp_path: Path,
+) -> None:
+    before, after, error = client(tmp_path, body)
+    assert b"7" not in before  # as it is, it must never leave
+    assert before + after == [str(number).encode() for number in range(12)]
+    _check_told(error, body)
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
+def test_a_failing_function_stops_the_apply_process_and_every_transaction_is_applied_once(body: str) -> None:
+    world = World(5, MemoryPlace(), count=20, conflicts=2, large=3)
+    with pytest.raises((TransformationError, KeyboardInterrupt)) as caught:
+        world.engine(5, parallelism=2, rules=rules("lcr.transaction_id == 9", body)).run()
+    _check_told(caught.value, body)
+    world.engine(random.Random(5).randrange(1000), parallelism=2, rules=rules("", "")).run()
+    world.check()
+
+
+def _check_told(error: BaseException, body: str) -> None:
+    if isinstance(error, KeyboardInterrupt):
+        return
+    assert isinstance(error, TransformationError)
+    assert "own:mask" in error.message
+    assert "transaction" in error.message
+    assert error.hint
+    if "return None" not in body:
+        assert "handlers/own.py, line 3, in mask" in error.message
