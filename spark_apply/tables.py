@@ -4,11 +4,12 @@ Values pass in the source's form, so the types must be equal or convertible; the
 
 The columns that find a row (manual: the row's identity):
 
+    a substitute key       its columns, whose old values must be in the log; with a NULL in it, all columns together
     old values FULL        the destination's key; without one, or with a NULL in it, all columns together
     old values KEY         the source's identity, the only old values there are
 
 Successive changes of a row may be collapsed only if the result cannot differ: the columns that find a row must be the
-destination's only unique key.
+destination's only unique key. A substitute key that is none of them is not collapsed: which rows it finds depends on each of them.
 """
 
 from __future__ import annotations
@@ -109,7 +110,12 @@ class TableFit:
 
     @cached_property
     def key(self) -> tuple[int, ...]:
-        """The destination's best key of which the LCRs carry all columns, as positions in the version; empty: there is none."""
+        """The destination's best key of which the LCRs carry all columns, as positions in the version; empty: there is none.
+
+        A substitute key takes precedence, and the LCRs carry all of it: else the table does not fit.
+        """
+        if self.table.is_substitute:
+            return self._arriving(self.table.key)
         return next((found for key in self.table.identifying_keys if (found := self._arriving(key))), ())
 
     def _arriving(self, key: tuple[int, ...]) -> tuple[int, ...]:
@@ -125,7 +131,7 @@ class TableFit:
     @cached_property
     def match(self) -> tuple[int, ...]:
         """Positions in the version that find a row."""
-        if self.version.old_image is OldImage.KEY:
+        if self.version.old_image is OldImage.KEY and not self.table.is_substitute:
             found = tuple(place for place, column in enumerate(self.version.columns) if column.is_key)
         else:
             found = self.key
@@ -147,6 +153,7 @@ class TableFit:
         return (
             not self.table.ordered and len(self.table.unique_keys) <= 1
             and bool(self.key) and set(self.key) == set(self.match)
+            and (not self.table.is_substitute or set(self.table.key) in map(set, self.table.unique_keys))
         )
 
     def compared(self, command: Command) -> frozenset[int]:

@@ -18,6 +18,8 @@ from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.types import missing_alter, missing_table
 from databases.postgres.versions import version_findings
+from databases.substitute_keys import missing_key, unfit_key
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.lcr_batch import TableVersion
 from streams.table_name import TableName
 
@@ -251,6 +253,7 @@ def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
 
 def preflight_tables(
     connection: psycopg.Connection[Any], site: str, versions: Sequence[TableVersion], now: Sequence[TableVersion] = (),
+    settings: TableSettings = NO_TABLE_SETTINGS,
 ) -> tuple[Finding, ...]:
     """Check the tables that changes will be applied to.
 
@@ -259,17 +262,19 @@ def preflight_tables(
         site: for the findings' path.
         versions: the tables as the source describes them.
         now: see `DestinationDatabase.preflight_tables`.
+        settings: of the apply process.
     """
     present = {TableName.of(version): version for version in now}
     findings: list[Finding] = []
     absent: list[TableVersion] = []
     for version in versions:
-        catalog = describe_table(connection, version.owner, version.name)
+        catalog = describe_table(connection, version.owner, version.name, settings)
         if catalog is None:
             absent.append(version)
         else:
             path = f"sites.{site} table {version.qualified_name}"
             findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)))
+            findings += _substitute_findings(path, version, catalog, settings)
     missing = [
         Finding(path=f"sites.{site} table {v.qualified_name}", problem="the table does not exist here", fix=missing_table(v))
         for v in absent
@@ -316,6 +321,26 @@ def _table_findings(
         )
 
 
+def _substitute_findings(path: str, version: TableVersion, catalog: CatalogTable, settings: TableSettings) -> Iterator[Finding]:
+    """A substitute key that cannot find rows, or may find several."""
+    unfit = unfit_key(catalog.table, settings, catalog.comparable)
+    if unfit is not None:
+        yield Finding(path=path, problem=unfit[0], fix=unfit[1])
+        return
+    missing = missing_key(version, settings)
+    if missing:
+        yield Finding(path=path, problem="the LCRs do not carry the old values of its substitute key", fix=missing)
+    table = catalog.table
+    if table.is_substitute and not any(set(key) <= set(table.key) for key in table.identifying_keys):
+        names = ", ".join(quote(table.columns[place].name) for place in table.key)
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"the substitute key ({names}) is not unique here: changes of one row that find several are "
+            + ("made to one of them" if settings.allow_duplicate_rows else "errors (multiple_rows)"),
+            fix=f"CREATE UNIQUE INDEX ON {qualified(table.owner, table.name)} ({names}); -- it finds rows faster, too",
+        )
+
+
 def _key_findings(
     path: str, version: TableVersion, catalog: CatalogTable, constraints: Sequence[dict[str, Any]]
 ) -> Iterator[Finding]:
@@ -327,16 +352,16 @@ def _key_findings(
         own = [name for name in names if name not in arriving]
         if own and len(own) < len(names):
             yield Finding(
-                path=path, is_error=False,
+                path=path,
                 problem=f"the unique key ({', '.join(names)}) has columns that the source does not have ({', '.join(own)}): which"
-                " changes meet in it cannot be told, and transactions on the table run one after the other",
+                " changes meet in it cannot be told",
                 fix=f"make it a key of {', '.join(name for name in names if name in arriving)} alone, if it is unique at the source",
             )
     for found in constraints:
         own = [name for name in found["columns"] if name not in arriving]
         if found["kind"] == "f" and own:
             yield Finding(
-                path=path, is_error=False,
+                path=path,
                 problem=f"the foreign key {quote(found['name'])} has columns that the source does not have ({', '.join(own)}):"
                 " nobody checks it for changes that are applied",
                 fix="drop it, or keep those columns right yourself",
