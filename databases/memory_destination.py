@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from databases.applied_tables import missing_key, unfit_error, with_settings
 from databases.memory_conflicts import conflicting, find_rows, found_rows, targets
 from databases.memory_copying import unpacked
 from databases.memory_store import (
@@ -58,7 +59,6 @@ from databases.ports import (
     Write,
 )
 from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
-from databases.substitute_keys import missing_key, with_settings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
 from streams.lcr_batch import Command, TableVersion
@@ -458,12 +458,9 @@ class MemorySession:
     def _table(self, write: Write) -> StoredTable:
         version = write.version
         found = self._store.tables.get((version.owner, version.name))
-        missing = missing_alter(version, found.table if found else None)
+        missing = missing_alter(version, found.table if found else None) or missing_key(version, self._settings)
         if missing or found is None:
-            raise UnfitTableError(
-                f"the destination table {version.qualified_name} does not fit the source's rows", hint=missing,
-                table=version.qualified_name,
-            )
+            raise unfit_error(version, missing, self._settings)
         return found
 
     def _write(self, write: Write) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from databases.ports import LogNeed
+from rules.rule import Rule
 from topology.spec import TopologySpec
 from topology.ways import ways_to
 
@@ -42,4 +43,15 @@ def _conditions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
                             yield LogNeed(place=f"{kind}.{client.name}.rules.{section}[{number}].{key}", rule=rule, before=before)
 
 
-NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions,)
+def _keys(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
+    """Substitute keys: what finds a row must be in the log with its old value."""
+    for apply in spec.applies:
+        for way in ways_to(spec, apply) if apply.source == source else ():
+            before = tuple(each.rules for each in way.clients if each.rules.transforms)
+            for each in apply.tables.key_columns:
+                yield LogNeed(place=f"applies.{apply.name}.key_columns", rule=_EVERY_TABLE, before=before, key=each)
+
+
+_EVERY_TABLE = Rule(owner="*", name="*")
+
+NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions, _keys)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules.rule import Rule, RuleSet
+from rules.table_settings import KeyColumns
 from rules.transformation import Transformation, columns_at_the_end
 from streams.table_name import TableName
 
@@ -56,11 +57,28 @@ class LogNeed:
         place: in the file.
         rule: whose tables, and whose condition or subset.
         before: the rules of the clients before it, as far as they transform: the rule speaks of columns as they are behind them.
+        key: a substitute key, whose old values are needed; None: it is the rule that needs values.
     """
 
     place: str
     rule: Rule
     before: tuple[RuleSet, ...] = ()
+    key: KeyColumns | None = None
+
+    def concerns(self, owner: str, name: str) -> bool:
+        """Whether it is of a table.
+
+        Args:
+            owner: the table's schema at the source.
+            name: the table's name there.
+        """
+        if self.key is None:
+            return self.rule.matches_object(owner, name)
+        table = TableName(owner, name)
+        for rules in self.before:
+            found = rules.transformation_of(table.owner, table.name)
+            table = table if found is None else found.named(table)
+        return (table.owner, table.name) == (self.key.owner, self.key.name)
 
     def transformations(self, owner: str, name: str) -> tuple[Transformation, ...]:
         """What becomes of a table before it comes to the rule.

@@ -285,7 +285,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
                 show=value_reader(access.kind),
             ),
             dependencies=VirtualDependencies.from_bytes(welcome.dependencies),
-            handlers=loaded_handlers(HandlerRules.from_bytes(welcome.handlers), *python_values()),
+            handlers=loaded_handlers(HandlerRules.from_bytes(welcome.handlers), *python_values()), tables=access.tables,
         )
 
     return make

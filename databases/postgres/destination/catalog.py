@@ -31,10 +31,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from databases.applied_tables import with_settings
 from databases.ports import DestinationColumn, DestinationTable, ForeignKey
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import quote, translated
-from databases.substitute_keys import with_settings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import ObjectNumber

@@ -11,6 +11,7 @@ from psycopg import sql
 from psycopg.abc import Query
 from psycopg.rows import dict_row
 
+from databases.applied_tables import missing_key, unfit_key
 from databases.ports import Finding
 from databases.postgres.claim import claim_name
 from databases.postgres.connection import qualified, quote
@@ -18,7 +19,6 @@ from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.types import missing_alter, missing_table
 from databases.postgres.versions import version_findings
-from databases.substitute_keys import missing_key, unfit_key
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.lcr_batch import TableVersion
 from streams.table_name import TableName

@@ -211,11 +211,16 @@ _VERSION_10 = (
     topology text NOT NULL, apply text NOT NULL, epoch bigint NOT NULL, configuration jsonb NOT NULL, state jsonb NOT NULL,
     observed_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (topology, apply)
 ) WITH (fillfactor = 20)""",
-    *view_statements(),
+    *view_statements(10),
 )
+
+_VERSION_11: tuple[str, ...] = ()  # nothing: the number is kept for a change that is made beside this one
+
+_VERSION_12 = view_statements(12)
 
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10,
+    _VERSION_11, _VERSION_12,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

@@ -46,6 +46,7 @@ import numpy as np
 import psycopg
 from psycopg import pq
 
+from databases.applied_tables import missing_key, unfit_error
 from databases.ports import (
     ConflictRecord,
     DestinationTable,
@@ -106,7 +107,6 @@ from databases.postgres.destination.writes import (
 from databases.postgres.table_copy import copy_in, has_rows
 from databases.postgres.types import missing_alter
 from databases.progress import covers, merge_ranges, ranges_from_bounds, ranges_to_bounds
-from databases.substitute_keys import missing_key
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import (
     BugError,
@@ -712,11 +712,9 @@ class PostgresSession:
         self._in_transaction()
         version = write.version
         catalog = self._catalog(version.owner, version.name)
-        missing = missing_alter(version, catalog)
+        missing = missing_alter(version, catalog) or missing_key(version, self._settings)
         if missing or catalog is None:
-            raise UnfitTableError(
-                f"the destination table {version.qualified_name} does not fit the source's rows", hint=missing, table=version.qualified_name,
-            )
+            raise unfit_error(version, missing, self._settings)
         return catalog
 
     def _ask(self, plan: WritePlan, write: Write) -> list[tuple[int, pq.abc.PGresult]]:

@@ -1,4 +1,4 @@
-"""A destination's table with what the topology file sets for it, and what keeps a substitute key from finding its rows."""
+"""A destination's table as an apply process sees it: with what the topology file sets for it, and what does not fit it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from databases.ports import DestinationTable
 from rules.table_settings import TableSettings
+from streams.errors import DataError, UnfitTableError
 from streams.lcr_batch import OldImage, TableVersion
 
-__all__ = ["missing_key", "unfit_key", "with_settings"]
+__all__ = ["missing_key", "unfit_error", "unfit_key", "with_settings"]
 
 
 def with_settings(table: DestinationTable, settings: TableSettings, *, is_hidden: bool) -> DestinationTable:
@@ -26,6 +27,20 @@ def with_settings(table: DestinationTable, settings: TableSettings, *, is_hidden
         return table  # `unfit_key` says so
     key = tuple(places[name] for name in names)
     return replace(table, key=key, is_substitute=True, serialise=is_hidden)
+
+
+def unfit_error(version: TableVersion, missing: str, settings: TableSettings) -> UnfitTableError | DataError:
+    """What is raised for rows that do not fit their table: it waits for an ALTER, or is an error of the rows.
+
+    Args:
+        version: of the rows.
+        missing: what must be done, for a person.
+        settings: of the apply process.
+    """
+    message = f"the destination table {version.qualified_name} does not fit the source's rows"
+    if settings.column_mismatch == "error":
+        return DataError(f"{message} (column_mismatch: error): {missing}", table=version.qualified_name)
+    return UnfitTableError(message, hint=missing, table=version.qualified_name)
 
 
 def unfit_key(table: DestinationTable, settings: TableSettings, comparable: frozenset[str]) -> tuple[str, str] | None:
