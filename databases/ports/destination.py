@@ -119,11 +119,14 @@ class DestinationTable:
 
     @property
     def identifying_keys(self) -> tuple[tuple[int, ...], ...]:
-        """The unique keys that can find a row, the best one first: those with a NOT NULL column."""
-        found = tuple(key for key in self.unique_keys if any(self.columns[place].not_null for place in key))
-        if self.is_substitute or not self.key:
-            return found if self.key else ()
-        return (self.key, *(key for key in found if key != self.key))
+        """The unique keys that can find a row, the best one first: those with a NOT NULL column.
+
+        Of a table with a substitute key all of them: rows with a NULL in it are found by all their values.
+        """
+        if self.is_substitute:
+            return self.unique_keys
+        others = (key for key in self.unique_keys if key != self.key and any(self.columns[place].not_null for place in key))
+        return (self.key, *others) if self.key else ()
 
     def rows_found_by(self, columns: Collection[int], *, is_whole: bool, has_null: bool) -> FoundRows:
         """How many rows values of these columns can find, and what becomes of several.

@@ -25,6 +25,7 @@ from rules.parsing import parse, parsed
 from rules.rowwise import is_true_of
 from rules.rule import Rule, RuleSet
 from rules.spelling import spelled, spelled_tree
+from rules.table_settings import KeyColumns
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.lcr_batch import NULL as NULL_LENGTH
@@ -172,6 +173,22 @@ def test_plan_lists_the_values_that_the_log_must_have(site: Site) -> None:
     assert [(each.name, each.columns, each.lacking, each.statement) for each in found] == [
         ("p1", ("old v", "new v"), ("old v",), 'ALTER TABLE "public"."p1" REPLICA IDENTITY FULL;'), ("p2", ("old v", "new v"), (), ""),
     ]
+
+
+def test_old_values_of_a_substitute_key_must_be_in_the_log(site: Site) -> None:
+    site.run("CREATE TABLE k (id int PRIMARY KEY, code text); CREATE TABLE f (id int PRIMARY KEY, code text); ALTER TABLE f REPLICA IDENTITY FULL")
+    rules = (RuleSet(include=(Rule(owner="public"),)),)
+
+    def asked(table: str, *columns: str) -> list[tuple[tuple[str, ...], str]]:
+        key = KeyColumns(owner="public", name=table, columns=columns)
+        needs = (LogNeed(place="applies.a.key_columns", rule=Rule(owner="*", name="*"), key=key),)
+        assert not site.source.preflight(rules, streams=1, needs=needs) or table == "k"
+        return [(each.lacking, each.statement) for each in site.source.supplemental_logging(rules, needs)]
+
+    full = 'ALTER TABLE "public"."k" REPLICA IDENTITY FULL;'
+    assert asked("k", "code") == [(("old code",), full)]
+    assert asked("k", "id") == [((), full)]
+    assert asked("f", "code") == [((), "")]
 
 
 # --------------------------------------------------------------------------- subsets from end to end

@@ -646,6 +646,14 @@ class KeyColumnsModel(_Model):
         return self
 
 
+class TriggerModel(_Model):
+    """One entry of `triggers:`."""
+
+    table: PlainTable
+    trigger: Annotated[str, Field(min_length=1)]
+    fire: Literal["once", "always"]
+
+
 class ConflictHistoryModel(_Model):
     """`conflict_history:`."""
 
@@ -700,6 +708,7 @@ class ApplyModel(_Model):
     key_columns: list[KeyColumnsModel] | None = None
     allow_duplicate_rows: bool | None = None
     column_mismatch: ColumnMismatch | None = None
+    triggers: list[TriggerModel] | None = None
     on_error: OnError | None = None
     rules: RulesModel = RulesModel()
 
@@ -729,6 +738,7 @@ class TopologyModel(_Model):
     key_columns: list[KeyColumnsModel] = []
     allow_duplicate_rows: bool | None = None
     column_mismatch: ColumnMismatch = "wait"
+    triggers: list[TriggerModel] = []
     on_error: OnError | None = None
     alerts: Any = None
     tls: Any = None

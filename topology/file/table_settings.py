@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from databases.ports import Finding
-from rules.table_settings import KeyColumns, TableSettings
-from topology.file.models import ApplyModel, KeyColumnsModel, TopologyModel
+from rules.table_settings import KeyColumns, TableSettings, TriggerFiring
+from topology.file.models import ApplyModel, KeyColumnsModel, TopologyModel, TriggerModel
 
 __all__ = ["table_setting_findings", "table_settings"]
 
@@ -27,6 +27,10 @@ def table_settings(top: TopologyModel, own: ApplyModel | None) -> TableSettings:
     return TableSettings(
         key_columns=tuple(KeyColumns(owner=each.table[0], name=each.table[1], columns=tuple(each.columns)) for each in keys),
         allow_duplicate_rows=duplicates, column_mismatch=mismatch,
+        triggers=tuple(
+            TriggerFiring(owner=each.table[0], name=each.table[1], trigger=each.trigger, fire=each.fire)
+            for each in (top.triggers if own is None or own.triggers is None else own.triggers)
+        ),
     )
 
 
@@ -38,8 +42,19 @@ def table_setting_findings(top: TopologyModel, applies: Mapping[str, ApplyModel]
         applies: its apply processes, as written.
     """
     yield from _listed("key_columns", top.key_columns)
+    yield from _fired("triggers", top.triggers)
     for name, model in applies.items():
         yield from _listed(f"applies.{name}.key_columns", model.key_columns or ())
+        yield from _fired(f"applies.{name}.triggers", model.triggers or ())
+
+
+def _fired(path: str, models: Sequence[TriggerModel]) -> Iterator[Finding]:
+    seen: dict[tuple[str, ...], int] = {}
+    for place, model in enumerate(models):
+        trigger = (*model.table, model.trigger)
+        if trigger in seen:
+            yield Finding(path=f"{path}[{place}]", problem=f"the trigger {'.'.join(trigger)} is listed already, {path}[{seen[trigger]}]", fix="keep one of them")
+        seen.setdefault(trigger, place)
 
 
 def _listed(path: str, models: Sequence[KeyColumnsModel]) -> Iterator[Finding]:

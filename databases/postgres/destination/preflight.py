@@ -81,7 +81,7 @@ FROM pg_catalog.pg_constraint c WHERE c.conrelid = %(oid)s AND c.contype IN ('p'
 
 _TRIGGERS = """
 SELECT g.tgname AS name, g.tgenabled AS enabled FROM pg_catalog.pg_trigger g
-WHERE g.tgrelid = %(oid)s AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal ORDER BY g.tgname
+WHERE g.tgrelid = %(oid)s AND NOT g.tgisinternal ORDER BY g.tgname
 """
 
 
@@ -273,7 +273,7 @@ def preflight_tables(
             absent.append(version)
         else:
             path = f"sites.{site} table {version.qualified_name}"
-            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)))
+            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings)
             findings += _substitute_findings(path, version, catalog, settings)
     missing = [
         Finding(path=f"sites.{site} table {v.qualified_name}", problem="the table does not exist here", fix=missing_table(v))
@@ -284,6 +284,7 @@ def preflight_tables(
 
 def _table_findings(
     connection: psycopg.Connection[Any], path: str, version: TableVersion, catalog: CatalogTable, now: TableVersion | None,
+    settings: TableSettings,
 ) -> Iterator[Finding]:
     missing = missing_alter(version, catalog, now)
     if missing:
@@ -306,12 +307,7 @@ def _table_findings(
                 path=path, problem=f"the constraint {name} is DEFERRABLE: duplicates would enter unnoticed",
                 fix=f"ALTER TABLE {table} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {definition};",
             )
-    for found in triggers:
-        word = {"A": "ALWAYS", "R": "REPLICA"}[found["enabled"]]
-        yield Finding(
-            path=path, problem=f"the trigger {quote(found['name'])} is ENABLE {word}: it also runs for changes that are applied",
-            fix=f"ALTER TABLE {table} ENABLE TRIGGER {quote(found['name'])}; -- unless that is wanted", is_error=False,
-        )
+    yield from _trigger_findings(path, version, triggers, settings)
     yield from _key_findings(path, version, catalog, constraints)
     # A deferrable constraint is no key either, but that is said above.
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):
@@ -319,6 +315,34 @@ def _table_findings(
             path=path, problem="no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table",
             fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False,
         )
+
+
+def _trigger_findings(path: str, version: TableVersion, triggers: Sequence[dict[str, Any]], settings: TableSettings) -> Iterator[Finding]:
+    """Triggers that do not fire as the file says; of the others those that fire for changes that are applied."""
+    table = qualified(version.owner, version.name)
+    wanted = {each.trigger: each.fire for each in settings.triggers if (each.owner, each.name) == (version.owner, version.name)}
+    there = {str(found["name"]): str(found["enabled"]) for found in triggers}
+    for name in sorted(wanted.keys() - there.keys()):
+        yield Finding(
+            path=path, problem=f"triggers: the table has no trigger {name}", fix=f"name one of {', '.join(there)}" if there else "leave it out",
+        )
+    for name, enabled in there.items():
+        fires, state = enabled in {"A", "R"}, {"A": "ENABLE ALWAYS", "R": "ENABLE REPLICA", "O": "ENABLE", "D": "DISABLE"}[enabled]
+        enable = f"ALTER TABLE {table} ENABLE TRIGGER {quote(name)};"
+        if wanted.get(name) == "always" and enabled != "A":
+            yield Finding(
+                path=path, problem=f"the trigger {quote(name)} is {state}, and the file says fire: always",
+                fix=f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {quote(name)}; -- as the owner of the table",
+            )
+        elif wanted.get(name) == "once" and fires:
+            yield Finding(
+                path=path, problem=f"the trigger {quote(name)} is {state}, and the file says fire: once", fix=f"{enable} -- as the owner of the table",
+            )
+        elif name not in wanted and fires:
+            yield Finding(
+                path=path, problem=f"the trigger {quote(name)} is {state}: it also runs for changes that are applied",
+                fix=f"{enable} -- or, if that is wanted, triggers: [{{table: {version.qualified_name}, trigger: {name}, fire: always}}]", is_error=False,
+            )
 
 
 def _substitute_findings(path: str, version: TableVersion, catalog: CatalogTable, settings: TableSettings) -> Iterator[Finding]:
