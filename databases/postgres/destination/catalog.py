@@ -19,6 +19,8 @@ equal to PostgreSQL exactly when their canonical forms have equal bytes.
               under a nondeterministic collation, every extension's type
 
 A domain has its base type's. A table with "none" in a unique key cannot be hashed: it is serialised.
+
+Longer than 500 lines: half of it are the queries, which are read together with what is made of their answers.
 """
 
 from __future__ import annotations

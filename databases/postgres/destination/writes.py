@@ -26,6 +26,8 @@ OVERRIDING SYSTEM VALUE, in one statement ("move").
 Values of types that are arrays cannot be elements of an array parameter: each travels in a composite type with one
 field, which the session makes in pg_temp. Values in text form travel as text[] and are cast. Values of a type that only
 converts to the column's travel as what they are and are converted in the set.
+
+Longer than 500 lines: the forms of one statement, whose parts are numbered together.
 """
 
 from __future__ import annotations
