@@ -251,7 +251,7 @@ class ApplyHost(Host):
         actors, apply = actors_of(self._spec.name), self._apply
 
         def access(site: str) -> DatabaseAccess:
-            return access_to(self._spec.site(site), str(actors.call(f"site:{site}", "claimed_dsn")))
+            return access_to(self._spec.site(site), str(actors.call(f"site:{site}", "claimed_dsn")), apply.tables)
 
         ways = ways_to(self._spec, apply)
         captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)

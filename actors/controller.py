@@ -551,7 +551,7 @@ class Controller(Host):
         findings, fitting = arrival_findings(apply, ways, versions, ways_before(self._spec, apply))
         found: tuple[Finding, ...] = self._actors.call(
             f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, fitting)), apply.name,
-            apply.conflicts, timeout_s=PREFLIGHT_TIMEOUT_S,
+            apply.conflicts, apply.tables, timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return (*findings, *found)
 

@@ -47,6 +47,7 @@ from databases.conflict_lists import conflict_list_findings
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
 from redo.source_refusal import SourceRefusal
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
@@ -451,6 +452,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
 
     def preflight_tables(
         self, versions: Sequence[TableVersion], apply: str = "", conflicts: ConflictRules = NO_CONFLICT_RULES,
+        tables: TableSettings = NO_TABLE_SETTINGS,
     ) -> tuple[Finding, ...]:
         """The reasons why these tables of a source, as they are now, cannot be applied here.
 
@@ -458,8 +460,9 @@ class DatabaseSite(RedoKeeper, SiteHost):
             versions: the tables.
             apply: name of the apply process.
             conflicts: its conflict handlers, which must fit the tables.
+            tables: what is set for its tables.
         """
-        with closing(self._open_destination()) as destination:
+        with closing(self._open_destination(tables)) as destination:
             found = list(destination.preflight_tables(versions, now=versions))
             for version in versions if conflicts != NO_CONFLICT_RULES else ():
                 table = destination.describe(version.owner, version.name)
@@ -491,8 +494,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
     def _open_source(self) -> SourceDatabase:
         return open_source(access_to(self._site, self.database_dsn()))
 
-    def _open_destination(self) -> DestinationDatabase:
-        return open_destination(access_to(self._site, self.database_dsn()))
+    def _open_destination(self, tables: TableSettings = NO_TABLE_SETTINGS) -> DestinationDatabase:
+        return open_destination(access_to(self._site, self.database_dsn(), tables))
 
     def _rules(self, spec: TopologySpec) -> tuple[RuleSet, ...]:
         return spec.capture_rules(self._site.name)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,12 +49,14 @@ class DatabaseAccess:
         kind: connector, "postgres" (an embedded server too).
         dsn: connection string, secrets included: never shown.
         allow_any_version: do not refuse versions that were never tried.
+        tables: how the apply process for which a destination is opened sees its tables.
     """
 
     site: str
     kind: str
     dsn: str = field(repr=False)
     allow_any_version: bool = False
+    tables: TableSettings = NO_TABLE_SETTINGS
 
 
 def open_source(access: DatabaseAccess) -> SourceDatabase:
@@ -107,7 +110,7 @@ def open_destination(access: DatabaseAccess) -> DestinationDatabase:
     if access.kind in _POSTGRES:
         from databases.postgres.destination.database import PostgresDestination
 
-        return PostgresDestination(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
+        return PostgresDestination(access.dsn, site=access.site, allow_any_version=access.allow_any_version, settings=access.tables)
     raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
 
 
@@ -182,7 +185,7 @@ def open_row_reader(access: DatabaseAccess) -> RowReader:
     if access.kind in _POSTGRES:
         from databases.postgres.destination.row_reader import PostgresRowReader
 
-        return PostgresRowReader(access.dsn)
+        return PostgresRowReader(access.dsn, access.tables)
     raise ConfigError(f"site {access.site}: values of a {access.kind} database cannot be read")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from databases.memory_store import Row, StoredTable, rows_of
-from databases.ports import RowInTheWay, RowQuestion, Write
+from databases.ports import DestinationTable, FoundRows, RowInTheWay, RowQuestion, Write
 from streams.lcr_batch import NULL, ColumnValues, Command
 
 __all__ = ["conflicting", "find_rows", "targets"]
@@ -51,12 +51,27 @@ def find_rows(found: StoredTable, write: Write, question: RowQuestion) -> list[t
     ]
 
 
-def conflicting(found: StoredTable, write: Write) -> list[int] | None:
+def found_rows(table: DestinationTable, write: Write) -> FoundRows:
+    """How many rows an UPDATE or a DELETE can find.
+
+    Args:
+        table: as the apply process sees it.
+        write: any number of rows.
+    """
+    place = {column.name: position for position, column in enumerate(table.columns)}
+    stored = {p for p, column in enumerate(write.version.columns) if not table.columns[place[column.name]].is_generated}
+    find = [p for p in write.match_columns if p in stored]
+    columns = {place[write.version.columns[p].name] for p in find}
+    return table.rows_found_by(columns, is_whole=len(find) == len(stored), has_null=write.paired)
+
+
+def conflicting(found: StoredTable, write: Write, table: DestinationTable) -> list[int] | None:
     """See `DestinationSession.conflicting`.
 
     Args:
         found: the table.
         write: any number of rows.
+        table: as the apply process sees it.
     """
     target = targets(found, write)
     if write.command is Command.INSERT:
@@ -69,7 +84,7 @@ def conflicting(found: StoredTable, write: Write) -> list[int] | None:
             if any(None not in image[n] and image[n] in values for (_, values), image in zip(there, images, strict=True))
         ] if keys else None
     assert write.old is not None
-    if write.paired or not any({target[p] for p in write.match_columns} >= set(key) for key in found.table.identifying_keys):
+    if found_rows(table, write) is not FoundRows.ONE:
         return None
     columns = [
         p for p in dict.fromkeys((*write.match_columns, *write.compare_columns)) if not found.table.columns[target[p]].is_generated

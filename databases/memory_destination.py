@@ -13,14 +13,17 @@ Several `MemoryDestination`s on one `MemoryStore` are several processes at one d
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from databases.memory_conflicts import conflicting, find_rows, targets
+from databases.applied_tables import missing_key, unfit_error, with_settings
+from databases.memory_conflicts import conflicting, find_rows, found_rows, targets
 from databases.memory_copying import unpacked
 from databases.memory_store import (
     MemoryStore,
@@ -42,6 +45,7 @@ from databases.ports import (
     ErrorEdit,
     ErrorTransaction,
     Finding,
+    FoundRows,
     HandlerSql,
     Instantiation,
     PlannedApply,
@@ -55,6 +59,7 @@ from databases.ports import (
     Write,
 )
 from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
 from streams.lcr_batch import Command, TableVersion
 from streams.scn import Scn
@@ -70,10 +75,12 @@ _LOCK_NOT_AVAILABLE = "55P03"
 class MemoryDestination:
     """See the module, and `databases.ports.DestinationDatabase`."""
 
-    def __init__(self, *, store: MemoryStore | None = None, site: str = "memory") -> None:
-        """A process's access to `store`, or to a new one."""
+    def __init__(
+        self, *, store: MemoryStore | None = None, site: str = "memory", settings: TableSettings = NO_TABLE_SETTINGS,
+    ) -> None:
+        """A process's access to `store`, or to a new one; `settings`: of the apply process that asks."""
         self.store = store or MemoryStore()
-        self._site = site
+        self._site, self._settings = site, settings
 
     def database_identity(self) -> str:
         """See `DestinationDatabase.database_identity`."""
@@ -96,7 +103,9 @@ class MemoryDestination:
         self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (),  # noqa: ARG002 - types never change here
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
-        found = [(version, missing_alter(version, self.describe(version.owner, version.name))) for version in versions]
+        found = [
+            (version, missing_alter(version, self.describe(version.owner, version.name)) or missing_key(version, self._settings)) for version in versions
+        ]
         return tuple(
             Finding(
                 path=f"sites.{self._site} table {version.qualified_name}", fix=fix,
@@ -125,7 +134,7 @@ class MemoryDestination:
     def describe(self, owner: str, name: str) -> DestinationTable | None:
         """See `DestinationDatabase.describe`."""
         found = self._reach().tables.get((owner, name))
-        return found.table if found else None
+        return with_settings(found.table, self._settings, is_hidden=False) if found else None
 
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
         """See `DestinationDatabase.raise_epoch`."""
@@ -169,7 +178,7 @@ class MemoryDestination:
         process.incarnations[server] = incarnation
         if server in process.sessions:
             process.sessions[server].close()
-        session = MemorySession(self.store, process, (topology, apply, server, epoch), tag)
+        session = MemorySession(self.store, process, (topology, apply, server, epoch), tag, self._settings)
         process.sessions[server] = session
         return session
 
@@ -336,7 +345,11 @@ class MemoryDestination:
 class MemorySession:
     """See `databases.ports.DestinationSession`."""
 
-    def __init__(self, store: MemoryStore, process: StoredProcess, identity: tuple[str, str, int, int], tag: bytes) -> None:
+    def __init__(
+        self, store: MemoryStore, process: StoredProcess, identity: tuple[str, str, int, int], tag: bytes,
+        settings: TableSettings = NO_TABLE_SETTINGS,
+    ) -> None:
+        self._settings = settings
         self._store, self._process, self._tag = store, process, tag
         self._topology, self._apply, self._number, self._epoch = identity
         self._server = process.servers.setdefault(self._number, StoredServer())
@@ -358,11 +371,11 @@ class MemorySession:
         """See `DestinationSession.describe`; nothing is cached here."""
         self._live()
         found = self._store.tables.get((owner, name))
-        return found.table if found else None
+        return with_settings(found.table, self._settings, is_hidden=False) if found else None
 
     def missing_alter(self, version: TableVersion) -> str:
         """See `DestinationSession.missing_alter`."""
-        return missing_alter(version, self.describe(version.owner, version.name))
+        return missing_alter(version, self.describe(version.owner, version.name)) or missing_key(version, self._settings)
 
     # ------------------------------------------------------------------ transactions
 
@@ -457,12 +470,9 @@ class MemorySession:
     def _table(self, write: Write) -> StoredTable:
         version = write.version
         found = self._store.tables.get((version.owner, version.name))
-        missing = missing_alter(version, found.table if found else None)
+        missing = missing_alter(version, found.table if found else None) or missing_key(version, self._settings)
         if missing or found is None:
-            raise UnfitTableError(
-                f"the destination table {version.qualified_name} does not fit the source's rows", hint=missing,
-                table=version.qualified_name,
-            )
+            raise unfit_error(version, missing, self._settings)
         return found
 
     def _write(self, write: Write) -> int:
@@ -481,21 +491,20 @@ class MemorySession:
         matches = self._matches(found, write, target)
         news = rows_of(write.new, writable, write) if write.new is not None else iter([()] * write.row_count)
         count = 0
-        for number, values in zip(matches, list(news), strict=True):
-            if number is None:
-                continue
-            changed: Row | None = None
-            if write.command is Command.UPDATE:
-                updated = list(found.rows[number])
-                for position, value in zip(writable, values, strict=True):
-                    updated[target[position]] = value
-                changed = tuple(updated)
-            self._change(found, number, changed)
-            count += 1
+        for numbers, values in zip(matches, list(news), strict=True):
+            for number in numbers:
+                changed: Row | None = None
+                if write.command is Command.UPDATE:
+                    updated = list(found.rows[number])
+                    for position, value in zip(writable, values, strict=True):
+                        updated[target[position]] = value
+                    changed = tuple(updated)
+                self._change(found, number, changed)
+                count += 1
         return count
 
-    def _matches(self, found: StoredTable, write: Write, target: list[int]) -> list[int | None]:
-        """Number of the row each of the write's rows finds, as of now; None: none, or taken by an earlier one."""
+    def _matches(self, found: StoredTable, write: Write, target: list[int]) -> list[list[int]]:
+        """Numbers of the rows that each of the write's rows changes, as of now."""
         assert write.old is not None
         compared = [
             p for p in dict.fromkeys((*write.match_columns, *write.compare_columns))
@@ -504,18 +513,29 @@ class MemorySession:
         index: dict[Row, list[int]] = {}
         for number, row in reversed(found.rows.items()):
             index.setdefault(tuple(row[target[p]] for p in compared), []).append(number)
-        matches: list[int | None] = []
-        for values in rows_of(write.old, compared, write):
-            numbers = index.get(values)
-            matches.append(numbers.pop() if numbers else None)
-            if matches[-1] is None:
+        rows = found_rows(self._seen(found), write)
+        by_key = Counter(tuple(row[target[p]] for p in write.match_columns) for row in found.rows.values()) if rows is FoundRows.SINGLE else Counter()
+        matches: list[list[int]] = []
+        for number, values in enumerate(rows_of(write.old, compared, write)):
+            numbers = index.get(values, [])
+            if rows is not FoundRows.SINGLE:
+                matches.append([numbers.pop()] if numbers else [])
+            elif write.row_count == 1:
+                matches.append(numbers)
+            else:
+                key = next(islice(rows_of(write.old, write.match_columns, write), number, None))
+                matches.append(numbers if by_key[key] == 1 else [])
+            if not matches[-1]:
                 self._wait_for_key(found, write, target, dict(zip(compared, values, strict=True)))
         return matches
+
+    def _seen(self, found: StoredTable) -> DestinationTable:
+        return with_settings(found.table, self._settings, is_hidden=False)
 
     def _wait_for_key(self, found: StoredTable, write: Write, target: list[int], values: dict[int, bytes | None]) -> None:
         """A row that is not there may be one that another open transaction has changed: that would be waited for."""
         by_target = {target[p]: value for p, value in values.items() if p in write.match_columns}
-        key = found.table.key
+        key = self._seen(found).key
         if key and all(column in by_target for column in key):
             self._lock((id(found), 0, tuple(by_target[column] for column in key)), take=False)
         elif any(lock[0] == id(found) and owner is not self for lock, owner in self._store.locks.items()):
@@ -613,7 +633,8 @@ class MemorySession:
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
         """See `DestinationSession.conflicting`."""
         self._in_transaction()
-        numbers = conflicting(self._table(write), write)
+        found = self._table(write)
+        numbers = conflicting(found, write, self._seen(found))
         return None if numbers is None else np.array(numbers, np.int64)
 
     def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:  # noqa: ARG002

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,12 +119,13 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         fitting = {TableName.of(version) for version in versions}
         shapes = tuple(shape for shape in shapes if TableName.of(shape) in fitting)
         tables = [table.destination for table in arriving(ways, versions)]
-        with closing(open_destination(destination)) as target:
+        with closing(open_destination(replace(destination, tables=apply.tables))) as target:
             findings += target.preflight_tables(tables, now=tables)
             for version in tables if apply.conflicts != NO_CONFLICT_RULES else ():
                 table = target.describe(version.owner, version.name)
                 findings += () if table is None else conflict_list_findings(apply.name, apply.conflicts, version, table)
             findings += _handlers_of_nothing(apply, tables)
+            findings += _keys_of_nothing(apply, tables)
             findings += dependency_column_findings(apply.name, apply.dependencies, tables, target.describe)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
             # Rows of a copy that has begun are ours, or `up` has reported them.
@@ -177,6 +178,18 @@ def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> It
             path=f"applies.{apply.name}", problem=f"has a conflict handler for {owner}.{name}, a table that it does not get from {apply.source}",
             fix="correct the name, or list the handler under the apply process that gets the table", is_error=False,
         )
+
+
+def _keys_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
+    """Substitute keys of tables that an apply process does not get."""
+    names = {(version.owner, version.name) for version in tables}
+    for each in apply.tables.key_columns:
+        if (each.owner, each.name) not in names:
+            yield Finding(
+                path=f"applies.{apply.name}.key_columns", is_error=False,
+                problem=f"has a substitute key for {each.owner}.{each.name}, a table that it does not get from {apply.source}",
+                fix="correct the name, or list the key under the apply process that gets the table",
+            )
 
 
 def _sequence_findings(spec: TopologySpec) -> Iterator[Finding]:

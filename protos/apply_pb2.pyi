@@ -145,14 +145,16 @@ class Reopen(_message.Message):
     def __init__(self) -> None: ...
 
 class DatabaseAccess(_message.Message):
-    __slots__ = ("site", "kind", "dsn")
+    __slots__ = ("site", "kind", "dsn", "tables")
     SITE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     DSN_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     site: str
     kind: str
     dsn: str
-    def __init__(self, site: _Optional[str] = ..., kind: _Optional[str] = ..., dsn: _Optional[str] = ...) -> None: ...
+    tables: bytes
+    def __init__(self, site: _Optional[str] = ..., kind: _Optional[str] = ..., dsn: _Optional[str] = ..., tables: _Optional[bytes] = ...) -> None: ...
 
 class AccessRequest(_message.Message):
     __slots__ = ("protocol_version", "token")

@@ -114,7 +114,7 @@ class Task:
         if not self.stream.to_task:
             return
         welcome = pb.CoordinatorMessage.FromString(self.stream.to_task.popleft()).welcome
-        destination = MemoryDestination(store=self._store)
+        destination = MemoryDestination(store=self._store, settings=self._spec.tables)
         self._server = ApplyServer(
             apply=self._spec.name, source=welcome.source, decode=codec.decode, encode=codec.encode,
             error_batches=destination.error_batches,
@@ -125,7 +125,7 @@ class Task:
             conflicts=ConflictSettings(
                 apply=self._spec.name, source=welcome.source, site=self._spec.site, rules=ConflictRules.from_bytes(welcome.conflicts),
             ),
-            dependencies=VirtualDependencies.from_bytes(welcome.dependencies),
+            dependencies=VirtualDependencies.from_bytes(welcome.dependencies), tables=self._spec.tables,
         )
 
     def _connect(self, server: ApplyServer) -> None:
@@ -321,11 +321,11 @@ class Driver:
         tracks: TrackLog,
     ) -> None:
         self._sim, self._spec, self._store = sim, spec, store
-        self._destination = destination = MemoryDestination(store=store)
+        self._destination = destination = MemoryDestination(store=store, settings=spec.tables)
         self.epoch = progress.epoch
         config = ApplyConfig(
             topology=sim.topology.name, apply=spec.name, source=DatabaseAccess(site=spec.source, kind="memory", dsn=""),
-            destination=DatabaseAccess(site=spec.site, kind="memory", dsn=""), queue=spec.queue,
+            destination=DatabaseAccess(site=spec.site, kind="memory", dsn="", tables=spec.tables), queue=spec.queue,
             parallelism=spec.parallelism, tag=spec.tag or b"",
             group_transactions=spec.group_transactions, group_rows=spec.group_rows,
             rules=rules_at_the_end(ways_to(sim.topology, spec)),

@@ -37,7 +37,7 @@ def configuration_of(config: ApplyConfig) -> dict[str, Any]:
     return {
         "queue_name": config.queue, "source_database": config.source.site, "apply_tag": config.tag.hex() or None,
         "parameters": {
-            "allow_duplicate_rows": "N", "commit_serialization": "DEPENDENT_TRANSACTIONS", "compare_key_only": _flag(config.conflicts.compare_key_only),
+            "allow_duplicate_rows": _flag(config.destination.tables.allow_duplicate_rows is True), "column_mismatch": config.destination.tables.column_mismatch.upper(), "commit_serialization": "DEPENDENT_TRANSACTIONS", "compare_key_only": _flag(config.conflicts.compare_key_only),
             "disable_on_error": _flag(config.on_error.name == "DISABLE"), "group_rows": str(config.group_rows),
             "group_transactions": str(config.group_transactions), "on_error": config.on_error.name, "parallelism": str(config.parallelism),
         },
@@ -51,6 +51,10 @@ def configuration_of(config: ApplyConfig) -> dict[str, Any]:
             for each in config.conflicts.handlers for column in (each.columns or (None,))
         ],
         "dml_handlers": list(_handlers(config.handlers)),
+        "key_columns": [
+            {"object_owner": each.owner, "object_name": each.name, "column_name": column}
+            for each in config.destination.tables.key_columns for column in each.columns
+        ],
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
+from rules.table_settings import TableSettings
 from spark_apply import groups
 from streams.errors import ProtocolError
 
@@ -35,12 +36,12 @@ _SERVER: dict[str, type[groups.ServerMessage]] = {
 
 def access_to_wire(access: DatabaseAccess) -> pb.DatabaseAccess:
     """Convert a database access for a task; its version was checked before."""
-    return pb.DatabaseAccess(site=access.site, kind=access.kind, dsn=access.dsn)
+    return pb.DatabaseAccess(site=access.site, kind=access.kind, dsn=access.dsn, tables=access.tables.to_bytes())
 
 
 def access_from_wire(message: pb.DatabaseAccess) -> DatabaseAccess:
     """Convert back to a database access."""
-    return DatabaseAccess(site=message.site, kind=message.kind, dsn=message.dsn)
+    return DatabaseAccess(site=message.site, kind=message.kind, dsn=message.dsn, tables=TableSettings.from_bytes(message.tables))
 
 
 def coordinator_message_to_wire(message: groups.CoordinatorMessage) -> pb.CoordinatorMessage:

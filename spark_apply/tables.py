@@ -4,11 +4,12 @@ Values pass in the source's form, so the types must be equal or convertible; the
 
 The columns that find a row (manual: the row's identity):
 
+    a substitute key       its columns, whose old values must be in the log; with a NULL in it, all columns together
     old values FULL        the destination's key; without one, or with a NULL in it, all columns together
     old values KEY         the source's identity, the only old values there are
 
 Successive changes of a row may be collapsed only if the result cannot differ: the columns that find a row must be the
-destination's only unique key.
+destination's only unique key. A substitute key that is none of them is not collapsed: which rows it finds depends on each of them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from databases.ports import DestinationColumn, DestinationTable
 from rules.conflict_handlers import NO_CONFLICT_RULES, NOTHING_SET, ConflictRules, TableConflicts
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.dependencies_kernels import hash_text
@@ -26,9 +29,6 @@ from spark_apply.equality import Equality, equality_of, touch_of
 from spark_apply.relations import NO_RELATIONS, Relations, relations_of
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
-
-if TYPE_CHECKING:
-    from databases.ports import DestinationColumn, DestinationTable
 
 __all__ = ["Describe", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVersions"]
 
@@ -66,6 +66,7 @@ class TableFit:
         conflicts: what is compared, and what happens on a conflict.
         relations: what its rows have in common with those of other tables.
         handlers: users' handlers, of all tables.
+        unfit: why the table does not fit, where its rows are errors (`column_mismatch: error`); `table` is then made up.
     """
 
     version: TableVersion
@@ -73,6 +74,7 @@ class TableFit:
     conflicts: TableConflicts = NOTHING_SET
     relations: Relations = NO_RELATIONS
     handlers: HandlerRules = NO_HANDLERS
+    unfit: str = ""
 
     def order_touches(self, command: Command) -> tuple[tuple[int, bool], ...]:
         """What else orders rows of a command, beside their keys: hashes like `touch`, and whether each is exclusive use.
@@ -109,7 +111,12 @@ class TableFit:
 
     @cached_property
     def key(self) -> tuple[int, ...]:
-        """The destination's best key of which the LCRs carry all columns, as positions in the version; empty: there is none."""
+        """The destination's best key of which the LCRs carry all columns, as positions in the version; empty: there is none.
+
+        A substitute key takes precedence, and the LCRs carry all of it: else the table does not fit.
+        """
+        if self.table.is_substitute:
+            return self._arriving(self.table.key)
         return next((found for key in self.table.identifying_keys if (found := self._arriving(key))), ())
 
     def _arriving(self, key: tuple[int, ...]) -> tuple[int, ...]:
@@ -125,7 +132,7 @@ class TableFit:
     @cached_property
     def match(self) -> tuple[int, ...]:
         """Positions in the version that find a row."""
-        if self.version.old_image is OldImage.KEY:
+        if self.version.old_image is OldImage.KEY and not self.table.is_substitute:
             found = tuple(place for place, column in enumerate(self.version.columns) if column.is_key)
         else:
             found = self.key
@@ -147,6 +154,7 @@ class TableFit:
         return (
             not self.table.ordered and len(self.table.unique_keys) <= 1
             and bool(self.key) and set(self.key) == set(self.match)
+            and (not self.table.is_substitute or set(self.table.key) in map(set, self.table.unique_keys))
         )
 
     def compared(self, command: Command) -> frozenset[int]:
@@ -314,6 +322,18 @@ def _after(seen: Mapping[_Key, TableVersion], key: _Key) -> Iterable[TableVersio
     return [seen[later] for later in keys[keys.index(key) + 1 :]] if key in seen else []
 
 
+def _like(version: TableVersion) -> DestinationTable:
+    """A table in place of one that does not fit: its rows have no keys, so all of them are in order with each other."""
+    columns = tuple(
+        DestinationColumn(
+            name=column.name, number=place, type_name=column.type_name, type_number=column.type_number, type_modifier=column.type_modifier,
+            not_null=False, has_default=False, is_generated=False, is_identity_always=False, equality="none",
+        )
+        for place, column in enumerate(version.columns)
+    )
+    return DestinationTable(owner=version.owner, name=version.name, columns=columns, key=(), unique_keys=(), serialise=True, ordered=True)
+
+
 class TableFits:
     """The fits of all table versions seen so far; queries the destination once per version.
 
@@ -323,12 +343,15 @@ class TableFits:
         conflicts: of the apply process; who writes nothing needs none.
         dependencies: virtual dependency definitions of the apply process.
         handlers: of the apply process.
+        settings: of the apply process: what becomes of rows that do not fit.
     """
 
-    def __init__(
+    def __init__(  # what an apply process is told of its tables, each kind by itself
         self, describe: Describe, missing_alter: Callable[[TableVersion], str], conflicts: ConflictRules = NO_CONFLICT_RULES,
         dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES, handlers: HandlerRules = NO_HANDLERS,
+        settings: TableSettings = NO_TABLE_SETTINGS,
     ) -> None:
+        self._settings = settings
         self._describe, self._missing_alter, self._conflicts = describe, missing_alter, conflicts
         self._dependencies, self._handlers = dependencies, handlers
         self._fits: dict[tuple[int, int], TableFit] = {}
@@ -356,6 +379,21 @@ class TableFits:
                 handlers=self._handlers,
             )
         return found
+
+    def fit_or_error(self, version: TableVersion) -> TableFit:
+        """The fit of a version; where `column_mismatch: error` is set, of one that does not fit: such rows are refused row by row.
+
+        It is not remembered: the table may be altered at any time.
+
+        Raises:
+            UnfitTableError: the destination table does not fit, and its rows wait for an ALTER.
+        """
+        try:
+            return self.fit(version)
+        except UnfitTableError as error:
+            if self._settings.column_mismatch != "error":
+                raise
+            return TableFit(version=version, table=_like(version), handlers=self._handlers, unfit=f"{error.message}")
 
     def forget(self) -> None:
         """Forget all fits, because the destination may have changed; the next calls query it again."""

@@ -64,4 +64,13 @@ def _handlers(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
                     )
 
 
-NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions, _handlers)
+def _keys(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
+    """Substitute keys: what finds a row must be in the log with its old value."""
+    for apply in spec.applies:
+        for way in ways_to(spec, apply) if apply.source == source else ():
+            before = tuple(each.rules for each in way.clients)
+            for each in apply.tables.key_columns:
+                yield LogNeed(place=f"applies.{apply.name}.key_columns", rule=Rule(owner=each.owner, name=each.name), before=before, old=each.columns)
+
+
+NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions, _handlers, _keys)

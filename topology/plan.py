@@ -14,6 +14,7 @@ from typing import Any
 from databases.connectors import log_session_name
 from databases.ports import Finding, LoggedTable, PlannedStatement, SourceTable
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from rules.table_settings import TableSettings
 from rules.user_code.handlers import NO_HANDLERS
 from topology.changes import Change, changes
 from topology.checks import check_and_prove
@@ -269,6 +270,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
     for apply in spec.applies:
         work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}{_order(apply)}{_ON_ERROR[apply.on_error]}"
         work += f"; handlers: {apply.handlers}" if apply.handlers != NO_HANDLERS else ""
+        work += _tables(apply.tables)
         yield actor(f"apply:{apply.name}", apply.site, work)
 
 
@@ -288,6 +290,16 @@ def _conflicts(apply: ApplySpec) -> str:
     found += [f"{each.owner}.{each.name}: {', '.join(each.columns)} not compared ({', '.join(each.operations)})" for each in rules.uncompared]
     found += ["only keys are compared"] if rules.compare_key_only else []
     return f"; conflicts: {'; '.join(found)}" if found else ""
+
+
+def _tables(settings: TableSettings) -> str:
+    """What is set for its tables; empty: the keys of the destination find rows, and what does not fit waits."""
+    found = [f"substitute key {each}" for each in settings.key_columns]
+    if settings.allow_duplicate_rows is not None:
+        found.append(f"of several rows that one LCR finds {'one is changed' if settings.allow_duplicate_rows else 'none is changed: an error'}")
+    found += [f"trigger {each}" for each in settings.triggers]
+    found += ["transactions with rows that do not fit their table go into the error queue"] if settings.column_mismatch == "error" else []
+    return f"; {'; '.join(found)}" if found else ""
 
 
 def _order(apply: ApplySpec) -> str:

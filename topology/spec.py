@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.rule import RuleSet
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from streams.scn import FIRST_SCN, Scn
@@ -179,6 +180,7 @@ class ApplySpec:
         on_error: what becomes of others when a transaction enters the error queue: "hold_dependents", "continue" or "disable"
             (`spark_apply.groups.OnError`).
         handlers: users' handlers, with the code they need.
+        tables: substitute keys, and what becomes of rows that do not fit.
     """
 
     name: str
@@ -196,6 +198,7 @@ class ApplySpec:
     dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
     on_error: str = "hold_dependents"
     handlers: HandlerRules = NO_HANDLERS
+    tables: TableSettings = NO_TABLE_SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from databases.connectors import DatabaseAccess, open_claim, open_destination, open_source
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.durable_file import replace_file
 from streams.errors import ConfigError
 from streams.folder_place import is_copy
@@ -76,16 +77,17 @@ def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
     }
 
 
-def access_to(site: SiteSpec, dsn: str) -> DatabaseAccess:
+def access_to(site: SiteSpec, dsn: str, tables: TableSettings = NO_TABLE_SETTINGS) -> DatabaseAccess:
     """Access to a site's database.
 
     Args:
         site: the site.
         dsn: connection string of the site, or of its embedded server.
+        tables: how the apply process on whose behalf it is used sees them.
     """
     database = site.database
     return DatabaseAccess(
-        site=site.name, kind=database.kind, dsn=dsn, allow_any_version=database.allow_any_version
+        site=site.name, kind=database.kind, dsn=dsn, allow_any_version=database.allow_any_version, tables=tables,
     )
 
 

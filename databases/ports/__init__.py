@@ -16,6 +16,7 @@ from databases.ports.destination import (
     DestinationTable,
     ErrorTransaction,
     ForeignKey,
+    FoundRows,
     Instantiation,
     ScnRange,
     TruncatedTable,
@@ -45,4 +46,4 @@ from databases.ports.planning import (
 )
 from databases.ports.source import CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "HandlerSql", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write", "are_comparable"]
+__all__ = ["ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write", "are_comparable"]

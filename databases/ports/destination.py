@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from databases.copying import TableWriter
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from streams.scn import Scn
     from streams.table_name import TableName
 
-__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "Instantiation", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
+__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,14 @@ class ForeignKey:
     referred_columns: tuple[str, ...]
 
 
+class FoundRows(Enum):
+    """What the values by which an UPDATE or a DELETE finds its row can find."""
+
+    ONE = "one"        # a unique key is among them: one row at most
+    ANY = "any"        # several rows: one of them is changed
+    SINGLE = "single"  # several rows: that is an error, which the count shows: none of them counts, or all of a write with one row
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationTable:
     """What apply must know of a table before it writes to it.
@@ -92,6 +101,8 @@ class DestinationTable:
         ordered: collapsing could be noticed (several unique keys, replica triggers): rows in source order.
         references: its foreign keys.
         referred: column names of each of its keys that a foreign key refers to, each once.
+        is_substitute: `key` is the substitute key that the topology file sets: it need not be unique, and takes precedence.
+        allow_duplicate_rows: see `rules.table_settings`.
     """
 
     owner: str
@@ -103,12 +114,32 @@ class DestinationTable:
     ordered: bool
     references: tuple[ForeignKey, ...] = ()
     referred: tuple[tuple[str, ...], ...] = ()
+    is_substitute: bool = False
+    allow_duplicate_rows: bool | None = None
 
     @property
     def identifying_keys(self) -> tuple[tuple[int, ...], ...]:
-        """The unique keys that can find a row, `key` first: those with a NOT NULL column."""
+        """The unique keys that can find a row, the best one first: those with a NOT NULL column.
+
+        Of a table with a substitute key all of them: rows with a NULL in it are found by all their values.
+        """
+        if self.is_substitute:
+            return self.unique_keys
         others = (key for key in self.unique_keys if key != self.key and any(self.columns[place].not_null for place in key))
         return (self.key, *others) if self.key else ()
+
+    def rows_found_by(self, columns: Collection[int], *, is_whole: bool, has_null: bool) -> FoundRows:
+        """How many rows values of these columns can find, and what becomes of several.
+
+        Args:
+            columns: positions in `columns`, without generated ones.
+            is_whole: they are all that the LCRs carry: rows that are found are equal in it.
+            has_null: the key has a NULL: no unique key tells such rows apart.
+        """
+        if not has_null and any(set(key) <= set(columns) for key in self.identifying_keys):
+            return FoundRows.ONE
+        may_repeat = is_whole if self.allow_duplicate_rows is None else self.allow_duplicate_rows
+        return FoundRows.ANY if may_repeat else FoundRows.SINGLE
 
 
 @dataclass(frozen=True, kw_only=True)

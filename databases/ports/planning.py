@@ -56,8 +56,8 @@ class LogNeed:
         place: in the file.
         rule: whose tables, and whose condition or subset.
         before: the rules of the clients before it, as far as they transform: the rule speaks of columns as they are behind them. Of a
-            handler: of all clients.
-        old, new: columns whose values before or after a change a handler needs: of the one table that the rule names, as it is called
+            handler or a substitute key: of all clients.
+        old, new: columns whose values before or after a change a handler or a substitute key needs: of the one table that the rule names, as it is called
             behind `before`. Empty: the rule says what it needs.
     """
 
@@ -67,6 +67,11 @@ class LogNeed:
     old: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
 
+    @property
+    def is_of_rule(self) -> bool:
+        """Whether the rule says what is needed."""
+        return not self.old and not self.new
+
     def concerns(self, owner: str, name: str) -> bool:
         """Whether it needs something of a table.
 
@@ -74,7 +79,7 @@ class LogNeed:
             owner: the table's schema at the source.
             name: the table's name there.
         """
-        if not self.old and not self.new:
+        if self.is_of_rule:
             return self.rule.matches_object(owner, name)
         if any(rules.prefilter(owner, name) is TruthValue.FALSE for rules in self.before):
             return False

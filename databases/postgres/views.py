@@ -24,7 +24,7 @@ class View:
         source: what follows FROM.
         columns: name, expression, and what it means.
         is_replaced: it exists in an earlier version: its first columns are as they were.
-        since: version of the schema that has it first, as it is here.
+        since: version of the schema that makes it.
     """
 
     name: str
@@ -159,6 +159,14 @@ VIEWS: tuple[View, ...] = (
         ),
     ),
     View(
+        "dba_apply_key_columns", "A column of a substitute key.",
+        f"{_STATE}, jsonb_to_recordset(s.configuration -> 'key_columns') AS k (object_owner text, object_name text, column_name text)",
+        (
+            *_OF, ("object_owner", "k.object_owner", "schema of the table"), ("object_name", "k.object_name", "the table"),
+            ("column_name", "k.column_name", "the column"),
+        ), since=12,
+    ),
+    View(
         "dba_streams_rules", "A rule that an apply process evaluates.",
         f"{_STATE}, jsonb_to_recordset(s.configuration -> 'rules') AS r (rule_set_type text, schema_name text, object_name text,"
         " include_tagged_lcr text, tag_condition text, rule_condition text, dml_condition text)",
@@ -249,7 +257,7 @@ VIEWS: tuple[View, ...] = (
 
 
 def statements(version: int) -> tuple[str, ...]:
-    """What makes the views of one version of the schema, each followed by the comments on it and on its columns."""
+    """What makes the views of a version of the schema, each followed by the comments on it and on its columns."""
     return tuple(statement for view in VIEWS if view.since == version for statement in _of(view))
 
 

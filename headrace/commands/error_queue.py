@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import DONE, FINDING, Output, scn_text
@@ -88,7 +88,7 @@ class ErrorQueue:
             ConfigError: none has this number, or several do.
         """
         error = _found(self._all(apply), number)
-        access = self._access(self._spec.apply(error["apply"]).site)
+        access = self._access_of(error["apply"])
         lcrs, edits = list(self._lcrs(error, access, original=original)), self._edits(number, access)
         output.json({"error": error, "lcrs": lcrs, "edits": edits})
         output.result(_line(error))
@@ -120,7 +120,7 @@ class ErrorQueue:
         from headrace.commands.error_edits import edit_values, edited, not_edited, one_row, operator
 
         error = _found(self._all(apply), number)
-        access = self._access(self._spec.apply(error["apply"]).site)
+        access = self._access_of(error["apply"])
         with closing(open_row_reader(access)) as reader:
             lcr = one_row(self._rows(error, access, wanted.row), error, wanted)
             values = edit_values(output, error, lcr, reader, wanted)
@@ -207,6 +207,11 @@ class ErrorQueue:
         if apply and apply not in names:
             raise ConfigError(f"no apply process {apply!r}", hint=f"known: {', '.join(names)}")
         return (apply,) if apply else names
+
+    def _access_of(self, apply: str) -> DatabaseAccess:
+        """As `_access`, with the keys by which an apply process finds rows there."""
+        found = self._spec.apply(apply)
+        return replace(self._access(found.site), tables=found.tables)
 
     def _access(self, site: str) -> DatabaseAccess:
         """Access to a destination's database, even while the topology is down."""

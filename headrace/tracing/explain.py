@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.console import DONE, FINDING, bytes_text
 from headrace.tracing.causes import Evidence, Verdict, explain
 from redo.key_search import CHANGES_MAX
+from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
 from rules.transformation import columns_at_the_end
 from streams.errors import ConfigError, LogGone, StreamsError
 from streams.scn import FIRST_SCN
@@ -171,6 +172,17 @@ def _destination(way: Way, table: TableName) -> TableName:
     return table
 
 
+def _key_at_source(way: Way, table: TableName) -> TableSettings:
+    """The substitute key by which the destination finds a table's rows, under the source's names; nothing: its own key does."""
+    destination = _destination(way, table)
+    names = way.apply.tables.key_of(destination.owner, destination.name)
+    found = [_followed(name, (each.origin for each in reversed(way.transformations(table)))) for name in names]
+    columns = tuple(name for name in found if name is not None)
+    if not names or len(columns) < len(names):
+        return NO_TABLE_SETTINGS
+    return TableSettings(key_columns=(KeyColumns(owner=table.owner, name=table.name, columns=columns),))
+
+
 def _followed(column: str, steps: Iterable[Callable[[str], str | None]]) -> str | None:
     """A column's name behind several clients, or before them; None: it is not there."""
     found: str | None = column
@@ -203,7 +215,7 @@ class _Asked:
 
     def _evidence(self, way: Way) -> Evidence:
         apply, source = way.apply, way.capture.source
-        self._find_key(source)
+        self._find_key(way)
         source_row, destination_row = self._both_rows(way)
         is_same = source_row == destination_row
         redo = Findings(searched=None) if is_same else self._searched(way.capture)
@@ -223,11 +235,12 @@ class _Asked:
             source_scn=self._source_scns.get(source, 0), instantiation=instantiation, errors=errors, statuses=self._statuses, unknown=unknown,
         )
 
-    def _find_key(self, site: str) -> None:
+    def _find_key(self, way: Way) -> None:
         if not self.key:
             from databases.connectors import open_row_reader
 
-            with closing(open_row_reader(self._access(site))) as reader:
+            access = replace(self._access(way.capture.source), tables=_key_at_source(way, self._question.table))
+            with closing(open_row_reader(access)) as reader:
                 self.key = reader.key_of(*self._question.table, self._question.key)
 
     def _both_rows(self, way: Way) -> tuple[Mapping[str, str | None] | None, Mapping[str, str | None] | None]:

@@ -126,7 +126,9 @@ class ApplyConfig:
         """
         from spark_apply.tables import TableFits  # with compiled kernels; who only reads the configuration needs none
 
-        return TableFits(describe, missing_alter, dependencies=self.dependencies, handlers=self.handlers)
+        return TableFits(
+            describe, missing_alter, dependencies=self.dependencies, handlers=self.handlers, settings=self.destination.tables,
+        )
 
     def __post_init__(self) -> None:
         if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:

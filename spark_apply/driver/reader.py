@@ -395,7 +395,7 @@ class ApplyReader:
         """Canonical form of each key, by its seed; without tables whose transactions run serially anyway."""
         forms: dict[int, tuple[Equality, ...]] = {}
         for table in dict.fromkeys(group.table for group in batch.groups):
-            fit = self._fits.fit(batch.tables[table])
+            fit = self._fits.fit_or_error(batch.tables[table])
             for key in () if fit.is_serialised else fit.hashed_keys:
                 if forms.setdefault(key.seed, key.equalities) != key.equalities:
                     forms[key.seed] = _SEVERAL
@@ -484,7 +484,7 @@ class ApplyReader:
             for found in renamed:
                 if self._does_fit(found.version):
                     return found.version
-            raise
+            self._fits.fit_or_error(version)
         return version
 
     def _does_fit(self, version: TableVersion) -> bool:
@@ -498,7 +498,7 @@ class ApplyReader:
             if batch.row_count == 0:
                 self._pieces.append(Mark(through_scn=batch.through_scn))
             else:
-                hashes = hash_batch(batch, self._fits.fit, in_order=True)
+                hashes = hash_batch(batch, self._fits.fit_or_error, in_order=True)
                 self._pieces.append(Run(batch=batch, data=data, hashes=hashes, through_scn=batch.through_scn))
             return
         if self._open is None:
@@ -517,7 +517,7 @@ class ApplyReader:
         if batch.row_count == 0 and not is_last:
             return
         self._pieces.append(LargePart(
-            batch=batch, data=data, hashes=hash_batch(batch, self._fits.fit, in_order=True), order_scn=large.order_scn,
+            batch=batch, data=data, hashes=hash_batch(batch, self._fits.fit_or_error, in_order=True), order_scn=large.order_scn,
             is_first=not large.sent, is_last=is_last, through_scn=batch.through_scn,
         ))
         large.sent = True

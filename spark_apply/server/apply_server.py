@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from databases.ports import DestinationSession, DestinationTable
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.groups import (
     CoordinatorMessage,
@@ -93,6 +94,7 @@ class ApplyServer:
         dependencies: virtual dependency definitions: what waits behind an error transaction.
         handlers: users' handlers.
         calls: where calls of handlers are recorded, once a server has died; None: nowhere.
+        tables: what becomes of rows that do not fit their table.
     """
 
     def __init__(  # noqa: PLR0913 - what a server is made of
@@ -101,7 +103,7 @@ class ApplyServer:
         error_batches: Callable[[int], Iterator[bytes]],
         copied_scns: Callable[[], Mapping[tuple[str, str], int]] = dict, conflicts: ConflictSettings | None = None,
         dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
-        handlers: Handlers = NOTHING_LOADED, calls: Calls | None = None,
+        handlers: Handlers = NOTHING_LOADED, calls: Calls | None = None, tables: TableSettings = NO_TABLE_SETTINGS,
     ) -> None:
         settings = conflicts or ConflictSettings(apply=apply, source=source)
         self._open_session = open_session
@@ -111,7 +113,7 @@ class ApplyServer:
         )
         self._context: WorkContext | None = None
         self._is_connected = False
-        self._fits = TableFits(self._describe, self._missing_alter, settings.rules, dependencies, handlers.rules)
+        self._fits = TableFits(self._describe, self._missing_alter, settings.rules, dependencies, handlers.rules, tables)
         self._work: dict[int, tuple[GroupAssignment, Work]] = {}
         self._backoff, self._has_failed = Backoff(), False
         self._wake_at: float | None = None
@@ -136,7 +138,7 @@ class ApplyServer:
             return
         session = self._open_session()
         if self._context is None:
-            self._context = self._new_context(session=session, fit_of=self._fits.fit)
+            self._context = self._new_context(session=session, fit_of=self._fits.fit_or_error)
         self._context.session, self._is_connected = session, True
         self._fits.forget()
         for number in sorted(self._work):

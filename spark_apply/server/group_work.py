@@ -256,7 +256,7 @@ class Work(ABC):
         for version in (batch.tables[table] for table in sorted(used)):
             session.describe(version.owner, version.name, fresh=True)
             hint = session.missing_alter(version)
-            if hint:
+            if hint and not self._context.fit_of(version).unfit:
                 raise UnfitTableError(
                     f"table {version.qualified_name} at the destination does not fit the LCRs: {hint}", hint=hint,
                     table=version.qualified_name,

@@ -142,6 +142,8 @@ class Resolution:
         try:
             found = session.find_rows(met.write, self._question(met))
             met = _as_it_is(met, found)
+            if met.kind == "multiple_rows":
+                _give_up("conflict handlers need a key that identifies the row")
             if met.kind == "":  # another session changed the row meanwhile: there is no conflict any more
                 _write_one(session, write)
                 return None
@@ -206,6 +208,8 @@ def _as_it_is(met: _Met, found: Sequence[RowInTheWay]) -> _Met:
         return met
     if not found:
         return replace(met, kind=f"{command}_missing")
+    if len(found) > 1:
+        return replace(met, kind="multiple_rows")
     return replace(met, kind=f"{command}_differs" if found[0].differs else "")
 
 

@@ -287,7 +287,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
             ),
             dependencies=VirtualDependencies.from_bytes(welcome.dependencies),
             handlers=loaded_handlers(HandlerRules.from_bytes(welcome.handlers), *python_values()),
-            calls=RecordedCalls(destination, topology, apply),
+            calls=RecordedCalls(destination, topology, apply), tables=access.tables,
         )
 
     return make

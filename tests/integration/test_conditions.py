@@ -194,6 +194,21 @@ def test_plan_lists_the_values_that_the_log_must_have(site: Site) -> None:
     ]
 
 
+def test_old_values_of_a_substitute_key_must_be_in_the_log(site: Site) -> None:
+    site.run("CREATE TABLE k (id int PRIMARY KEY, code text); CREATE TABLE f (id int PRIMARY KEY, code text); ALTER TABLE f REPLICA IDENTITY FULL")
+    rules = (RuleSet(include=(Rule(owner="public"),)),)
+
+    def asked(table: str, *columns: str) -> list[tuple[tuple[str, ...], str]]:
+        needs = (LogNeed(place="applies.a.key_columns", rule=Rule(owner="public", name=table), old=columns),)
+        assert not site.source.preflight(rules, streams=1, needs=needs) or table == "k"
+        return [(each.lacking, each.statement) for each in site.source.supplemental_logging(rules, needs)]
+
+    full = 'ALTER TABLE "public"."k" REPLICA IDENTITY FULL;'
+    assert asked("k", "code") == [(("old code",), full)]
+    assert asked("k", "id") == [((), full)]
+    assert asked("f", "code") == [((), "")]
+
+
 # --------------------------------------------------------------------------- subsets from end to end
 
 CAPTURED = parse("department_id = 2 and note is not null", "subset")

@@ -19,6 +19,7 @@ from databases.postgres.connection import connect
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
+from rules.table_settings import KeyColumns, TableSettings, TriggerFiring
 from streams.errors import DatabaseError
 from streams.lcr_batch import Column, TableVersion
 from tests.support.system import wait_until
@@ -216,6 +217,65 @@ TABLES = [
     ("CREATE TABLE t (id int PRIMARY KEY); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
      "CREATE TRIGGER g AFTER INSERT ON t EXECUTE FUNCTION f(); ALTER TABLE t ENABLE ALWAYS TRIGGER g", "ENABLE ALWAYS", False),
 ]
+
+
+TRIGGER = (
+    "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE seen (id int); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql"
+    " AS 'BEGIN INSERT INTO public.seen VALUES (NEW.id); RETURN NEW; END'; CREATE TRIGGER g AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION f();"
+)
+
+
+@pytest.mark.parametrize(("fire", "state", "problem"), [
+    ("always", "ENABLE", "is ENABLE, and the file says fire: always"), ("always", "DISABLE", "is DISABLE, and the file says fire: always"),
+    ("always", "ENABLE REPLICA", "is ENABLE REPLICA, and the file says fire: always"), ("always", "ENABLE ALWAYS", None),
+    ("once", "ENABLE ALWAYS", "is ENABLE ALWAYS, and the file says fire: once"), ("once", "ENABLE", None), ("once", "DISABLE", None),
+])
+@pytest.mark.usefixtures("role_dsn")
+def test_triggers_fire_as_the_file_says_or_the_statement_is_named_that_makes_them(admin, dsn, fire, state, problem):
+    """And then they do: once per applied row, or not at all; what the owner of the table runs needs no superuser."""
+    admin.execute(f"{TRIGGER} ALTER TABLE t {state} TRIGGER g")
+    settings = TableSettings(triggers=(TriggerFiring(owner="public", name="t", trigger="g", fire=fire),))
+    found = PostgresDestination(dsn, site="b", settings=settings)
+    findings = found.preflight_tables([version(admin)])
+    if problem is not None:
+        assert [(finding.is_error, problem in finding.problem) for finding in findings] == [(True, True)]
+        admin.execute(f"ALTER TABLE t OWNER TO {ROLE}; GRANT CREATE ON SCHEMA public TO {ROLE}; SET ROLE {ROLE}")
+        admin.execute(findings[0].fix)
+        admin.execute("RESET ROLE")
+        findings = found.preflight_tables([version(admin)])
+    assert findings == ()
+    found.prepare("top")
+    session = found.open_session("top", "a", server=0, epoch=found.raise_epoch("top", "a").epoch, tag=b"")
+    session.begin()
+    session.write([insert(session.describe("public", "t"), [(int4(7),)])])
+    session.commit([], 0)
+    session.close()
+    found.close()
+    assert admin.execute("SELECT id FROM seen").fetchall() == ([(7,)] if fire == "always" else [])
+
+
+def test_a_trigger_that_is_not_there_is_named(admin, dsn):
+    admin.execute(TRIGGER)
+    found = PostgresDestination(dsn, site="b", settings=TableSettings(triggers=(TriggerFiring(owner="public", name="t", trigger="h", fire="always"),)))
+    (finding,) = found.preflight_tables([version(admin)])
+    found.close()
+    assert (finding.problem, finding.fix) == ("triggers: the table has no trigger h", "name one of g")
+
+
+@pytest.mark.parametrize(("ddl", "columns", "problem", "is_error"), [
+    ("CREATE TABLE t (id int PRIMARY KEY, a int, doc json)", ("doc",), "values of json cannot be compared", True),
+    ("CREATE TABLE t (id int PRIMARY KEY, a int)", ("b",), "the table has no such column", True),
+    ("CREATE TABLE t (id int PRIMARY KEY, a int)", ("a",), "is not unique here", False),
+])
+def test_substitute_keys_are_checked(admin, dsn, ddl, columns, problem, is_error):
+    admin.execute(ddl)
+    found = PostgresDestination(dsn, site="b", settings=TableSettings(key_columns=(KeyColumns(owner="public", name="t", columns=columns),)))
+    (finding,) = found.preflight_tables([version(admin)])
+    assert (problem in finding.problem, finding.is_error) == (True, is_error)
+    if not is_error:
+        admin.execute(finding.fix.partition(" --")[0])
+        assert found.preflight_tables([version(admin)]) == ()
+    found.close()
 
 
 @pytest.mark.parametrize(("ddl", "problem", "is_error"), TABLES)

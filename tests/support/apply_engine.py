@@ -18,6 +18,7 @@ from protos import codec
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from simulation.faults import Killed
 from spark_apply.arriving import ArrivingTables, TableStart
@@ -80,8 +81,9 @@ class Engine:
         on_commit_lost: Callable[[random.Random], None] | None = None,
         topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
         conflicts: ConflictRules = NO_CONFLICT_RULES, site: str = "", commits_in_order: bool = False,
-        on_error: OnError = OnError.HOLD_DEPENDENTS, handlers: HandlerRules = NO_HANDLERS,
+        on_error: OnError = OnError.HOLD_DEPENDENTS, handlers: HandlerRules = NO_HANDLERS, tables: TableSettings = NO_TABLE_SETTINGS,
     ) -> None:
+        self.tables = tables
         self.tracks = TrackLog()
         self.topology, self.apply, self.source, self.tag = topology, apply, source, tag
         self.conflicts = ConflictSettings(apply=apply, source=source, site=site, rules=conflicts)
@@ -107,7 +109,7 @@ class Engine:
         self.epoch = progress.epoch
         recorded = self.destination.instantiations(self.topology, self.apply)
         starts = self.instantiation | table_starts(standings([table_of(each) for each in recorded], recorded))
-        self.fits = TableFits(self.destination.describe, self._missing_alter, handlers=self.handlers.rules)
+        self.fits = TableFits(self.destination.describe, self._missing_alter, handlers=self.handlers.rules, settings=self.tables)
         self.reader = ApplyReader(
             source=self.source, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
             tables=ArrivingTables(starts), returned_from=self.returned_from, tracks=self.tracks,
@@ -148,7 +150,7 @@ class Engine:
             open_session=lambda: self.destination.open_session(
                 self.topology, self.apply, server=number, epoch=self.epoch, tag=self.tag,
             ),
-            conflicts=self.conflicts, handlers=self.handlers,
+            conflicts=self.conflicts, handlers=self.handlers, tables=self.tables,
         )
         server.connect()
         errors = list(self.destination.error_key_hashes(self.topology, self.apply))

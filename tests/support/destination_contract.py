@@ -21,6 +21,7 @@ from databases.ports import (
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.table_copy import PostgresTableReader
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import DatabaseUnavailable
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"
@@ -33,8 +34,8 @@ class MemoryHarness:
         self._store = MemoryStore()
         self._snapshots: dict = {}
 
-    def destination(self) -> DestinationDatabase:
-        return MemoryDestination(store=self._store, site="b")
+    def destination(self, settings: TableSettings = NO_TABLE_SETTINGS) -> DestinationDatabase:
+        return MemoryDestination(store=self._store, site="b", settings=settings)
 
     def create_table(
         self, name: str, columns: Sequence[tuple[str, str]], *, key: Sequence[str] = (),
@@ -84,8 +85,8 @@ class PostgresHarness:
         self._admin = psycopg.connect(dsn, autocommit=True)
         self._destinations: list[PostgresDestination] = []
 
-    def destination(self) -> DestinationDatabase:
-        self._destinations.append(PostgresDestination(self._dsn, site="b"))
+    def destination(self, settings: TableSettings = NO_TABLE_SETTINGS) -> DestinationDatabase:
+        self._destinations.append(PostgresDestination(self._dsn, site="b", settings=settings))
         return self._destinations[-1]
 
     def create_table(

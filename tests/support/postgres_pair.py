@@ -10,6 +10,7 @@ from databases.ports import ErrorTransaction
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import RuleSet
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.arriving import TableStart
 from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
@@ -28,6 +29,7 @@ class Pair:
     def __init__(self, here: str, there: str, folder: Path) -> None:
         self.redo = RedoSite(here, folder)
         self.there = psycopg.connect(there, autocommit=True)
+        self._dsn, self._settings = there, NO_TABLE_SETTINGS
         self.destination = PostgresDestination(there, site="dbs2")
         self.destination.prepare(TOPOLOGY)
 
@@ -41,13 +43,26 @@ class Pair:
         for statement in statements:
             self.redo.user.execute(statement)
 
+    def set(self, settings: TableSettings) -> None:
+        """What is set for the destination's tables; before `apply`."""
+        self.destination.close()
+        self.destination = PostgresDestination(self._dsn, site="dbs2", settings=settings)
+        self._settings = settings
+
+    def more(self, engine: Engine) -> None:
+        """Apply what was committed since `apply` made the engine."""
+        self.redo.catch_up()
+        engine.batches = list(self.redo.mine(self.redo.miner()))
+        engine.subscribe()
+        engine.run()
+
     def apply(self, *, seed: int = 0, rules: RuleSet = RULES, instantiation: dict[tuple[str, str], int] | None = None) -> Engine:
         """Everything that is committed, mined from the beginning and applied by three servers."""
         self.redo.catch_up()
         batches = list(self.redo.mine(self.redo.miner(FIRST_SCN, rules)))
         engine = Engine(
             seed=seed, batches=batches, destination=self.destination, parallelism=3, group_transactions=2,
-            instantiation={name: TableStart(scn=Scn(scn)) for name, scn in (instantiation or {}).items()},
+            instantiation={name: TableStart(scn=Scn(scn)) for name, scn in (instantiation or {}).items()}, tables=self._settings,
         )
         engine.run()
         return engine

@@ -250,6 +250,7 @@ def _no_latency(value: object) -> object:  # noqa: ARG001 - whatever it is
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Literal["dependent_transactions", "full"]
+ColumnMismatch = Literal["wait", "error"]
 OnError = Literal["hold_dependents", "continue", "disable"]
 Combined = Literal["auto", "never"]
 SplitMode = Literal["auto", "never"]
@@ -635,6 +636,27 @@ class ErrorHandlerModel(_Model):
     operations: Operations = ["insert", "update", "delete"]
 
 
+class KeyColumnsModel(_Model):
+    """One entry of `key_columns:`."""
+
+    table: PlainTable
+    columns: Annotated[list[str], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_each_once(self) -> KeyColumnsModel:
+        if len(set(self.columns)) < len(self.columns):
+            raise _problem("columns names a column twice", "name every column once")
+        return self
+
+
+class TriggerModel(_Model):
+    """One entry of `triggers:`."""
+
+    table: PlainTable
+    trigger: Annotated[str, Field(min_length=1)]
+    fire: Literal["once", "always"]
+
+
 class ConflictHistoryModel(_Model):
     """`conflict_history:`."""
 
@@ -662,10 +684,8 @@ class ApplyModel(_Model):
     not_yet: ClassVar[dict[str, str]] = {
         "message_handler": "leave it out",
         "ddl_handler": "leave it out",
-        "key_columns": "leave it out: the destination's primary or unique keys are used",
         "tombstones": "leave it out, and let one site alone delete rows",
         "mode": "leave it out: apply is transactional",
-        "allow_duplicate_rows": "leave it out",
         "disable_on_error": "write on_error: disable; without it other transactions go on",
         "maximum_scn": "leave it out",
         "transform": "keep names and columns equal on both sides",
@@ -688,6 +708,10 @@ class ApplyModel(_Model):
     precommit_handler: FunctionName | None = None
     compare_old_values: list[UncomparedModel] | None = None
     compare_key_only: bool | None = None
+    key_columns: list[KeyColumnsModel] | None = None
+    allow_duplicate_rows: bool | None = None
+    column_mismatch: ColumnMismatch | None = None
+    triggers: list[TriggerModel] | None = None
     on_error: OnError | None = None
     rules: RulesModel = RulesModel()
 
@@ -714,6 +738,10 @@ class TopologyModel(_Model):
     compare_old_values: list[UncomparedModel] = []
     compare_key_only: bool = False
     conflict_history: ConflictHistoryModel = ConflictHistoryModel()
+    key_columns: list[KeyColumnsModel] = []
+    allow_duplicate_rows: bool | None = None
+    column_mismatch: ColumnMismatch = "wait"
+    triggers: list[TriggerModel] = []
     on_error: OnError | None = None
     alerts: Any = None
     tls: Any = None

@@ -40,6 +40,7 @@ from topology.file.models import (
     valid_name,
 )
 from topology.file.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
+from topology.file.table_settings import table_setting_findings, table_settings
 from topology.file.thresholds import threshold_findings, with_thresholds
 from topology.problems import TopologyError, nearest
 from topology.proof.reach import Reach
@@ -199,7 +200,7 @@ class _Reader:
     def _with_defaults(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
         """An apply process with what the file says of conflicts and errors: of it alone, else of all of them."""
         own = self._applies.get(apply.name)
-        said = replace(apply, conflicts=conflict_rules(top, own))
+        said = replace(apply, conflicts=conflict_rules(top, own), tables=table_settings(top, own))
         return _with(said, on_error=(own.on_error if own is not None else None) or top.on_error)
 
     def _topology_name(self, name: object) -> str:
@@ -305,6 +306,7 @@ class _Reader:
         self._check_unreadable(spec)
         if self._top is not None:
             self.document.findings += [self._located(each) for each in conflict_findings(self._top, self._applies, spec)]
+            self.document.findings += [self._located(each) for each in table_setting_findings(self._top, self._applies)]
         self.document.findings += [self._located(each) for each in dependency_findings(self._applies)]
         checked = check_and_prove(spec, broken)
         self.reach = checked.proof.reach() if checked.proof is not None else ()

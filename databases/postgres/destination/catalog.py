@@ -19,6 +19,8 @@ equal to PostgreSQL exactly when their canonical forms have equal bytes.
               under a nondeterministic collation, every extension's type
 
 A domain has its base type's. A table with "none" in a unique key cannot be hashed: it is serialised.
+
+Longer than 500 lines: half of it are the queries, which are read together with what is made of their answers.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from databases.applied_tables import with_settings
 from databases.ports import DestinationColumn, DestinationTable, ForeignKey
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import quote, translated
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import ObjectNumber
 
@@ -124,7 +128,18 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
         FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
         WHERE f.oid = bt.typinput AND EXISTS (
             SELECT FROM pg_catalog.pg_cast k
-            WHERE k.castsource = 'pg_catalog.text'::regtype AND k.casttarget = bt.oid AND k.castmethod = 'f')) AS input
+            WHERE k.castsource = 'pg_catalog.text'::regtype AND k.casttarget = bt.oid AND k.castmethod = 'f')) AS input,
+       (SELECT format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname)
+        FROM pg_catalog.pg_opclass oc JOIN pg_catalog.pg_am m ON m.oid = oc.opcmethod AND m.amname = 'btree'
+        JOIN pg_catalog.pg_type ot ON ot.oid = oc.opcintype
+        JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
+         AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
+        JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr JOIN pg_catalog.pg_namespace on_ ON on_.oid = o.oprnamespace
+        WHERE oc.opcdefault AND (
+            oc.opcintype = bt.oid OR (bt.typtype = 'e' AND oc.opcintype = 'pg_catalog.anyenum'::regtype)
+            OR EXISTS (SELECT FROM pg_catalog.pg_cast k WHERE k.castsource = bt.oid AND k.casttarget = oc.opcintype AND k.castmethod = 'b'
+                       AND k.castcontext = 'i'))
+        ORDER BY oc.opcintype = bt.oid DESC, ot.typispreferred DESC, oc.oid LIMIT 1) AS equals
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
 JOIN bases b ON b.oid = t.oid
@@ -264,6 +279,7 @@ class CatalogTable:
         positions: column name -> position in `table.columns`.
         replica_identity: `pg_class.relreplident`.
         form: hash of its columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
+        comparable: names of the columns whose type has an equality that an index can use.
     """
 
     table: DestinationTable
@@ -274,6 +290,7 @@ class CatalogTable:
     positions: dict[str, int] = field(compare=False)
     replica_identity: str = "d"
     form: int = 0
+    comparable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,13 +317,16 @@ def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str
     return _EQUALITY_OF.get(base_type, "none")
 
 
-def describe_table(connection: psycopg.Connection[Any], owner: str, name: str) -> CatalogTable | None:
+def describe_table(
+    connection: psycopg.Connection[Any], owner: str, name: str, settings: TableSettings = NO_TABLE_SETTINGS,
+) -> CatalogTable | None:
     """Read a table's description; None when there is no such table (a view or foreign table is none).
 
     Args:
         connection: inside a transaction or not.
         owner: schema.
         name: table.
+        settings: of the apply process that asks: a substitute key takes precedence.
 
     Raises:
         DatabaseUnavailable: the catalog cannot be read now.
@@ -321,7 +341,7 @@ def describe_table(connection: psycopg.Connection[Any], owner: str, name: str) -
         functions = [conversion_function(owner, name, column) for column in names]
         given = cursor.execute(_FUNCTIONS, {"oid": found["oid"], "columns": names, "functions": functions}).fetchall()
         keys = cursor.execute(_FOREIGN_KEYS, {"oid": found["oid"]}).fetchall()
-    catalog = _catalog_table(found, columns, indexes, given)
+    catalog = _catalog_table(found, columns, indexes, given, settings)
     return replace(catalog, table=replace(catalog.table, references=tuple(_references(keys)), referred=tuple(_referred(keys))))
 
 
@@ -365,7 +385,8 @@ def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
 
 
 def _catalog_table(
-    found: dict[str, Any], columns: list[dict[str, Any]], indexes: list[dict[str, Any]], functions: list[dict[str, Any]]
+    found: dict[str, Any], columns: list[dict[str, Any]], indexes: list[dict[str, Any]], functions: list[dict[str, Any]],
+    settings: TableSettings,
 ) -> CatalogTable:
     position_of = {column["number"]: position for position, column in enumerate(columns)}
     given = [[function for function in functions if function["name"] == column["name"]] for column in columns]
@@ -379,6 +400,11 @@ def _catalog_table(
         {column: found for index in reversed(indexes) for column, found in zip(index.columns, index.operators, strict=True)}
         for indexes in (identifying, unique)
     )
+    is_hidden = hidden or unhashable
+    substitute = settings.key_of(found["owner"], found["name"])
+    for position, column in enumerate(columns):
+        if column["name"] in substitute and position not in operators and column["equals"]:
+            operators[position] = column["equals"]
     is_partitioned = found["relkind"] == "p"
     relation = f"{quote(found['owner'])}.{quote(found['name'])}"
     return CatalogTable(
@@ -389,11 +415,12 @@ def _catalog_table(
             _catalog_column(column, operators.get(p, ""), unique_operators.get(p, ""), own)
             for p, (column, own) in enumerate(zip(columns, given, strict=True))
         ),
-        table=DestinationTable(
+        table=with_settings(DestinationTable(
             owner=found["owner"], name=found["name"], columns=port_columns, key=key.columns if key else (),
             unique_keys=tuple(index.columns for index in unique),
-            serialise=key is None or hidden or unhashable, ordered=len(unique) > 1 or hidden or found["fires"],
-        ),
+            serialise=key is None or is_hidden, ordered=len(unique) > 1 or hidden or found["fires"],
+        ), settings, is_hidden=is_hidden),
+        comparable=frozenset(column["name"] for column in columns if column["equals"]),
     )
 
 

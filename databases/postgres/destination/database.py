@@ -53,6 +53,7 @@ from databases.postgres.destination.session import PostgresSession
 from databases.postgres.planning import plan_destination
 from databases.postgres.shapes import shape_findings, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import DatabaseUnavailable, FencedError
 from streams.lcr_batch import TableVersion
 from streams.scn import Scn
@@ -76,15 +77,18 @@ WHERE s.epoch <= excluded.epoch
 class PostgresDestination:
     """See the module, and `databases.ports.DestinationDatabase`. One per process; not shared between threads."""
 
-    def __init__(self, dsn: str, *, site: str = "", allow_any_version: bool = False) -> None:
+    def __init__(
+        self, dsn: str, *, site: str = "", allow_any_version: bool = False, settings: TableSettings = NO_TABLE_SETTINGS,
+    ) -> None:
         """Nothing is opened before the first call.
 
         Args:
             dsn: libpq connection string or URI.
             site: name of the site, for messages.
             allow_any_version: do not refuse server versions that were never tried.
+            settings: of the apply process that asks: how it sees the tables.
         """
-        self._dsn = dsn
+        self._dsn, self._settings = dsn, settings
         self._allow_any_version = allow_any_version
         self._site = site
         self._connection: psycopg.Connection[Any] | None = None
@@ -125,7 +129,7 @@ class PostgresDestination:
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
         with self._use("checking the destination's tables") as connection:
-            return preflight_tables(connection, self._site, versions, now)
+            return preflight_tables(connection, self._site, versions, now, self._settings)
 
     def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - one schema serves every topology
         """See `DestinationDatabase.prepare`."""
@@ -140,7 +144,7 @@ class PostgresDestination:
     def describe(self, owner: str, name: str) -> DestinationTable | None:
         """See `DestinationDatabase.describe`."""
         with self._use("reading the catalog") as connection:
-            catalog = describe_table(connection, owner, name)
+            catalog = describe_table(connection, owner, name, self._settings)
         return catalog.table if catalog else None
 
     # ------------------------------------------------------------------ progress
@@ -195,7 +199,7 @@ class PostgresDestination:
         identity = SessionIdentity(
             topology=topology, apply=apply, server=server, epoch=epoch, incarnation=incarnation, tag=tag
         )
-        return PostgresSession(self._dsn, identity)
+        return PostgresSession(self._dsn, identity, self._settings)
 
     # ------------------------------------------------------------------ error queue
 

@@ -11,6 +11,7 @@ from psycopg import sql
 from psycopg.abc import Query
 from psycopg.rows import dict_row
 
+from databases.applied_tables import missing_key, unfit_key
 from databases.ports import Finding
 from databases.postgres.claim import claim_name
 from databases.postgres.connection import qualified, quote
@@ -18,6 +19,7 @@ from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.types import missing_alter, missing_table
 from databases.postgres.versions import version_findings
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.lcr_batch import TableVersion
 from streams.table_name import TableName
 
@@ -79,7 +81,7 @@ FROM pg_catalog.pg_constraint c WHERE c.conrelid = %(oid)s AND c.contype IN ('p'
 
 _TRIGGERS = """
 SELECT g.tgname AS name, g.tgenabled AS enabled FROM pg_catalog.pg_trigger g
-WHERE g.tgrelid = %(oid)s AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal ORDER BY g.tgname
+WHERE g.tgrelid = %(oid)s AND NOT g.tgisinternal ORDER BY g.tgname
 """
 
 
@@ -251,6 +253,7 @@ def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
 
 def preflight_tables(
     connection: psycopg.Connection[Any], site: str, versions: Sequence[TableVersion], now: Sequence[TableVersion] = (),
+    settings: TableSettings = NO_TABLE_SETTINGS,
 ) -> tuple[Finding, ...]:
     """Check the tables that changes will be applied to.
 
@@ -259,17 +262,19 @@ def preflight_tables(
         site: for the findings' path.
         versions: the tables as the source describes them.
         now: see `DestinationDatabase.preflight_tables`.
+        settings: of the apply process.
     """
     present = {TableName.of(version): version for version in now}
     findings: list[Finding] = []
     absent: list[TableVersion] = []
     for version in versions:
-        catalog = describe_table(connection, version.owner, version.name)
+        catalog = describe_table(connection, version.owner, version.name, settings)
         if catalog is None:
             absent.append(version)
         else:
             path = f"sites.{site} table {version.qualified_name}"
-            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)))
+            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings)
+            findings += _substitute_findings(path, version, catalog, settings)
     missing = [
         Finding(path=f"sites.{site} table {v.qualified_name}", problem="the table does not exist here", fix=missing_table(v))
         for v in absent
@@ -279,6 +284,7 @@ def preflight_tables(
 
 def _table_findings(
     connection: psycopg.Connection[Any], path: str, version: TableVersion, catalog: CatalogTable, now: TableVersion | None,
+    settings: TableSettings,
 ) -> Iterator[Finding]:
     missing = missing_alter(version, catalog, now)
     if missing:
@@ -301,18 +307,61 @@ def _table_findings(
                 path=path, problem=f"the constraint {name} is DEFERRABLE: duplicates would enter unnoticed",
                 fix=f"ALTER TABLE {table} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {definition};",
             )
-    for found in triggers:
-        word = {"A": "ALWAYS", "R": "REPLICA"}[found["enabled"]]
-        yield Finding(
-            path=path, problem=f"the trigger {quote(found['name'])} is ENABLE {word}: it also runs for changes that are applied",
-            fix=f"ALTER TABLE {table} ENABLE TRIGGER {quote(found['name'])}; -- unless that is wanted", is_error=False,
-        )
+    yield from _trigger_findings(path, version, triggers, settings)
     yield from _key_findings(path, version, catalog, constraints)
     # A deferrable constraint is no key either, but that is said above.
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):
         yield Finding(
             path=path, problem="no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table",
             fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False,
+        )
+
+
+def _trigger_findings(path: str, version: TableVersion, triggers: Sequence[dict[str, Any]], settings: TableSettings) -> Iterator[Finding]:
+    """Triggers that do not fire as the file says; of the others those that fire for changes that are applied."""
+    table = qualified(version.owner, version.name)
+    wanted = {each.trigger: each.fire for each in settings.triggers if (each.owner, each.name) == (version.owner, version.name)}
+    there = {str(found["name"]): str(found["enabled"]) for found in triggers}
+    for name in sorted(wanted.keys() - there.keys()):
+        yield Finding(
+            path=path, problem=f"triggers: the table has no trigger {name}", fix=f"name one of {', '.join(there)}" if there else "leave it out",
+        )
+    for name, enabled in there.items():
+        fires, state = enabled in {"A", "R"}, {"A": "ENABLE ALWAYS", "R": "ENABLE REPLICA", "O": "ENABLE", "D": "DISABLE"}[enabled]
+        enable = f"ALTER TABLE {table} ENABLE TRIGGER {quote(name)};"
+        if wanted.get(name) == "always" and enabled != "A":
+            yield Finding(
+                path=path, problem=f"the trigger {quote(name)} is {state}, and the file says fire: always",
+                fix=f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {quote(name)}; -- as the owner of the table",
+            )
+        elif wanted.get(name) == "once" and fires:
+            yield Finding(
+                path=path, problem=f"the trigger {quote(name)} is {state}, and the file says fire: once", fix=f"{enable} -- as the owner of the table",
+            )
+        elif name not in wanted and fires:
+            yield Finding(
+                path=path, problem=f"the trigger {quote(name)} is {state}: it also runs for changes that are applied",
+                fix=f"{enable} -- or, if that is wanted, triggers: [{{table: {version.qualified_name}, trigger: {name}, fire: always}}]", is_error=False,
+            )
+
+
+def _substitute_findings(path: str, version: TableVersion, catalog: CatalogTable, settings: TableSettings) -> Iterator[Finding]:
+    """A substitute key that cannot find rows, or may find several."""
+    unfit = unfit_key(catalog.table, settings, catalog.comparable)
+    if unfit is not None:
+        yield Finding(path=path, problem=unfit[0], fix=unfit[1])
+        return
+    missing = missing_key(version, settings)
+    if missing:
+        yield Finding(path=path, problem="the LCRs do not carry the old values of its substitute key", fix=missing)
+    table = catalog.table
+    if table.is_substitute and not any(set(key) <= set(table.key) for key in table.identifying_keys):
+        names = ", ".join(quote(table.columns[place].name) for place in table.key)
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"the substitute key ({names}) is not unique here: changes of one row that find several are "
+            + ("made to one of them" if settings.allow_duplicate_rows else "errors (multiple_rows)"),
+            fix=f"CREATE UNIQUE INDEX ON {qualified(table.owner, table.name)} ({names}); -- it finds rows faster, too",
         )
 
 
@@ -327,16 +376,16 @@ def _key_findings(
         own = [name for name in names if name not in arriving]
         if own and len(own) < len(names):
             yield Finding(
-                path=path, is_error=False,
+                path=path,
                 problem=f"the unique key ({', '.join(names)}) has columns that the source does not have ({', '.join(own)}): which"
-                " changes meet in it cannot be told, and transactions on the table run one after the other",
+                " changes meet in it cannot be told",
                 fix=f"make it a key of {', '.join(name for name in names if name in arriving)} alone, if it is unique at the source",
             )
     for found in constraints:
         own = [name for name in found["columns"] if name not in arriving]
         if found["kind"] == "f" and own:
             yield Finding(
-                path=path, is_error=False,
+                path=path,
                 problem=f"the foreign key {quote(found['name'])} has columns that the source does not have ({', '.join(own)}):"
                 " nobody checks it for changes that are applied",
                 fix="drop it, or keep those columns right yourself",

@@ -19,6 +19,7 @@ from databases.operator_ports import KeyValue
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table
 from databases.postgres.value_text import value_text
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import ConfigError, DatabaseError
 from streams.lcr_batch import Column
 
@@ -42,10 +43,11 @@ class PostgresRowReader:
 
     Args:
         dsn: of the destination's database.
+        settings: of the apply process whose rows they are: which key finds them.
     """
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str, settings: TableSettings = NO_TABLE_SETTINGS) -> None:
+        self._dsn, self._settings = dsn, settings
         self._connection: psycopg.Connection[Any] | None = None
         self._types: dict[str, tuple[int, int]] = {}
 
@@ -64,7 +66,7 @@ class PostgresRowReader:
     def beside(self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]) -> tuple[dict[str, str | None], ...]:
         """See `RowReader.beside`."""
         with translated("reading the destination's row"):
-            found = describe_table(self._session(), owner, name)
+            found = describe_table(self._session(), owner, name, self._settings)
             if found is None or not found.table.key:
                 return ()
             key = [found.table.columns[place].name for place in found.table.key]
@@ -121,7 +123,7 @@ class PostgresRowReader:
 
     def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
         """See `RowReader.key_of`."""
-        found = describe_table(self._session(), owner, name)
+        found = describe_table(self._session(), owner, name, self._settings)
         if found is None:
             raise ConfigError(f"there is no table {owner}.{name}", hint="name it as the source does, with its schema")
         key = [found.table.columns[place].name for place in found.table.key]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from databases.ports import RowInTheWay, RowQuestion, Write
+from databases.ports import FoundRows, RowInTheWay, RowQuestion, Write
 from databases.postgres.destination.writes import SetBuilder, WritePlan, keyed, located
 from streams.lcr_batch import NULL, Command
 
@@ -88,7 +88,7 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         condition = " OR ".join(terms)
     else:
         rows = located(write, catalog)
-        if rows.paired:
+        if rows.found is not FoundRows.ONE:
             return None
         builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[])
         condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {keyed(builder, rows.find, rows.compare)})"

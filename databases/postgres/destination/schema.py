@@ -216,7 +216,7 @@ _VERSION_10 = (
 )
 
 _VERSION_11 = view_statements(11)
-_VERSION_12: tuple[str, ...] = ()
+_VERSION_12 = view_statements(12)
 
 # Rows are there only between the death of an apply server in a handler and the next one's success: see `spark_apply.handlers.crashes`.
 _VERSION_13 = (

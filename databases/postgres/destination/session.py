@@ -46,10 +46,12 @@ import numpy as np
 import psycopg
 from psycopg import pq
 
+from databases.applied_tables import missing_key, unfit_error
 from databases.ports import (
     ConflictRecord,
     DestinationTable,
     ErrorTransaction,
+    FoundRows,
     HandlerSql,
     RowInTheWay,
     RowQuestion,
@@ -96,6 +98,7 @@ from databases.postgres.destination.writes import (
     WritePlan,
     copy_blocks,
     identity_may_change,
+    located,
     parameters,
     plan_write,
     row_chunks,
@@ -104,6 +107,7 @@ from databases.postgres.destination.writes import (
 from databases.postgres.table_copy import copy_in, has_rows
 from databases.postgres.types import missing_alter
 from databases.progress import covers, merge_ranges, ranges_from_bounds, ranges_to_bounds
+from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import (
     BugError,
     DatabaseError,
@@ -178,12 +182,13 @@ class _State(Enum):
 class PostgresSession:
     """See the module, and `databases.ports.DestinationSession`. Used by one thread."""
 
-    def __init__(self, dsn: str, identity: SessionIdentity) -> None:
+    def __init__(self, dsn: str, identity: SessionIdentity, settings: TableSettings = NO_TABLE_SETTINGS) -> None:
         """Open the session; ends a predecessor's that is still there.
 
         Args:
             dsn: of the destination.
             identity: which server of which incarnation.
+            settings: of its apply process: how it sees the tables.
 
         Raises:
             FencedError: a newer epoch or a newer incarnation of the server exists.
@@ -191,7 +196,7 @@ class PostgresSession:
             DatabaseUnavailable: no connection, or the predecessor cannot be ended.
             DatabaseError: a right is missing (`headrace check` names it).
         """
-        self._dsn, self._identity = dsn, identity
+        self._dsn, self._identity, self._settings = dsn, identity, settings
         self._open()
 
     def _open(self) -> None:
@@ -254,7 +259,7 @@ class PostgresSession:
 
     def missing_alter(self, version: TableVersion) -> str:
         """See `DestinationSession.missing_alter`."""
-        return missing_alter(version, self._catalog(version.owner, version.name))
+        return missing_alter(version, self._catalog(version.owner, version.name)) or missing_key(version, self._settings)
 
     def _catalog(self, owner: str, name: str, *, fresh: bool = False) -> CatalogTable | None:
         found = self._tables.get((owner, name))
@@ -262,7 +267,7 @@ class PostgresSession:
             return found
         self._live()
         self._send_pending()
-        catalog = describe_table(self._connection, owner, name)
+        catalog = describe_table(self._connection, owner, name, self._settings)
         if catalog == found and found is not None:
             return found  # plans stay good
         self._forget(owner, name)
@@ -455,7 +460,7 @@ class PostgresSession:
         )
         key = (
             version.owner, version.name, version.version or version.columns, write.command, write.match_columns,
-            write.compare_columns, write.set_columns, write.paired, moves,
+            write.compare_columns, write.set_columns, write.paired, moves, catalog is not None and _counts_alone(write, catalog),
         )
         plan = self._plans.get(key)
         if plan is None:
@@ -707,11 +712,9 @@ class PostgresSession:
         self._in_transaction()
         version = write.version
         catalog = self._catalog(version.owner, version.name)
-        missing = missing_alter(version, catalog)
+        missing = missing_alter(version, catalog) or missing_key(version, self._settings)
         if missing or catalog is None:
-            raise UnfitTableError(
-                f"the destination table {version.qualified_name} does not fit the source's rows", hint=missing, table=version.qualified_name,
-            )
+            raise unfit_error(version, missing, self._settings)
         return catalog
 
     def _ask(self, plan: WritePlan, write: Write) -> list[tuple[int, pq.abc.PGresult]]:
@@ -860,6 +863,11 @@ class PostgresSession:
         """No transaction, or a new one: no savepoint, no mark, no bound of time."""
         self._has_savepoint = self._has_timeout = self._had_timeout = self._ran_handlers = False
         self._marks, self._role = [], ""
+
+
+def _counts_alone(write: Write, catalog: CatalogTable) -> bool:
+    """Whether a write's count shows how many rows its one row finds."""
+    return write.row_count == 1 and write.command is not Command.INSERT and located(write, catalog).found is FoundRows.SINGLE
 
 
 def _int4(value: int) -> bytes:

@@ -10,8 +10,15 @@ runs in lockstep without storing it):
 Old values are compared by record image: json, xml and point have no equality, box's compares areas, and 1.0 is not
 1.00 to a reader of the table. A row is found by its key through the key index's own operator.
 
-Without a unique key in the values that find the row, or with a NULL in it ("paired"), equal rows are numbered on both sides and matched one
-to one, then changed by ctid: so a set changes exactly as many rows as it has.
+Where the values that find rows have no unique key, or a NULL in it, rows are found first, and changed by ctid: each of the set's rows changes
+one row at most, so that two of them and none of another never add up to what is expected:
+
+    equal rows      every value of the LCR finds them: they are numbered on both sides and matched one to one ("paired"). Where that
+                    is an error (`FoundRows.SINGLE`), rows that are there more than once are left out.
+    a key alone     a substitute key that is not unique here, or the source's key where it is none here: of several rows the
+                    first one that has the old values (`FoundRows.ANY`), or none of them (`SINGLE`)
+
+A SINGLE write of one row is executed as if it were unique: its count is that of the rows.
 
 A GENERATED ALWAYS identity column cannot be SET. Rows whose identity did change are deleted and inserted again with
 OVERRIDING SYSTEM VALUE, in one statement ("move").
@@ -19,6 +26,8 @@ OVERRIDING SYSTEM VALUE, in one statement ("move").
 Values of types that are arrays cannot be elements of an array parameter: each travels in a composite type with one
 field, which the session makes in pg_temp. Values in text form travel as text[] and are cast. Values of a type that only
 converts to the column's travel as what they are and are converted in the set.
+
+Longer than 500 lines: the forms of one statement, whose parts are numbered together.
 """
 
 from __future__ import annotations
@@ -29,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from databases.ports import Write
+from databases.ports import FoundRows, Write
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
 from databases.postgres.types import conversion_of, type_with_modifier
 from streams.errors import BugError
@@ -212,12 +221,14 @@ class Located:
     Args:
         find: whose old values find a row.
         compare: whose old values must be the row's besides.
-        paired: they contain no key that identifies a row: equal rows are matched one to one.
+        found: how many rows they find, and what becomes of several.
+        is_whole: all values of the LCRs find a row.
     """
 
     find: list[int]
     compare: list[int]
-    paired: bool
+    found: FoundRows
+    is_whole: bool
 
 
 def located(write: Write, catalog: CatalogTable) -> Located:
@@ -231,9 +242,10 @@ def located(write: Write, catalog: CatalogTable) -> Located:
     stored = [not catalog.table.columns[place].is_generated for place in at]
     find = [p for p in write.match_columns if stored[p]]
     found_by = {at[p] for p in find}
+    is_whole = len(find) == sum(stored)
     return Located(
-        find=find, compare=[p for p in write.compare_columns if stored[p] and p not in find],
-        paired=write.paired or not any(set(key) <= found_by for key in catalog.table.identifying_keys),
+        find=find, compare=[p for p in write.compare_columns if stored[p] and p not in find], is_whole=is_whole,
+        found=catalog.table.rows_found_by(found_by, is_whole=is_whole, has_null=write.paired),
     )
 
 
@@ -241,7 +253,7 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
     """Make the statements for a write.
 
     Args:
-        write: only its command, version and columns matter.
+        write: only its command, version and columns matter, and whether it has one row.
         catalog: the destination table; every column of the version fits.
         generation: see `wrapper_name`.
         moves: an identity column that cannot be SET may have changed in this write.
@@ -258,8 +270,10 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         sets = [p for p in written if not target[at[p]].is_identity_always]
         identity = [p for p in written if target[at[p]].is_identity_always and moves]
     builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[*sets, *identity])
-    if rows.paired:
-        with_, source, condition = _paired(builder)
+    is_paired = False
+    if rows.found is not FoundRows.ONE and (rows.found is FoundRows.ANY or write.row_count != 1):
+        is_paired = rows.is_whole
+        with_, source, condition = _paired(builder, rows.found) if is_paired else _first_found(builder, rows)
     else:
         with_, source, condition = "", f"(SELECT {builder.select_list()}) u", keyed(builder, rows.find, rows.compare)
     statements = []
@@ -272,7 +286,7 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
             differs = " OR ".join(f"t.{builder.details(p).name} OPERATOR(pg_catalog.<>) u.n{p}" for p in identity)
             statements.append(_move(builder, [*sets, *identity], with_, source, f"{condition} AND ({differs})"))
     return WritePlan(
-        statements=tuple(builder.statement(sql) for sql in statements), paired=rows.paired,
+        statements=tuple(builder.statement(sql) for sql in statements), paired=is_paired,
         wrapped=tuple(builder.wrapped.values()),
     )
 
@@ -318,7 +332,23 @@ def keyed(builder: SetBuilder, find: list[int], compare: list[int]) -> str:
     return " AND ".join(terms)
 
 
-def _paired(builder: SetBuilder) -> tuple[str, str, str]:
+def _first_found(builder: SetBuilder, rows: Located) -> tuple[str, str, str]:
+    """WITH clause, source and condition where each row of the set changes one row at most that its key finds."""
+    is_any = rows.found is FoundRows.ANY
+    found = keyed(builder, rows.find, rows.compare if is_any else [])
+    number = "pg_catalog.row_number() OVER (PARTITION BY u.i ORDER BY t.tableoid, t.ctid)" if is_any else "pg_catalog.count(*) OVER (PARTITION BY u.i)"
+    with_ = (
+        f"WITH v AS MATERIALIZED (SELECT {builder.select_list()}), "
+        "w AS MATERIALIZED (SELECT *, pg_catalog.row_number() OVER () AS i FROM v), "
+        f"m AS (SELECT t.ctid AS c, t.tableoid AS o, {number} AS r, u.* FROM {builder.catalog.relation} t, w u WHERE {found}), "
+        "p AS MATERIALIZED (SELECT * FROM m WHERE r OPERATOR(pg_catalog.=) 1) "
+    )
+    condition = "t.ctid OPERATOR(pg_catalog.=) u.c AND t.tableoid OPERATOR(pg_catalog.=) u.o"
+    compared = "" if is_any or not rows.compare else f" AND {keyed(builder, [], rows.compare)}"
+    return with_, "p u", condition + compared
+
+
+def _paired(builder: SetBuilder, found: FoundRows) -> tuple[str, str, str]:
     """WITH clause, source and condition where equal rows are matched one to one."""
     names = [builder.details(p).name for p in builder.old]
     hashed = [p for p in builder.old if builder.details(p).is_hashable]
@@ -334,12 +364,14 @@ def _paired(builder: SetBuilder) -> tuple[str, str, str]:
     image, values = ", ".join(f"t.{name}" for name in names), ", ".join(f"o{p}" for p in builder.old)
     new = "".join(f", w.n{p}" for p in builder.new)
     number = 'pg_catalog.row_number() OVER (PARTITION BY i COLLATE "C") AS r'
+    times = ', pg_catalog.count(*) OVER (PARTITION BY i COLLATE "C") AS times' if found is FoundRows.SINGLE else ""
+    once = " AND c.times OPERATOR(pg_catalog.=) 1" if found is FoundRows.SINGLE else ""
     with_ = (
         f"WITH v AS MATERIALIZED (SELECT {builder.select_list()}), "
         f"w AS (SELECT *, {number} FROM (SELECT *, ROW({values})::pg_catalog.text AS i FROM v) v), "
-        f"c AS (SELECT *, {number} FROM (SELECT t.ctid AS c, t.tableoid AS o, ROW({image})::pg_catalog.text AS i"
+        f"c AS (SELECT *, {number}{times} FROM (SELECT t.ctid AS c, t.tableoid AS o, ROW({image})::pg_catalog.text AS i"
         f" FROM {builder.catalog.relation} t{candidates}) t), "
-        f'p AS MATERIALIZED (SELECT c.c, c.o{new} FROM w JOIN c ON w.i COLLATE "C" = c.i AND w.r = c.r) '
+        f'p AS MATERIALIZED (SELECT c.c, c.o{new} FROM w JOIN c ON w.i COLLATE "C" = c.i AND w.r = c.r{once}) '
     )
     return with_, "p u", "t.ctid OPERATOR(pg_catalog.=) u.c AND t.tableoid OPERATOR(pg_catalog.=) u.o"
 

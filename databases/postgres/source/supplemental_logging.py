@@ -45,8 +45,7 @@ def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
     for table in tables:
         for need in needs:
             if need.concerns(table.owner, table.name):
-                is_of_rule = not need.old and not need.new
-                columns = needed_columns(need.rule, table.owner, table.name) if is_of_rule else NeededColumns(old=need.old, new=need.new)
+                columns = needed_columns(need.rule, table.owner, table.name) if need.is_of_rule else NeededColumns(old=need.old, new=need.new)
                 if columns != NeededColumns():
                     found += [_logged(leaf, need, _at_source(columns, need, table, columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
     return tuple(found)
@@ -142,7 +141,7 @@ def refused_conditions(
                 path=need.place, problem=f'COLLATE "C" orders texts by their bytes in the encoding of the database, {found and found[0]}, and changes travel in UTF8',
                 fix="compare with =, IN or LIKE",
             )
-        for version in versions:
+        for version in versions if need.is_of_rule else ():
             if need.rule.matches_object(version.owner, version.name):
                 for error in refusals(need.rule, _before_the_rule(need, version), types):
                     yield Finding(path=need.place, problem=error.message, fix=error.hint)

@@ -122,7 +122,7 @@ def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_bac
     # No conflict: it is written as sets, and the next one is not looked at any more.
     looked: list[object] = []
     conflicting = memory_destination.conflicting
-    monkeypatch.setattr(memory_destination, "conflicting", lambda found, write: looked.append(write) or conflicting(found, write))
+    monkeypatch.setattr(memory_destination, "conflicting", lambda found, write, table: looked.append(write) or conflicting(found, write, table))
     for before in (20, 30, 40):
         result = at.apply(*[Lcr(old=row(k, "lcr", before), new=row(k, "lcr", before + 10)) for k in range(20)])
         assert (result.statistics.rollbacks, len(looked)) == (0, 1)
@@ -131,7 +131,7 @@ def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_bac
 
 def test_tables_without_handlers_are_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Serving(replace(MAXIMUM, name="other"), rows=[row(1), row(2, time=15)])
-    monkeypatch.setattr("databases.memory_destination.conflicting", lambda found, write: pytest.fail("looked at"))
+    monkeypatch.setattr("databases.memory_destination.conflicting", lambda *given: pytest.fail("looked at"))
     assert len(at.apply(update(1), update(2)).errors) == 1
 
 

@@ -1,0 +1,85 @@
+"""A destination's table as an apply process sees it: with what the topology file sets for it, and what does not fit it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from databases.ports import DestinationTable
+from rules.table_settings import TableSettings
+from streams.errors import DataError, UnfitTableError
+from streams.lcr_batch import OldImage, TableVersion
+
+__all__ = ["missing_key", "unfit_error", "unfit_key", "with_settings"]
+
+
+def with_settings(table: DestinationTable, settings: TableSettings, *, is_hidden: bool) -> DestinationTable:
+    """A table as an apply process sees it.
+
+    Args:
+        table: as the catalog describes it.
+        settings: of the apply process.
+        is_hidden: values do not show what is unique in it (see `DestinationTable.serialise`), whatever its key is.
+    """
+    table = replace(table, allow_duplicate_rows=settings.allow_duplicate_rows)
+    names = settings.key_of(table.owner, table.name)
+    places = {column.name: place for place, column in enumerate(table.columns)}
+    if not names or any(name not in places for name in names):
+        return table  # `unfit_key` says so
+    key = tuple(places[name] for name in names)
+    return replace(table, key=key, is_substitute=True, serialise=is_hidden)
+
+
+def unfit_error(version: TableVersion, missing: str, settings: TableSettings) -> UnfitTableError | DataError:
+    """What is raised for rows that do not fit their table: it waits for an ALTER, or is an error of the rows.
+
+    Args:
+        version: of the rows.
+        missing: what must be done, for a person.
+        settings: of the apply process.
+    """
+    message = f"the destination table {version.qualified_name} does not fit the source's rows"
+    if settings.column_mismatch == "error":
+        return DataError(f"{message} (column_mismatch: error): {missing}", table=version.qualified_name)
+    return UnfitTableError(message, hint=missing, table=version.qualified_name)
+
+
+def unfit_key(table: DestinationTable, settings: TableSettings, comparable: frozenset[str]) -> tuple[str, str] | None:
+    """Why a table cannot have the substitute key that is set for it: what is wrong, how to fix it; None: it can, or none is set.
+
+    Args:
+        table: the destination's.
+        settings: of the apply process.
+        comparable: names of its columns whose values the destination can compare for equality.
+    """
+    names = [column.name for column in table.columns]
+    for name in settings.key_of(table.owner, table.name):
+        if name not in names:
+            return f"the substitute key names {name}, and the table has no such column", f"key_columns: name one of {', '.join(names)}"
+        column = table.columns[names.index(name)]
+        if column.is_generated:
+            return f"the substitute key names {name}, which is computed by the database", "key_columns: name the columns that it is computed from"
+        if name not in comparable:
+            kind = column.type_name.removeprefix("pg_catalog.")
+            return f"the substitute key names {name}, and values of {kind} cannot be compared", "key_columns: name other columns"
+    return None
+
+
+def missing_key(version: TableVersion, settings: TableSettings) -> str:
+    """What the source must do so that its LCRs carry a table's substitute key; empty: they do, or none is set.
+
+    Args:
+        version: the source's description of the table. With `version` 0 it was made from the catalog, which does not show what the log
+            identifies rows by: supplemental logging is checked at the source then.
+        settings: of the apply process.
+    """
+    arriving = {column.name: column for column in version.columns}
+    names = settings.key_of(version.owner, version.name)
+    lacking = [name for name in names if name not in arriving]
+    if lacking:
+        return f"key_columns: leave out {', '.join(lacking)}: the LCRs of {version.qualified_name} do not carry it"
+    if version.old_image is OldImage.KEY and version.version and any(not arriving[name].is_key for name in names):
+        return (
+            f"at the source: ALTER TABLE {version.qualified_name} REPLICA IDENTITY FULL; -- the log lacks old values of the substitute key"
+            f" ({', '.join(names)}); `headrace copy` brings the table up to date if changes were logged without them"
+        )
+    return ""

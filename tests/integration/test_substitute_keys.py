@@ -1,0 +1,96 @@
+"""Substitute keys and tables that do not fit, from one real server's log to another: what parallel apply servers make of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from databases.embedded import EmbeddedServer
+from rules.table_settings import KeyColumns, TableSettings
+from tests.support.postgres_pair import Pair
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+BY_CODE = (KeyColumns(owner="public", name="p", columns=("code",)),)
+HERE = "CREATE TABLE p (id int PRIMARY KEY, code text, v int); ALTER TABLE p REPLICA IDENTITY FULL"
+
+
+@pytest.fixture
+def pair(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
+) -> Iterator[Pair]:
+    made = Pair(fresh_database(pg_source), fresh_database(pg_destination), tmp_path / "redo")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("there", [
+    "CREATE TABLE p (own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id int, code text, v int); CREATE INDEX ON p (code)",
+    "CREATE TABLE p (id int, code text UNIQUE, v int)", "CREATE TABLE p (id int, code text, v int)",
+], ids=["another primary key", "unique", "no key"])
+def test_random_history_is_applied_by_the_substitute_key(pair: Pair, there: str) -> None:
+    """With NULLs in the key, changes of it, and rows that come and go."""
+    pair.create(HERE, there)
+    pair.set(TableSettings(key_columns=BY_CODE))
+    rng = random.Random(7)
+    for turn in range(150):
+        one, choice = f"id = {rng.randrange(30)}", rng.random()
+        if choice < 0.4:
+            code = "NULL" if rng.random() < 0.1 else f"'c{turn}'"
+            pair.run(f"INSERT INTO p VALUES ({rng.randrange(30)}, {code}, {turn}) ON CONFLICT DO NOTHING")
+        elif choice < 0.7:
+            pair.run(f"UPDATE p SET v = {turn} WHERE {one}")
+        elif choice < 0.8:
+            pair.run(f"UPDATE p SET code = 'k{turn}' WHERE {one}")
+        else:
+            pair.run(f"DELETE FROM p WHERE {one}")
+    pair.apply()
+    assert pair.errors() == ()
+    pair.assert_same("SELECT id, code, v FROM p ORDER BY 1")
+
+
+def test_row_that_the_substitute_key_finds_twice_is_an_error_and_nothing_else_waits(pair: Pair) -> None:
+    pair.create(HERE, "CREATE TABLE p (id int PRIMARY KEY, code text, v int)")
+    pair.set(TableSettings(key_columns=BY_CODE))
+    pair.run("INSERT INTO p VALUES (1, 'a', 0), (2, 'b', 0)")
+    engine = pair.apply()
+    pair.there.execute("INSERT INTO p VALUES (11, 'a', 0)")
+    pair.run("UPDATE p SET v = 1 WHERE code = 'a'", "UPDATE p SET v = 1 WHERE code = 'b'", "UPDATE p SET v = 2 WHERE code = 'a'")
+    pair.more(engine)
+    assert [(error.conflict_type, error.depends_on > 0) for error in pair.errors()] == [("multiple_rows", False), ("", True)]
+    assert "2 rows match" in pair.errors()[0].message
+    assert pair.there.execute("SELECT id, v FROM p ORDER BY 1").fetchall() == [(1, 0), (2, 1), (11, 0)]
+
+
+def test_with_allow_duplicate_rows_one_of_them_is_changed(pair: Pair) -> None:
+    pair.create(HERE, "CREATE TABLE p (id int PRIMARY KEY, code text, v int)")
+    pair.set(TableSettings(key_columns=BY_CODE, allow_duplicate_rows=True))
+    pair.run("INSERT INTO p VALUES (1, 'a', 0), (2, 'b', 0)")
+    engine = pair.apply()
+    pair.there.execute("INSERT INTO p VALUES (11, 'a', 0)")
+    pair.run("UPDATE p SET v = 1", "DELETE FROM p WHERE code = 'b'")
+    pair.more(engine)
+    assert pair.errors() == ()
+    assert sorted(v for (v,) in pair.there.execute("SELECT v FROM p")) == [0, 1]
+
+
+def test_transaction_that_does_not_fit_is_an_error_and_others_go_on(pair: Pair) -> None:
+    pair.create(
+        f"{HERE}; CREATE TABLE q (id int PRIMARY KEY)", "CREATE TABLE p (id int PRIMARY KEY, code text, v int); CREATE TABLE q (id int PRIMARY KEY)"
+    )
+    pair.set(TableSettings(column_mismatch="error"))
+    pair.run("INSERT INTO p VALUES (1, 'a', 0)")
+    engine = pair.apply()
+    pair.run(
+        "ALTER TABLE p ADD COLUMN more text", "BEGIN; INSERT INTO q VALUES (1); INSERT INTO p VALUES (2, 'b', 0, 'x'); COMMIT",
+        "INSERT INTO p VALUES (3, 'c', 0, 'x')", "INSERT INTO q VALUES (2)",
+    )
+    pair.more(engine)
+    assert [error.depends_on > 0 for error in pair.errors()] == [False, True]
+    assert "column_mismatch: error" in pair.errors()[0].message
+    assert 'ADD COLUMN "more"' in pair.errors()[0].message
+    assert pair.there.execute("SELECT id FROM q").fetchall() == [(2,)]
+    assert pair.there.execute("SELECT id FROM p").fetchall() == [(1,)]

@@ -1,0 +1,84 @@
+"""Substitute keys and what does not fit, in a topology file: what is read, what is refused, what the source must log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from databases.applied_tables import unfit_key, with_settings
+from databases.memory_store import MemoryStore, destination_column
+from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
+from tests.support.topologies import SITES, problems, read
+from topology.file.reading import read_topology
+from topology.logging_needs import log_needs
+from topology.plan import make_plan
+from topology.stored import spec_from_json, spec_to_json
+
+ONE_WAY = SITES + "replicate: [{tables: [hr.t], from: dbs1, to: [dbs2]}]\n"
+KEY = KeyColumns(owner="hr", name="t", columns=("code", "day"))
+
+
+def test_what_the_file_says_holds_for_every_apply_process_and_survives_being_stored(tmp_path):
+    spec = read(tmp_path, ONE_WAY + "key_columns: [{table: hr.t, columns: [code, day]}]\nallow_duplicate_rows: true\ncolumn_mismatch: error\n")
+    expected = TableSettings(key_columns=(KEY,), allow_duplicate_rows=True, column_mismatch="error")
+    assert [apply.tables for apply in spec.applies] == [expected]
+    assert spec_from_json(spec_to_json(spec)).applies[0].tables == expected
+    assert TableSettings.from_bytes(expected.to_bytes()) == expected
+    assert TableSettings.from_bytes(b"") == NO_TABLE_SETTINGS
+    assert "substitute key hr.t (code, day)" in make_plan(spec).as_text()
+
+
+def test_an_apply_process_with_a_list_has_that_list_alone(tmp_path):
+    spec = read(tmp_path, SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
+propagations: {p1: {from: q1, to: q2}}
+key_columns: [{table: hr.t, columns: [code]}]
+column_mismatch: error
+applies:
+  a1: {site: dbs2, source: dbs1, queue: q2, key_columns: [{table: hr.u, columns: [a]}], column_mismatch: wait, allow_duplicate_rows: false}
+""")
+    (apply,) = spec.applies
+    assert apply.tables == TableSettings(key_columns=(KeyColumns(owner="hr", name="u", columns=("a",)),), allow_duplicate_rows=False)
+
+
+@pytest.mark.parametrize(("entry", "problem"), [
+    ("key_columns: [{table: hr.t, columns: []}]", "columns"),
+    ("key_columns: [{table: hr.t, columns: [a, a]}]", "columns names a column twice: name every column once"),
+    ("key_columns: [{table: hr.*, columns: [a]}]", "'hr.*' is a pattern"),
+    ("key_columns: [{table: hr.t, columns: [a]}, {table: hr.t, columns: [b]}]", "hr.t has a substitute key already, key_columns[0]: keep one of them"),
+    ("column_mismatch: skip", "'skip' is not one of wait, error"),
+])
+def test_what_cannot_be_is_refused_with_its_place(tmp_path, entry, problem):
+    assert any(problem in line for line in problems(tmp_path, ONE_WAY + entry + "\n"))
+
+
+def test_old_values_of_a_substitute_key_are_needed_under_the_source_s_names(tmp_path):
+    spec = read(tmp_path, ONE_WAY + "key_columns: [{table: hr.t, columns: [code, day]}]\n")
+    (need,) = log_needs(spec, "dbs1")
+    assert need.place == "applies.apply_dbs1_to_dbs2.key_columns" or need.place.endswith(".key_columns")
+    assert need.old == KEY.columns
+    assert need.concerns("hr", "t")
+    assert not need.concerns("hr", "u")
+    assert log_needs(spec, "dbs2") == ()
+
+
+@pytest.mark.parametrize(("columns", "problem"), [
+    (("x",), "no such column"), (("made",), "computed by the database"), (("doc",), "values of json cannot be compared"), (("code",), None),
+])
+def test_a_key_that_cannot_find_rows_is_refused(columns, problem):
+    table = MemoryStore().create_table("hr", "t", key=["id"], columns=[
+        destination_column("id", "pg_catalog.int4"), destination_column("code", "pg_catalog.text"), destination_column("doc", "pg_catalog.json"),
+        destination_column("made", "pg_catalog.text", is_generated=True),
+    ])
+    settings = TableSettings(key_columns=(KeyColumns(owner="hr", name="t", columns=columns),))
+    found = unfit_key(with_settings(table, settings, is_hidden=False), settings, frozenset({"id", "code", "made"}))
+    assert (found is None) if problem is None else (found is not None and problem in found[0])
+
+
+def test_the_example_is_read_whole():
+    spec = read_topology(Path(__file__).parents[3] / "examples" / "keys.yaml", {})
+    (apply,) = spec.applies
+    assert [str(each) for each in apply.tables.key_columns] == ["shop.customers (customer_number)", "shop.visits (customer_number, page, visited_at)"]
+    assert (apply.tables.allow_duplicate_rows, apply.tables.column_mismatch) == (False, "error")

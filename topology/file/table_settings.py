@@ -1,0 +1,66 @@
+"""What a file says of tables at a destination: substitute keys, and rows that do not fit; of all apply processes or of one.
+
+A list under an apply process takes the place of the file's own for it, as conflict handlers' do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from databases.ports import Finding
+from rules.table_settings import KeyColumns, TableSettings, TriggerFiring
+from topology.file.models import ApplyModel, KeyColumnsModel, TopologyModel, TriggerModel
+
+__all__ = ["table_setting_findings", "table_settings"]
+
+
+def table_settings(top: TopologyModel, own: ApplyModel | None) -> TableSettings:
+    """What holds for an apply process.
+
+    Args:
+        top: the file.
+        own: its entry; None: the file has none.
+    """
+    keys = top.key_columns if own is None or own.key_columns is None else own.key_columns
+    duplicates = top.allow_duplicate_rows if own is None or own.allow_duplicate_rows is None else own.allow_duplicate_rows
+    mismatch = top.column_mismatch if own is None or own.column_mismatch is None else own.column_mismatch
+    return TableSettings(
+        key_columns=tuple(KeyColumns(owner=each.table[0], name=each.table[1], columns=tuple(each.columns)) for each in keys),
+        allow_duplicate_rows=duplicates, column_mismatch=mismatch,
+        triggers=tuple(
+            TriggerFiring(owner=each.table[0], name=each.table[1], trigger=each.trigger, fire=each.fire)
+            for each in (top.triggers if own is None or own.triggers is None else own.triggers)
+        ),
+    )
+
+
+def table_setting_findings(top: TopologyModel, applies: Mapping[str, ApplyModel]) -> Iterator[Finding]:
+    """What is wrong with entries that are well by themselves.
+
+    Args:
+        top: the file.
+        applies: its apply processes, as written.
+    """
+    yield from _listed("key_columns", top.key_columns)
+    yield from _fired("triggers", top.triggers)
+    for name, model in applies.items():
+        yield from _listed(f"applies.{name}.key_columns", model.key_columns or ())
+        yield from _fired(f"applies.{name}.triggers", model.triggers or ())
+
+
+def _fired(path: str, models: Sequence[TriggerModel]) -> Iterator[Finding]:
+    seen: dict[tuple[str, ...], int] = {}
+    for place, model in enumerate(models):
+        trigger = (*model.table, model.trigger)
+        if trigger in seen:
+            yield Finding(path=f"{path}[{place}]", problem=f"the trigger {'.'.join(trigger)} is listed already, {path}[{seen[trigger]}]", fix="keep one of them")
+        seen.setdefault(trigger, place)
+
+
+def _listed(path: str, models: Sequence[KeyColumnsModel]) -> Iterator[Finding]:
+    seen: dict[tuple[str, ...], int] = {}
+    for place, model in enumerate(models):
+        table = tuple(model.table)
+        if table in seen:
+            yield Finding(path=f"{path}[{place}]", problem=f"{'.'.join(table)} has a substitute key already, {path}[{seen[table]}]", fix="keep one of them")
+        seen.setdefault(table, place)
