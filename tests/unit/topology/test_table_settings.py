@@ -8,7 +8,7 @@ import pytest
 
 from databases.applied_tables import unfit_key, with_settings
 from databases.memory_store import MemoryStore, destination_column
-from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
+from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings, TriggerFiring
 from tests.support.topologies import SITES, problems, read
 from topology.file.reading import read_topology
 from topology.logging_needs import log_needs
@@ -20,13 +20,19 @@ KEY = KeyColumns(owner="hr", name="t", columns=("code", "day"))
 
 
 def test_what_the_file_says_holds_for_every_apply_process_and_survives_being_stored(tmp_path):
-    spec = read(tmp_path, ONE_WAY + "key_columns: [{table: hr.t, columns: [code, day]}]\nallow_duplicate_rows: true\ncolumn_mismatch: error\n")
-    expected = TableSettings(key_columns=(KEY,), allow_duplicate_rows=True, column_mismatch="error")
+    spec = read(tmp_path, ONE_WAY + "key_columns: [{table: hr.t, columns: [code, day]}]\nallow_duplicate_rows: true\ncolumn_mismatch: error\n"
+                "triggers: [{table: hr.t, trigger: log_change, fire: always}]\ncheck_foreign_keys: [hr.t]\n")
+    expected = TableSettings(
+        key_columns=(KEY,), allow_duplicate_rows=True, column_mismatch="error", check_foreign_keys=True, foreign_keys_of=(("hr", "t"),),
+        triggers=(TriggerFiring(owner="hr", name="t", trigger="log_change", fire="always"),),
+    )
     assert [apply.tables for apply in spec.applies] == [expected]
     assert spec_from_json(spec_to_json(spec)).applies[0].tables == expected
     assert TableSettings.from_bytes(expected.to_bytes()) == expected
     assert TableSettings.from_bytes(b"") == NO_TABLE_SETTINGS
-    assert "substitute key hr.t (code, day)" in make_plan(spec).as_text()
+    plan = make_plan(spec).as_text()
+    for said in ("substitute key hr.t (code, day)", "foreign keys of hr.t are checked", "trigger log_change on hr.t fires always", "go into the error queue"):
+        assert said in plan
 
 
 def test_an_apply_process_with_a_list_has_that_list_alone(tmp_path):
@@ -48,6 +54,8 @@ applies:
     ("key_columns: [{table: hr.t, columns: [a, a]}]", "columns names a column twice: name every column once"),
     ("key_columns: [{table: hr.*, columns: [a]}]", "'hr.*' is a pattern"),
     ("key_columns: [{table: hr.t, columns: [a]}, {table: hr.t, columns: [b]}]", "hr.t has a substitute key already, key_columns[0]: keep one of them"),
+    ("triggers: [{table: hr.t, trigger: g, fire: sometimes}]", "'sometimes' is not one of once, always"),
+    ("triggers: [{table: hr.t, trigger: g, fire: once}, {table: hr.t, trigger: g, fire: always}]", "the trigger hr.t.g is listed already, triggers[0]"),
     ("column_mismatch: skip", "'skip' is not one of wait, error"),
 ])
 def test_what_cannot_be_is_refused_with_its_place(tmp_path, entry, problem):
@@ -81,4 +89,4 @@ def test_the_example_is_read_whole():
     spec = read_topology(Path(__file__).parents[3] / "examples" / "keys.yaml", {})
     (apply,) = spec.applies
     assert [str(each) for each in apply.tables.key_columns] == ["shop.customers (customer_number)", "shop.visits (customer_number, page, visited_at)"]
-    assert (apply.tables.allow_duplicate_rows, apply.tables.column_mismatch) == (False, "error")
+    assert (apply.tables.allow_duplicate_rows, apply.tables.column_mismatch, apply.tables.check_foreign_keys) == (False, "error", True)
