@@ -891,8 +891,10 @@ class PostgresSession:
 
 
 def _counts_alone(write: Write, catalog: CatalogTable) -> bool:
-    """Whether a write's count shows how many rows its one row finds."""
-    return write.row_count == 1 and write.command is not Command.INSERT and located(write, catalog).found is FoundRows.SINGLE
+    """Whether a write's count shows how many rows its one row finds; False as well if it does not fit, which is found out next."""
+    if write.row_count != 1 or write.command is Command.INSERT or any(column.name not in catalog.positions for column in write.version.columns):
+        return False
+    return located(write, catalog).found is FoundRows.SINGLE
 
 
 def _int4(value: int) -> bytes:
