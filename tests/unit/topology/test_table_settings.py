@@ -8,12 +8,15 @@ import pytest
 
 from databases.applied_tables import unfit_key, with_settings
 from databases.memory_store import MemoryStore, destination_column
+from headrace.tracing.explain import key_at_source
 from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings, TriggerFiring
+from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read
 from topology.file.reading import read_topology
 from topology.logging_needs import log_needs
 from topology.plan import make_plan
 from topology.stored import spec_from_json, spec_to_json
+from topology.ways import ways_to
 
 ONE_WAY = SITES + "replicate: [{tables: [hr.t], from: dbs1, to: [dbs2]}]\n"
 KEY = KeyColumns(owner="hr", name="t", columns=("code", "day"))
@@ -83,6 +86,27 @@ def test_a_key_that_cannot_find_rows_is_refused(columns, problem):
     settings = TableSettings(key_columns=(KeyColumns(owner="hr", name="t", columns=columns),))
     found = unfit_key(with_settings(table, settings, is_hidden=False), settings, frozenset({"id", "code", "made"}))
     assert (found is None) if problem is None else (found is not None and problem in found[0])
+
+
+def test_explain_finds_rows_by_the_substitute_key_under_the_source_s_names(tmp_path):
+    spec = read(tmp_path, SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
+propagations: {p1: {from: q1, to: q2}}
+applies:
+  a1:
+    site: dbs2
+    source: dbs1
+    queue: q2
+    key_columns: [{table: hr.u, columns: [number]}]
+    rules: {include: [{table: hr.t, transform: [{rename_table: hr.u}, {rename_column: {from: code, to: number}}]}]}
+""")
+    (way,) = ways_to(spec, spec.applies[0])
+    assert key_at_source(way, TableName("hr", "t")).key_of("hr", "t") == ("code",)
+    assert key_at_source(way, TableName("hr", "v")) == NO_TABLE_SETTINGS
+    (need,) = log_needs(spec, "dbs1")
+    assert need.concerns("hr", "t")
+    assert need.at_source("hr", "t", ["id", "code"]) == {"id": "id", "number": "code"}
 
 
 def test_the_example_is_read_whole():
