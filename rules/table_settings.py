@@ -4,6 +4,7 @@
     allow_duplicate_rows  True: of several rows that one row LCR finds, one is changed. False: that is an error.
                           None: an error, but one of rows that are equal in every column is changed
     column_mismatch       where a table does not fit its LCRs: "wait" for an ALTER, or "error": into the error queue
+    check_foreign_keys    the destination's foreign keys are checked at the end of each transaction of apply
     triggers              whether a trigger fires for changes that apply makes: "once" (it does not) or "always"
 
 Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Columns", "Apply Process Behavior for Column Discrepancies",
@@ -66,6 +67,17 @@ class TableSettings:
     allow_duplicate_rows: bool | None = None
     column_mismatch: str = "wait"
     triggers: tuple[TriggerFiring, ...] = ()
+    check_foreign_keys: bool = False
+    foreign_keys_of: tuple[tuple[str, str], ...] = ()  # referring tables (owner, name); empty: all
+
+    def checks_foreign_keys(self, owner: str, name: str) -> bool:
+        """Whether the foreign keys of a referring table are checked.
+
+        Args:
+            owner: its schema at the destination.
+            name: of the table in that schema.
+        """
+        return self.check_foreign_keys and (not self.foreign_keys_of or (owner, name) in self.foreign_keys_of)
 
     def key_of(self, owner: str, name: str) -> tuple[str, ...]:
         """Names of a table's substitute key columns; empty: it has none.

@@ -297,6 +297,9 @@ def _tables(settings: TableSettings) -> str:
     found = [f"substitute key {each}" for each in settings.key_columns]
     if settings.allow_duplicate_rows is not None:
         found.append(f"of several rows that one LCR finds {'one is changed' if settings.allow_duplicate_rows else 'none is changed: an error'}")
+    if settings.check_foreign_keys:
+        tables = ", ".join(".".join(each) for each in settings.foreign_keys_of)
+        found.append(f"foreign keys{' of ' + tables if tables else ''} are checked at the end of each transaction")
     found += [f"trigger {each}" for each in settings.triggers]
     found += ["transactions with rows that do not fit their table go into the error queue"] if settings.column_mismatch == "error" else []
     return f"; {'; '.join(found)}" if found else ""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from topology.spec import CaptureSpec, TopologySpec
     from topology.ways import Way
 
-__all__ = ["Findings", "RowQuestion", "explain_row", "parsed_key", "searched"]
+__all__ = ["Findings", "RowQuestion", "explain_row", "key_at_source", "parsed_key", "searched"]
 
 REDO_WAIT_S = 5.0  # for the log writer to bring what was just logged: it takes milliseconds
 REDO_POLL_S = 0.2
@@ -172,8 +172,13 @@ def _destination(way: Way, table: TableName) -> TableName:
     return table
 
 
-def _key_at_source(way: Way, table: TableName) -> TableSettings:
-    """The substitute key by which the destination finds a table's rows, under the source's names; nothing: its own key does."""
+def key_at_source(way: Way, table: TableName) -> TableSettings:
+    """The substitute key by which the destination finds a table's rows, under the source's names; nothing: its own key does.
+
+    Args:
+        way: to the destination.
+        table: under its name at the source.
+    """
     destination = _destination(way, table)
     names = way.apply.tables.key_of(destination.owner, destination.name)
     found = [_followed(name, (each.origin for each in reversed(way.transformations(table)))) for name in names]
@@ -239,7 +244,7 @@ class _Asked:
         if not self.key:
             from databases.connectors import open_row_reader
 
-            access = replace(self._access(way.capture.source), tables=_key_at_source(way, self._question.table))
+            access = replace(self._access(way.capture.source), tables=key_at_source(way, self._question.table))
             with closing(open_row_reader(access)) as reader:
                 self.key = reader.key_of(*self._question.table, self._question.key)
 

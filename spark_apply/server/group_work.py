@@ -61,7 +61,8 @@ def refused_at_commit(error: DataError, batch: LcrBatch) -> Failure:
     """
     position = batch.first_position + batch.row_count - 1
     sqlstate = str(error.context.get("sqlstate", ""))
-    return Failure(position=position, conflict_type="", sqlstate=sqlstate, message=error.message)
+    kind = "foreign_key" if error.context.get("violates") == "foreign_key" else ""
+    return Failure(position=position, conflict_type=kind, sqlstate=sqlstate, message=error.message)
 
 
 @dataclass(slots=True, kw_only=True)

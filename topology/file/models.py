@@ -712,6 +712,7 @@ class ApplyModel(_Model):
     allow_duplicate_rows: bool | None = None
     column_mismatch: ColumnMismatch | None = None
     triggers: list[TriggerModel] | None = None
+    check_foreign_keys: bool | list[PlainTable] | None = None
     on_error: OnError | None = None
     rules: RulesModel = RulesModel()
 
@@ -742,6 +743,7 @@ class TopologyModel(_Model):
     allow_duplicate_rows: bool | None = None
     column_mismatch: ColumnMismatch = "wait"
     triggers: list[TriggerModel] = []
+    check_foreign_keys: bool | list[PlainTable] = False
     on_error: OnError | None = None
     alerts: Any = None
     tls: Any = None

@@ -208,6 +208,31 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY 3, 4, 5, 6, 1, 2
 """
 
+# As above, with what a check of one needs. Columns that not every version has are read through JSON.
+_CHECKED_KEYS = """
+WITH family(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r UNION SELECT %(oid)s::oid)
+SELECT k.conname AS "constraint", cn.nspname AS owner, c.relname AS name, pn.nspname AS referred_owner, p.relname AS referred_name,
+       ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY x(number, place)
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = x.number ORDER BY x.place) AS columns,
+       ARRAY(SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY x(number, place)
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = x.number ORDER BY x.place) AS referred_columns,
+       ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conpfeqop) WITH ORDINALITY x(oid, place)
+             JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS operators,
+       ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conppeqop) WITH ORDINALITY x(oid, place)
+             JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS referred_operators,
+       ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conffeqop) WITH ORDINALITY x(oid, place)
+             JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS own_operators,
+       k.conrelid IN (SELECT relid FROM family) AS refers, k.confrelid IN (SELECT relid FROM family) AS is_referred
+FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class c ON c.oid = coalesce(pg_catalog.pg_partition_root(k.conrelid), k.conrelid)
+JOIN pg_catalog.pg_class p ON p.oid = coalesce(pg_catalog.pg_partition_root(k.confrelid), k.confrelid)
+JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+WHERE k.contype = 'f' AND k.conparentid = 0
+  AND (k.conrelid IN (SELECT relid FROM family) OR k.confrelid IN (SELECT relid FROM family))
+  AND pg_catalog.to_jsonb(k) ->> 'conenforced' IS DISTINCT FROM 'false' AND pg_catalog.to_jsonb(k) ->> 'conperiod' IS DISTINCT FROM 'true'
+ORDER BY 1, 2, 3
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueForm:
@@ -267,6 +292,35 @@ class CatalogColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedKey:
+    """A foreign key from or to a table, for whoever checks it.
+
+    Args:
+        constraint: its name.
+        owner, name: of the referring table; of a partition, its partitioned table's.
+        columns: its columns there.
+        referred_owner, referred_name, referred_columns: what it refers to, likewise.
+        operators: per column, referred = referring.
+        referred_operators, own_operators: equality on either side.
+        refers: the described table is the referring one.
+        is_referred: the described table is the one that is referred to.
+    """
+
+    constraint: str
+    owner: str
+    name: str
+    columns: tuple[str, ...]
+    referred_owner: str
+    referred_name: str
+    referred_columns: tuple[str, ...]
+    operators: tuple[str, ...]
+    referred_operators: tuple[str, ...]
+    own_operators: tuple[str, ...]
+    refers: bool
+    is_referred: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogTable:
     """A table's description with what a session needs to write to it.
 
@@ -280,6 +334,7 @@ class CatalogTable:
         replica_identity: `pg_class.relreplident`.
         form: hash of its columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
         comparable: names of the columns whose type has an equality that an index can use.
+        foreign_keys: from and to the table, where the apply process checks any.
     """
 
     table: DestinationTable
@@ -291,6 +346,7 @@ class CatalogTable:
     replica_identity: str = "d"
     form: int = 0
     comparable: frozenset[str] = frozenset()
+    foreign_keys: tuple[CheckedKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,8 +397,9 @@ def describe_table(
         functions = [conversion_function(owner, name, column) for column in names]
         given = cursor.execute(_FUNCTIONS, {"oid": found["oid"], "columns": names, "functions": functions}).fetchall()
         keys = cursor.execute(_FOREIGN_KEYS, {"oid": found["oid"]}).fetchall()
+        checked = cursor.execute(_CHECKED_KEYS, {"oid": found["oid"]}).fetchall() if settings.check_foreign_keys else []
     catalog = _catalog_table(found, columns, indexes, given, settings)
-    return replace(catalog, table=replace(catalog.table, references=tuple(_references(keys)), referred=tuple(_referred(keys))))
+    return replace(catalog, foreign_keys=tuple(map(_checked_key, checked)), table=replace(catalog.table, references=tuple(_references(keys)), referred=tuple(_referred(keys))))
 
 
 def conversion_function(owner: str, table: str, column: str) -> str:
@@ -422,6 +479,11 @@ def _catalog_table(
         ), settings, is_hidden=is_hidden),
         comparable=frozenset(column["name"] for column in columns if column["equals"]),
     )
+
+
+def _checked_key(row: dict[str, Any]) -> CheckedKey:
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return CheckedKey(**values)
 
 
 def _references(keys: list[dict[str, Any]]) -> Iterator[ForeignKey]:

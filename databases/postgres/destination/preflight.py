@@ -75,7 +75,7 @@ _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _CONSTRAINTS = """
 SELECT c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
-             ORDER BY a.attnum) AS columns
+             ORDER BY a.attnum) AS columns, c.confrelid AS referred
 FROM pg_catalog.pg_constraint c WHERE c.conrelid = %(oid)s AND c.contype IN ('p', 'u', 'x', 'f') ORDER BY c.conname
 """
 
@@ -296,10 +296,12 @@ def _table_findings(
         triggers = cursor.execute(_TRIGGERS, {"oid": catalog.oid}).fetchall()
     for found in constraints:
         name = quote(found["name"])
-        if found["kind"] == "f":
+        if found["kind"] == "f" and settings.checks_foreign_keys(version.owner, version.name):
+            yield from _reference_right_findings(connection, path, name, found["referred"])
+        elif found["kind"] == "f":
             yield Finding(
                 path=path, problem=f"the foreign key {name} is not checked for changes that are applied", is_error=False,
-                fix="nothing to do as long as the source checks it and both tables are replicated",
+                fix="nothing to do as long as the source checks it and both tables are replicated; else check_foreign_keys: true",
             )
         elif found["deferrable"]:
             definition = found["definition"].partition(" DEFERRABLE")[0]
@@ -314,6 +316,19 @@ def _table_findings(
         yield Finding(
             path=path, problem="no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table",
             fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False,
+        )
+
+
+def _reference_right_findings(connection: psycopg.Connection[Any], path: str, name: str, referred: int) -> Iterator[Finding]:
+    """To check a foreign key, rows that are referred to are locked."""
+    row = connection.execute(
+        "SELECT current_user, n.nspname, c.relname, has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'UPDATE')"
+        " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s", (referred,),
+    ).fetchone()
+    if row is not None and not row[3]:
+        yield Finding(
+            path=path, problem=f"the role may not lock rows that the foreign key {name} refers to, and so cannot check it",
+            fix=f"GRANT SELECT, UPDATE ON {qualified(row[1], row[2])} TO {quote(row[0])};",
         )
 
 

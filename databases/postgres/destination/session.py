@@ -73,6 +73,7 @@ from databases.postgres.destination.fencing import (
     take_over,
     take_server_lock,
 )
+from databases.postgres.destination.foreign_keys import ForeignKeyChecks, value_statement, violation, whole_check
 from databases.postgres.destination.handler_sql import (
     NO_TIMEOUT,
     changed_session,
@@ -216,6 +217,7 @@ class PostgresSession:
             self._owner_check: Statement | None = None
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
             self._has_savepoint = self._has_timeout = self._had_timeout = False
+            self._foreign_keys = ForeignKeyChecks(self._settings)
             self._marks: list[bool] = []  # whether there was a savepoint when each was set
             self._writes_labels: bool | None = None  # not asked yet
             self._checked: set[tuple[str, str]] = set()  # tables that have the form they were described with, and are locked
@@ -336,6 +338,7 @@ class PostgresSession:
     def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
         """See `DestinationSession.commit`: one round trip for progress and COMMIT."""
         self._in_transaction()
+        self._check_foreign_keys()
         identity = self._identity
         watermark = max(self._low_watermark, low_watermark)
         ranges = merge_ranges([*self._applied, *applied], watermark)
@@ -374,6 +377,23 @@ class PostgresSession:
         self._low_watermark = watermark
         self._applied = ranges
 
+    def _check_foreign_keys(self) -> None:
+        """See `foreign_keys`.
+
+        Raises:
+            DataError: a row refers to one that is not there; roll back.
+        """
+        found = self._foreign_keys
+        for key in found.whole:
+            if self._run([Statement(sql=whole_check(key))], "checking a foreign key")[-1].ntuples:
+                raise violation(key)
+        for check in found.values:
+            statement, builder = value_statement(check, self._fitting(check.write), self._generation)
+            plan = WritePlan(statements=(statement,), wrapped=tuple(builder.wrapped.values()))
+            if any(result.ntuples for _, result in self._ask(plan, check.write)):
+                raise violation(check.key)
+        found.clear()
+
     def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
         """See `DestinationSession.ask_outcome`."""
         if not applied:
@@ -409,6 +429,9 @@ class PostgresSession:
                         self._run_writes(writes, statements, counts)
                         statements = []
         self._run_writes(writes, statements, counts)
+        if self._settings.check_foreign_keys:
+            for write in writes:
+                self._foreign_keys.note(write, self._fitting(write))
         return tuple(counts)
 
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
@@ -701,6 +724,7 @@ class PostgresSession:
         except DatabaseError as error:
             self._explain(error, [table], "DELETE")
             raise
+        self._foreign_keys.note_removed(catalog)
 
     def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
         """See `DestinationSession.record_conflicts`."""
@@ -863,11 +887,14 @@ class PostgresSession:
         """No transaction, or a new one: no savepoint, no mark, no bound of time."""
         self._has_savepoint = self._has_timeout = self._had_timeout = self._ran_handlers = False
         self._marks, self._role = [], ""
+        self._foreign_keys.clear()
 
 
 def _counts_alone(write: Write, catalog: CatalogTable) -> bool:
-    """Whether a write's count shows how many rows its one row finds."""
-    return write.row_count == 1 and write.command is not Command.INSERT and located(write, catalog).found is FoundRows.SINGLE
+    """Whether a write's count shows how many rows its one row finds; False as well if it does not fit, which is found out next."""
+    if write.row_count != 1 or write.command is Command.INSERT or any(column.name not in catalog.positions for column in write.version.columns):
+        return False
+    return located(write, catalog).found is FoundRows.SINGLE
 
 
 def _int4(value: int) -> bytes:

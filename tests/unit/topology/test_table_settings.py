@@ -8,25 +8,34 @@ import pytest
 
 from databases.applied_tables import unfit_key, with_settings
 from databases.memory_store import MemoryStore, destination_column
-from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
+from headrace.tracing.explain import key_at_source
+from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings, TriggerFiring
+from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read
 from topology.file.reading import read_topology
 from topology.logging_needs import log_needs
 from topology.plan import make_plan
 from topology.stored import spec_from_json, spec_to_json
+from topology.ways import ways_to
 
 ONE_WAY = SITES + "replicate: [{tables: [hr.t], from: dbs1, to: [dbs2]}]\n"
 KEY = KeyColumns(owner="hr", name="t", columns=("code", "day"))
 
 
 def test_what_the_file_says_holds_for_every_apply_process_and_survives_being_stored(tmp_path):
-    spec = read(tmp_path, ONE_WAY + "key_columns: [{table: hr.t, columns: [code, day]}]\nallow_duplicate_rows: true\ncolumn_mismatch: error\n")
-    expected = TableSettings(key_columns=(KEY,), allow_duplicate_rows=True, column_mismatch="error")
+    spec = read(tmp_path, ONE_WAY + "key_columns: [{table: hr.t, columns: [code, day]}]\nallow_duplicate_rows: true\ncolumn_mismatch: error\n"
+                "triggers: [{table: hr.t, trigger: log_change, fire: always}]\ncheck_foreign_keys: [hr.t]\n")
+    expected = TableSettings(
+        key_columns=(KEY,), allow_duplicate_rows=True, column_mismatch="error", check_foreign_keys=True, foreign_keys_of=(("hr", "t"),),
+        triggers=(TriggerFiring(owner="hr", name="t", trigger="log_change", fire="always"),),
+    )
     assert [apply.tables for apply in spec.applies] == [expected]
     assert spec_from_json(spec_to_json(spec)).applies[0].tables == expected
     assert TableSettings.from_bytes(expected.to_bytes()) == expected
     assert TableSettings.from_bytes(b"") == NO_TABLE_SETTINGS
-    assert "substitute key hr.t (code, day)" in make_plan(spec).as_text()
+    plan = make_plan(spec).as_text()
+    for said in ("substitute key hr.t (code, day)", "foreign keys of hr.t are checked", "trigger log_change on hr.t fires always", "go into the error queue"):
+        assert said in plan
 
 
 def test_an_apply_process_with_a_list_has_that_list_alone(tmp_path):
@@ -48,6 +57,8 @@ applies:
     ("key_columns: [{table: hr.t, columns: [a, a]}]", "columns names a column twice: name every column once"),
     ("key_columns: [{table: hr.*, columns: [a]}]", "'hr.*' is a pattern"),
     ("key_columns: [{table: hr.t, columns: [a]}, {table: hr.t, columns: [b]}]", "hr.t has a substitute key already, key_columns[0]: keep one of them"),
+    ("triggers: [{table: hr.t, trigger: g, fire: sometimes}]", "'sometimes' is not one of once, always"),
+    ("triggers: [{table: hr.t, trigger: g, fire: once}, {table: hr.t, trigger: g, fire: always}]", "the trigger hr.t.g is listed already, triggers[0]"),
     ("column_mismatch: skip", "'skip' is not one of wait, error"),
 ])
 def test_what_cannot_be_is_refused_with_its_place(tmp_path, entry, problem):
@@ -77,8 +88,29 @@ def test_a_key_that_cannot_find_rows_is_refused(columns, problem):
     assert (found is None) if problem is None else (found is not None and problem in found[0])
 
 
+def test_explain_finds_rows_by_the_substitute_key_under_the_source_s_names(tmp_path):
+    spec = read(tmp_path, SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}}
+propagations: {p1: {from: q1, to: q2}}
+applies:
+  a1:
+    site: dbs2
+    source: dbs1
+    queue: q2
+    key_columns: [{table: hr.u, columns: [number]}]
+    rules: {include: [{table: hr.t, transform: [{rename_table: hr.u}, {rename_column: {from: code, to: number}}]}]}
+""")
+    (way,) = ways_to(spec, spec.applies[0])
+    assert key_at_source(way, TableName("hr", "t")).key_of("hr", "t") == ("code",)
+    assert key_at_source(way, TableName("hr", "v")) == NO_TABLE_SETTINGS
+    (need,) = log_needs(spec, "dbs1")
+    assert need.concerns("hr", "t")
+    assert need.at_source("hr", "t", ["id", "code"]) == {"id": "id", "number": "code"}
+
+
 def test_the_example_is_read_whole():
     spec = read_topology(Path(__file__).parents[3] / "examples" / "keys.yaml", {})
     (apply,) = spec.applies
     assert [str(each) for each in apply.tables.key_columns] == ["shop.customers (customer_number)", "shop.visits (customer_number, page, visited_at)"]
-    assert (apply.tables.allow_duplicate_rows, apply.tables.column_mismatch) == (False, "error")
+    assert (apply.tables.allow_duplicate_rows, apply.tables.column_mismatch, apply.tables.check_foreign_keys) == (False, "error", True)
