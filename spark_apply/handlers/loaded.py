@@ -20,6 +20,7 @@ from rules.user_code.handlers import (
     HandlerRules,
 )
 from rules.user_code.loading import load, place_of
+from spark_apply.handlers.memory import MemoryBounds
 from streams.errors import HandlerError, StreamsError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Handlers:
         self.rules, self.decode, self.encode = rules, decode, encode
         self._functions = load_all(rules)
         self._dml: dict[tuple[str, str, str], tuple[DmlHandler, ...]] = {}
+        self.memory = MemoryBounds()
         self.running = ""
         """What is called right now, for `status`; empty: nothing."""
 
@@ -124,7 +126,7 @@ class Handlers:
         """
         self.running = function.name
         try:
-            with _time_limit(self.rules.timeout_s, holds):
+            with self.memory.call(function.name), _time_limit(self.rules.timeout_s, holds):
                 self._functions[function.name](*arguments)
         except (AttemptFailed, KeyboardInterrupt):
             raise
