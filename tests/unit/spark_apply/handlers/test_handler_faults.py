@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from databases.memory_destination import MemorySession
+from rules.conflict_handlers import ConflictHandler
 from spark_apply.groups import GroupResult, GroupRetry
 from spark_apply.handlers import memory
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
+from spark_apply.server import resolution
 from streams.errors import ConfigError, DatabaseUnavailable, HandlerError, Retry
-from tests.support.handlers import Handled, inserts, row, rules_of
+from tests.support.handlers import Handled, inserts, row, rules_of, updates
 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
 
@@ -229,6 +231,31 @@ def test_a_server_that_was_killed_beside_a_sound_handler_costs_it_nothing() -> N
         at.apply(inserts(number), is_careful=True)
     assert at.values() == dict.fromkeys(range(1, 1 + 2 * CRASHES_MAX), "a")
     assert at.store.handler_calls == {}
+
+
+@pytest.mark.parametrize("has_handler", [False, True])
+def test_a_server_that_dies_while_a_conflict_is_resolved_leaves_nothing_and_the_next_resolves_it_once(
+    monkeypatch: pytest.MonkeyPatch, has_handler: bool,
+) -> None:
+    fired: list[str] = []
+
+    def dies(name: str) -> None:
+        fired.append(name)
+        if name == "apply.conflict" and fired.count(name) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(resolution, "failpoint", dies)
+    rules = rules_of("def run(lcr, session):\n    lcr.execute(True)\n", dml=["run"]) if has_handler else rules_of()
+    keep = ConflictHandler(owner="public", name="c", method="maximum", columns=("a", "t"), resolution_column="t")
+    at = Handled(rules, rows=[row(1, "theirs", 5)], conflicts=[keep])
+    with pytest.raises(KeyboardInterrupt):
+        at.apply(updates(1, "before", "ours", times=(1, 9)))
+    at.server = at.new_server()
+    assert (at.values(), at.history()) == ({1: "theirs"}, ())
+    at.scn = 100
+    at.apply(updates(1, "before", "ours", times=(1, 9)), is_careful=True)
+    assert fired.count("apply.conflict") >= 2
+    assert (at.values(), len(at.history()), at.errors()) == ({1: "ours"}, 1, ())
 
 
 def test_a_refused_statement_leaves_the_rest_of_the_handler_standing() -> None:
