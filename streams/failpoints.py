@@ -44,6 +44,7 @@ FAILPOINTS = {
     "propagation.after_send": "a batch was sent to the destination queue, acceptance not yet seen",
     "apply.before_commit": "data and progress written, not yet committed",
     "apply.after_commit": "data and progress committed, not yet reported",
+    "apply.conflict": "a conflict was met and a handler is about to decide, nothing of the row is written",
     "apply.error_queue_write": "the transaction is being written to the error queue, not yet committed",
     "apply.execute_error": "an error transaction is being executed again, not yet committed",
 }

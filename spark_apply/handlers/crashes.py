@@ -36,8 +36,8 @@ class Calls(Protocol):
         """Record a call; how many processes began it before and did not live through it.
 
         Args:
-            scn: commit SCN of the source transaction.
-            function: `module:function`.
+            scn: of the transaction, at its source.
+            function: name and version.
         """
         ...
 
@@ -59,7 +59,12 @@ class RecordedCalls:
         self._destination, self._topology, self._apply = destination, topology, apply
 
     def begin(self, scn: Scn, function: str) -> int:
-        """See `Calls`."""
+        """See `Calls`.
+
+        Args:
+            scn: see there.
+            function: see there.
+        """
         return self._destination.begin_handler_call(self._topology, self._apply, scn, function)
 
     def end(self, scns: Collection[Scn]) -> None:
@@ -71,7 +76,12 @@ class NoCalls:
     """Records nothing: where nobody else would read it."""
 
     def begin(self, scn: Scn, function: str) -> int:  # noqa: ARG002 - part of the interface
-        """None began it before."""
+        """None began it before.
+
+        Args:
+            scn: not used.
+            function: not used.
+        """
         return 0
 
     def end(self, scns: Collection[Scn]) -> None:

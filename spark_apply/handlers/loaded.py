@@ -16,6 +16,7 @@ from rules.user_code.handlers import (
 )
 from rules.user_code.loading import load, place_of
 from rules.user_code.time_limit import TooLong, time_limit
+from spark_apply.handlers.memory import MemoryBounds
 from streams.errors import HandlerError, StreamsError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Handlers:
         self.rules, self.decode, self.encode = rules, decode, encode
         self._functions = load_all(rules)
         self._dml: dict[tuple[str, str, str], tuple[DmlHandler, ...]] = {}
+        self.memory = MemoryBounds()
         self.running = ""
         """What is called right now, for `status`; empty: nothing."""
 
@@ -114,7 +116,7 @@ class Handlers:
         """
         self.running = function.name
         try:
-            with time_limit(self.rules.timeout_s, holds):
+            with self.memory.call(function.name), time_limit(self.rules.timeout_s, holds):
                 self._functions[function.name](*arguments)
         except (AttemptFailed, KeyboardInterrupt):
             raise

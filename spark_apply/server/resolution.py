@@ -25,6 +25,7 @@ from databases.ports import ConflictRecord, RowInTheWay, RowQuestion, Write
 from rules.conflict_handlers import BY_COLUMN, NO_CONFLICT_RULES, ConflictHandler, ConflictRules
 from spark_apply.server.row_images import RowImages, ShowValue, named, show_raw
 from streams.errors import DataError
+from streams.failpoints import failpoint
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class Resolution:
             if met.kind == "":  # another session changed the row meanwhile: there is no conflict any more
                 _write_one(session, write)
                 return None
+            failpoint("apply.conflict")
             record = self._decided(session, met, found, write)
         except _GivenUp as reason:
             return Unresolved(kind=met.kind or kind, reason=str(reason), texts=_current_texts(met, found))

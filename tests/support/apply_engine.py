@@ -33,6 +33,7 @@ from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.server import error_execution as work_execute
 from spark_apply.server import group_work as work
 from spark_apply.server import large_transactions as work_large
+from spark_apply.server import resolution as work_conflicts
 from spark_apply.server import set_groups as work_sets
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.server.resolution import ConflictSettings
@@ -305,7 +306,7 @@ class Engine:
 
 def replace_failpoints(monkeypatch: Any, failpoint: Callable[[str], None]) -> None:
     """Replace the action at the failpoints of apply servers."""
-    for module in (work, work_execute, work_large, work_sets):
+    for module in (work, work_execute, work_large, work_sets, work_conflicts):
         monkeypatch.setattr(module, "failpoint", failpoint)
 
 

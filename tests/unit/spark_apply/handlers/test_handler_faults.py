@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 
 from databases.memory_destination import MemorySession
+from rules.conflict_handlers import ConflictHandler
 from spark_apply.groups import GroupResult, GroupRetry
+from spark_apply.handlers import memory
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
-from streams.errors import ConfigError, DatabaseUnavailable, HandlerError
-from tests.support.handlers import Handled, inserts, row, rules_of
+from spark_apply.server import resolution
+from streams.errors import ConfigError, DatabaseUnavailable, HandlerError, Retry
+from tests.support.handlers import Handled, inserts, row, rules_of, updates
 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
 
@@ -85,6 +89,28 @@ def test_an_lcr_that_was_kept_is_of_no_use_in_a_later_call_of_the_same_transacti
     at.apply([*inserts(1), *inserts(2)])
     assert "only be used inside the handler's call" in only(at)
     assert at.values() == {}
+
+
+def test_a_call_that_asks_for_more_memory_than_it_may_have_is_an_error_with_its_line() -> None:
+    text = "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 1:\n        bytearray(5 << 30)\n"
+    at = Handled(rules_of(text, dml=["run"]))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    at.apply(inserts(1), inserts(2))
+    assert "failed at handlers/own.py, line 4, in run: MemoryError" in only(at)
+    assert at.values() == {2: "a"}
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_a_handler_that_leaks_ends_its_process_between_transactions_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "GROWTH_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(memory, "_LOOK_CALLS", 1)
+    at = Handled(rules_of("kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    kept.append(b'x' * (16 << 20))\n", dml=["run"]))
+    with pytest.raises(memory.HandlersGrew, match=r"has grown by .* MiB since its handlers were loaded \(own:run\)") as told:
+        at.apply(inserts(1), inserts(2))
+    assert told.value.retry is Retry.TIMED
+    assert "keeps what it should forget" in told.value.hint
+    at.server = at.new_server()
+    assert at.values() == {1: "a", 2: "a"}  # their commit came before
 
 
 def test_printing_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,6 +231,31 @@ def test_a_server_that_was_killed_beside_a_sound_handler_costs_it_nothing() -> N
         at.apply(inserts(number), is_careful=True)
     assert at.values() == dict.fromkeys(range(1, 1 + 2 * CRASHES_MAX), "a")
     assert at.store.handler_calls == {}
+
+
+@pytest.mark.parametrize("has_handler", [False, True])
+def test_a_server_that_dies_while_a_conflict_is_resolved_leaves_nothing_and_the_next_resolves_it_once(
+    monkeypatch: pytest.MonkeyPatch, has_handler: bool,
+) -> None:
+    fired: list[str] = []
+
+    def dies(name: str) -> None:
+        fired.append(name)
+        if name == "apply.conflict" and fired.count(name) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(resolution, "failpoint", dies)
+    rules = rules_of("def run(lcr, session):\n    lcr.execute(True)\n", dml=["run"]) if has_handler else rules_of()
+    keep = ConflictHandler(owner="public", name="c", method="maximum", columns=("a", "t"), resolution_column="t")
+    at = Handled(rules, rows=[row(1, "theirs", 5)], conflicts=[keep])
+    with pytest.raises(KeyboardInterrupt):
+        at.apply(updates(1, "before", "ours", times=(1, 9)))
+    at.server = at.new_server()
+    assert (at.values(), at.history()) == ({1: "theirs"}, ())
+    at.scn = 100
+    at.apply(updates(1, "before", "ours", times=(1, 9)), is_careful=True)
+    assert fired.count("apply.conflict") >= 2
+    assert (at.values(), len(at.history()), at.errors()) == ({1: "ours"}, 1, ())
 
 
 def test_a_refused_statement_leaves_the_rest_of_the_handler_standing() -> None:

@@ -1,0 +1,99 @@
+"""How much memory users' handlers may take in an apply server's process.
+
+Two bounds, both above what the process had when the handlers were loaded, so that what their modules load while they are imported is free.
+A single call that asks for more than `CALL_BYTES_MAX` gets a MemoryError where it asks: its transaction goes into the error queue with the
+line. What calls leave behind is looked at between destination transactions: a process that has grown by `GROWTH_BYTES_MAX` ends and is
+replaced, which costs some seconds, and `status` says so. Only on Linux; elsewhere the operating system's bounds are all there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from streams.errors import HandlerError, Retry
+
+__all__ = ["CALL_BYTES_MAX", "GROWTH_BYTES_MAX", "HandlersGrew", "MemoryBounds"]
+
+GROWTH_BYTES_MAX = 1 << 30
+"""Far more than a handler's caches should hold, and less than what a node has beside the databases."""
+CALL_BYTES_MAX = 2 << 30
+"""More than `GROWTH_BYTES_MAX`, so that a leak replaces the process before it fails a call."""
+
+_LOOK_CALLS = 100  # a look takes some 20 microseconds, as long as a short call
+_DATA_KB = "VmData:"
+
+
+class HandlersGrew(HandlerError):  # noqa: N818 - says what is the matter
+    """The process of an apply server has grown while users' handlers ran in it; another one takes its place."""
+
+    code = "HDR-5005"
+    retry = Retry.TIMED
+
+
+class MemoryBounds:
+    """See the module. One per process, made when the handlers are loaded."""
+
+    def __init__(self) -> None:
+        self._resident = _resident_bytes()
+        self._data = _data_bytes()
+        self._calls = 0
+        self._grown = 0
+        self._names: dict[str, None] = {}  # of the functions that were called
+
+    @contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        """Bound what a function may ask for while it runs.
+
+        Args:
+            name: of the function.
+        """
+        self._names[name] = None
+        self._calls += 1
+        if self._calls % _LOOK_CALLS == 0:
+            self._grown = _resident_bytes() - self._resident
+        if not self._data:
+            yield
+            return
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = self._data + CALL_BYTES_MAX
+        is_less = soft == resource.RLIM_INFINITY or wanted < soft
+        if is_less:
+            resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+        try:
+            yield
+        finally:
+            if is_less:
+                resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    def check(self) -> None:
+        """See that the process has not grown too large; between destination transactions.
+
+        Raises:
+            HandlersGrew: it has: end it.
+        """
+        if self._grown > GROWTH_BYTES_MAX:
+            raise HandlersGrew(
+                f"the apply server's process has grown by {self._grown >> 20:,} MiB since its handlers were loaded ({', '.join(self._names)}):"
+                " another process takes its place",
+                hint="a handler keeps what it should forget: look for lists and caches of its modules that only grow",
+            )
+
+
+def _resident_bytes() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts; 0: it is not known here."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith(_DATA_KB):
+                return int(line.split()[1]) << 10
+    return 0
