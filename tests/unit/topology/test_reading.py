@@ -298,7 +298,7 @@ RULE_PROBLEMS = {
     "{table: hr.t, subset: 'a = 1', where: 'a = 2'}": ": has a subset and another condition: keep the subset, and let another client have the "
         "condition: what it discards would be missing when a row leaves the subset",
     "{table: hr.t, transform: []}":
-        ".transform: [] is not a list of transformations: write a list, such as [{delete_columns: [salary]}]",
+        ".transform: [] is not a list of transformations: write a list, such as [{delete_columns: [salary]}], or a function, such as \"masks:mask\"",
     "{condition: 'tga is null'}": ".condition: 'tga' (character 1) cannot be evaluated here: did you mean tag? An LCR has the attributes command_type, "
         "object_name, object_owner, scn, source_database_name, tag, transaction_id; a column is written new.tga or old.tga",
     "{tabel: hr.t}": ".tabel: there is no such key: did you mean 'table'?",
