@@ -395,6 +395,7 @@ class TableInstantiation:
             copy, problem = table_copy(session, each, facts)
             if not problem and has_function(table.transformations):
                 copy.log_columns = next((found.columns for found in self.source.table_versions([facts[table.source]])), ())
+                problem = "" if copy.log_columns else "the source has no such table any more"
             if captured.get(table.source) != table.identity:
                 problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
             if not problem and each.occupant is not None:

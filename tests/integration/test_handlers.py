@@ -10,12 +10,36 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from headrace.testing import Destination, Table, row_lcr
 from tests.support.postgres_network import PostgresNetwork, two_sites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "handlers.yaml"
 SITES = ("dbs1", "dbs2")
+
+
+ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text"})
+PRICES = Table(name="shop.prices", columns={"id": "int4", "price": "numeric"})
+CUSTOMERS = Table(name="shop.customers", columns={"id": "int4", "name": "text"})
+HISTORY = Table(name="shop.price_history", columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"}, key=())
+DOUBLES = Table(name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=())
+
+
+def in_memory() -> Destination:
+    """The example's apply process in a user's test: it must give what the servers give."""
+    found = Destination.from_file(EXAMPLE, tables=(ORDERS, PRICES, CUSTOMERS, HISTORY, DOUBLES))
+    found.insert("shop.customers", {"id": 3, "name": "here"})
+    found.on(
+        "UPDATE shop.orders SET status = 'DELETED' WHERE id = $1",
+        lambda tables, key: [()] * tables.update("shop.orders", {"id": key}, {"status": "DELETED"}),
+    )
+    for table, sql in (
+        (HISTORY, "INSERT INTO shop.price_history (id, old_price, new_price, commit_scn) VALUES ($1, $2, $3, $4)"),
+        (DOUBLES, "INSERT INTO shop.doubles (id, name, error) VALUES ($1, $2, $3)"),
+    ):
+        found.on(sql, lambda tables, *values, table=table: tables.insert(table.name, dict(zip(table.columns, values, strict=True))))
+    return found
 
 
 @pytest.fixture
@@ -47,23 +71,32 @@ def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> Non
     orders: dict[int, str] = {}
     prices: dict[int, int] = {}
     history: list[tuple[int, int, int]] = []
+    offline = in_memory()
     for number in range(1, 60):
         with user.transaction():
             key = rng.randrange(1, 12)
             if key not in orders:
                 user.execute("INSERT INTO shop.orders VALUES (%s, 'new')", (number,))
+                offline.apply(row_lcr(ORDERS, "INSERT", new={"id": number, "status": "new"}))
                 orders[number] = "NEW"
             elif orders[key] != "DELETED":
                 gone = rng.random() < 0.2
                 user.execute("DELETE FROM shop.orders WHERE id = %s" if gone else "UPDATE shop.orders SET status = 'paid' WHERE id = %s", (key,))
+                if gone:
+                    offline.apply(row_lcr(ORDERS, "DELETE", old={"id": key, "status": orders[key].lower()}))
+                else:
+                    offline.apply(row_lcr(ORDERS, "UPDATE", old={"status": orders[key].lower()}, new={"id": key, "status": "paid"}))
                 orders[key] = "DELETED" if gone else "PAID"
             if key not in prices:
                 user.execute("INSERT INTO shop.prices VALUES (%s, %s)", (key, number))
+                offline.apply(row_lcr(PRICES, "INSERT", new={"id": key, "price": number}))
             else:
                 user.execute("UPDATE shop.prices SET price = %s WHERE id = %s", (number, key))
                 history.append((key, prices[key], number))
+                offline.apply(row_lcr(PRICES, "UPDATE", old={"price": prices[key]}, new={"id": key, "price": number}))
             prices[key] = number
             user.execute("INSERT INTO shop.customers VALUES (%s, 'new')", (number,))
+            offline.apply(row_lcr(CUSTOMERS, "INSERT", new={"id": number, "name": "new"}))
     network.settle()
     assert dict(there.execute("SELECT id, status FROM shop.orders").fetchall()) == orders
     assert dict(there.execute("SELECT id, price FROM shop.prices").fetchall()) == prices
@@ -72,3 +105,9 @@ def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> Non
     assert there.execute("SELECT name FROM shop.customers WHERE id = 3").fetchone() == ("here",)
     assert there.execute("SELECT id, name FROM shop.doubles").fetchall() == [(3, "new")]
     assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
+    assert offline.errors == []
+    for table in (ORDERS, PRICES, HISTORY, CUSTOMERS, DOUBLES):
+        names = [name for name in table.columns if name not in {"commit_scn", "error"}]
+        live = there.execute(f"SELECT {', '.join(names)} FROM {table.name}").fetchall()
+        assert sorted(live) == sorted(tuple(row[name] for name in names) for row in offline.rows(table.name)), table.name
+

@@ -12,6 +12,7 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from databases.postgres.source.database import PostgresSource
+from headrace.testing import Table, row_lcr, transform, values_of
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from rules.transformation import (
@@ -22,6 +23,7 @@ from rules.transformation import (
     RenameTable,
     Transformation,
 )
+from rules.user_code.calling import loaded_function
 from rules.user_code.custom import CustomTransformation
 from rules.user_code.source import UserFunction
 from spark_apply.driver import apply_driver
@@ -181,6 +183,7 @@ def test_transformed_tables_are_copied_replicated_and_compared(
             assert here == there, table
             assert len(here) > 5
         assert execute(destination_database, "SELECT count(*) FROM people WHERE email LIKE '%%@%%'") == [(0,)]
+        check_offline(source_database, destination_database)
         assert execute(destination_database, "SELECT extra FROM sales.staff WHERE number = 9999") == [("e",)]
         assert execute(destination_database, "SELECT count(*) FROM sales.staff WHERE region <> %s OR region IS NULL", "it's \\ EMEA") == [(0,)]
         assert execute(destination_database, "SELECT count(DISTINCT arrived) > 1 FROM sales.staff") == [(True,)]
@@ -193,6 +196,20 @@ def test_transformed_tables_are_copied_replicated_and_compared(
         driver.join(60.0)
         queue.close()
     driver.outcome()
+
+
+def check_offline(source: str, destination: str) -> None:
+    """What `headrace.testing` makes of a function is what arrived, of rows that were copied and of rows that changed."""
+    people = Table(name="public.people", columns={"id": "int4", "email": "text", "pay": "numeric", "flag": "bool", "code": "bpchar", "note": "text"})
+    assert HASHED.custom is not None
+    function = loaded_function(HASHED.custom)
+    query = "SELECT id, email, pay, flag, code, note FROM people WHERE id % 7 = 0 ORDER BY id"
+    here, there = (execute(dsn, query) for dsn in (source, destination))
+    assert len(here) > 100
+    for row, arrived in zip(here, there, strict=True):
+        lcr = row_lcr(people, "INSERT", new=dict(zip(people.columns, row, strict=True)))
+        (offline,) = transform(function, lcr, columns=HASHED.custom.columns, at_capture=True)
+        assert values_of(offline, "new") == dict(zip(people.columns, arrived, strict=True))
 
 
 def check_differences_and_errors(source: str, destination: str, driver: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.support.controllers import (
     started,
 )
 from topology.changes import components_of
+from topology.file.reading import read_topology
 from topology.spec import DatabaseSpec
 
 
@@ -496,3 +498,11 @@ def test_why_the_controller_is_held_up_is_part_of_the_overview(spec, actors):
     controller._failed(DatabaseError("publication p is not ours", hint="drop it"))
     seen = controller.overview()
     assert (seen["state"], seen["problem"], seen["fix"]) == ("ABORTED", "publication p is not ours", "drop it")
+
+
+def test_overview_has_the_versions_of_the_functions_that_each_component_calls(tmp_path: Path) -> None:
+    spec = read_topology(Path(__file__).parents[3] / "examples" / "functions.yaml")
+    controller = started(replace(spec, state_dir=tmp_path), FakeActors())
+    found = {each["name"]: each["functions"] for each in controller.overview()["components"] if "functions" in each}
+    assert {name: sorted(functions) for name, functions in found.items()} == {"capture:capture_shop": ["masks:pseudonym", "masks:without_internal"]}
+    assert {len(version) for functions in found.values() for version in functions.values()} == {12}

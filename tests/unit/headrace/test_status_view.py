@@ -262,3 +262,10 @@ def test_what_an_apply_process_has_applied_is_shown_with_what_its_destination_ha
     """After a crash of the destination it begins at what is recorded, which may be less."""
     (line,) = (line for line in shown(overview(component("IDLE", low_watermark_scn=0x30, recorded_scn=0x20)), width=200) if "apply:x" in line)
     assert "applied to 0/00000030, recorded to 0/00000020" in line
+
+
+def test_versions_of_functions_are_among_the_details_of_who_calls_them() -> None:
+    text = io.StringIO()
+    found = component("ENABLED", functions={"masks:mask": "0123456789ab", "orders:apply_order": "ba9876543210"})
+    Console(file=text, width=400).print(render(overview(found)))
+    assert "runs masks:mask (0123456789ab), orders:apply_order (ba9876543210)" in text.getvalue()

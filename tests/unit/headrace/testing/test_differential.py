@@ -1,0 +1,93 @@
+"""What `headrace.testing` says of the example files is what the components make of the same changes: whole batches, encoded, through queues."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from databases.connectors import value_types
+from headrace.testing import Rules, Table, row_lcr, values_of
+from headrace.testing.lcrs import batch_of, view
+from protos import codec
+from rules.evaluation import RuleEvaluation
+from rules.rule import RuleSet
+from streams.lcr import RowLcr
+from streams.lcr_batch import LcrBatch
+from streams.scn import Scn
+from tests.unit.actors.staging.test_propagation import TwoQueues
+from topology.file.reading import read_topology
+from topology.ways import Way, rules_at_the_end, ways_to
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+TABLES = {
+    "rules": [
+        Table(name="hr.employees", columns={"id": "int4", "department_id": "int4"}), Table(name="hr.departments", columns={"id": "int4", "name": "text"}),
+        Table(name="hr.orders", columns={"id": "int4", "status": "text"}),
+    ],
+    "transformations": [
+        Table(
+            name="hr.employees", key=("employee_id",), logs_old_rows=False,
+            columns={"employee_id": "int4", "full_name": "text", "department_id": "int4", "salary": "numeric", "commission": "numeric"},
+        ),
+        Table(name="hr.departments", columns={"id": "int4", "name": "text"}),
+    ],
+    "functions": [
+        Table(name="shop.customers", columns={"id": "int4", "name": "text", "email": "text", "password": "text"}),
+        Table(name="shop.orders", columns={"id": "int4", "kind": "text"}),
+    ],
+}
+VALUES = {"int4": [1, 40, 50, None], "text": ["shipped", "new", "internal", "Ann@a.de", None, ""], "numeric": [1, 2.5, None]}
+TIMES = {"arrived"}  # columns that get the time
+
+
+def changes(tables: list[Table], seed: int) -> list[RowLcr]:
+    chosen = random.Random(seed)
+    found = []
+    for _ in range(60):
+        table, command = chosen.choice(tables), chosen.choice(["INSERT", "UPDATE", "DELETE"])
+        rows = []
+        for _ in range(2):
+            row = {name: chosen.choice(VALUES[kind]) for name, kind in table.columns.items()}
+            rows.append(row | {name: chosen.randrange(5) for name in table.key})
+        old, new = rows
+        found.append(row_lcr(table, command, old=old if command != "INSERT" else None, new=new if command != "DELETE" else None))
+    return found
+
+
+def shown(lcr: RowLcr) -> tuple[object, ...]:
+    images = ({name: value for name, value in values_of(lcr, kind).items() if name not in TIMES} for kind in ("old", "new"))
+    return lcr.object_owner, lcr.object_name, lcr.command_type, *images
+
+
+def live(batch: LcrBatch, way: Way, folder: Path) -> list[tuple[object, ...]]:
+    """A batch as it comes out of the apply process's reader: each client evaluates what arrives in bytes."""
+    for number, client in enumerate(way.clients[:-1]):
+        if number == 0:
+            batch = RuleEvaluation(client.rules, types=value_types()).filter(batch)
+            continue
+        queues = TwoQueues(folder / str(number), client.rules if client.rules.include is not None or client.rules.exclude else RuleSet())
+        queues.publish(replace(batch, previous_scn=Scn(0)))  # the first that the queue gets
+        queues.work()
+        (data,) = queues.arrived()
+        batch = codec.decode(data)
+    batch = RuleEvaluation(*rules_at_the_end([way]), types=value_types()).filter(batch)
+    return [shown(view(batch, row)) for row in range(batch.row_count)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("example", TABLES)
+def test_each_example_gives_offline_what_its_components_give(example: str, seed: int, tmp_path: Path) -> None:
+    file = EXAMPLES / f"{example}.yaml"
+    spec = read_topology(file)
+    lcrs = changes(TABLES[example], seed)
+    for apply in spec.applies:
+        (way,) = ways_to(spec, apply)
+        rules = Rules.from_file(file, *(client.name for client in way.clients))
+        offline = [shown(each) for lcr in lcrs for each in rules.evaluate(lcr)]
+        found = live(batch_of(lcrs), way, tmp_path / apply.name)
+        assert found == offline
+        assert len(found) > 0
+        assert len({each[2] for each in found}) > 1
