@@ -218,7 +218,9 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
     if count == step.expected:
         return None
     session.rollback_to_savepoint()
-    if _is_asked(step.write, row) and count == 0:
+    if step.write.times is not None and step.write.command is Command.INSERT:
+        conflict_type, why = "insert_exists", "a later change of the row is noted"
+    elif _is_asked(step.write, row) and count <= 0:
         # Its handlers ask for the row in any case: that shows whether it is missing or differs.
         conflict_type, why = f"{step.write.command.name.lower()}_differs", _DIFFERS
     else:
