@@ -374,6 +374,7 @@ def _times(blocks: Sequence[_Block], places: Sequence[NDArray[np.int32]], count:
         return None
     times = np.zeros(count, np.int64)
     for block, place in zip(blocks, places, strict=True):
+        assert block.times is not None
         times[place] = block.times
     return times
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from databases.ports import ConflictRecord, DestinationDatabase, DestinationSession, DestinationTable
-from rules.conflict_handlers import TIMED_KINDS, ConflictHandler, ConflictRules, HistoryBounds, RowTimes, UncomparedColumns
+from rules.conflict_handlers import (
+    TIMED_KINDS,
+    ConflictHandler,
+    ConflictRules,
+    HistoryBounds,
+    RowTimes,
+    UncomparedColumns,
+)
 from spark_apply.groups import Failure
 from spark_apply.server.conflicts import apply_rows
 from spark_apply.server.resolution import ConflictSettings, Resolution, failed_conflict
