@@ -105,7 +105,7 @@ class Conflicts:
     def __init__(
         self, harness: Harness, session: DestinationSession, *handlers: ConflictHandler, rows: Sequence[Shown] = (), unique: bool = False,
         old_image: OldImage = OldImage.FULL, key: Sequence[str] = ("id",), uncompared: Sequence[UncomparedColumns] = (),
-        compare_key_only: bool = False, history: HistoryBounds | None = None,
+        compare_key_only: bool = False, history: HistoryBounds | None = None, times: RowTimes | None = None,
     ) -> None:
         self.harness, self.session = harness, session
         harness.create_table("c", COLUMNS, key=key, unique=[["u"]] if unique else [])
@@ -116,14 +116,15 @@ class Conflicts:
         self.version = replace(version_of(table), old_image=old_image)
         self.rules = ConflictRules(
             handlers=handlers, uncompared=tuple(uncompared), compare_key_only=compare_key_only, history=history or HistoryBounds(),
+            times=None if times is None else replace(times, site="b"),
         )
         self.settings = ConflictSettings(apply=APPLY, source="a", site="b", rules=self.rules)
         self.fits = TableFits(session.describe, session.missing_alter, self.rules)
         self.scn = 100
 
-    def apply(self, *lcrs: Lcr) -> Failure | None:
-        """Apply a transaction; with its failure it is rolled back and its conflict is in the history."""
-        batch = batch_of(self.version, lcrs, first_scn=self.scn)
+    def apply(self, *lcrs: Lcr, source: str = "a", at: int = 0) -> Failure | None:
+        """Apply a transaction that was committed `at` microseconds since the epoch; with its failure it is rolled back and its conflict is in the history."""
+        batch = batch_of(self.version, lcrs, first_scn=self.scn, source=source, times_us=[at] if at else ())
         self.scn += 10
         resolution = Resolution(self.settings)
         self.session.begin()
