@@ -123,6 +123,14 @@ class MemoryDestination:
         self._reach()
         return ()
 
+    def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:  # noqa: ARG002
+        """See `DestinationDatabase.preflight_times`: who changes rows here says when (`MemoryStore.changed_here`)."""
+        return ()
+
+    def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:  # noqa: ARG002 - as `preflight_times`
+        """See `DestinationDatabase.keep_tombstones`."""
+        return ()
+
     def describe(self, owner: str, name: str) -> DestinationTable | None:
         """See `DestinationDatabase.describe`."""
         found = self._reach().tables.get((owner, name))

@@ -120,6 +120,8 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(destination)) as target:
             findings += target.preflight_tables(tables, now=tables)
+            if apply.conflicts.times is not None:
+                findings += target.preflight_times(apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones)
             for version in tables if apply.conflicts != NO_CONFLICT_RULES else ():
                 table = target.describe(version.owner, version.name)
                 findings += () if table is None else conflict_list_findings(apply.name, apply.conflicts, version, table)

@@ -595,6 +595,29 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
+        """What keeps this database from knowing when rows of tables with latest_timestamp were changed last.
+
+        Args:
+            tables: their owners and names here.
+            has_tombstones: deletes by sessions of this site are to be noted as well.
+        """
+        ...
+
+    def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
+        """See to it that deletes by sessions of this site leave a note, in their own transaction; idempotent, behind `prepare`.
+
+        Args:
+            tables: owners and names; those that are not there are left out.
+
+        Returns:
+            The statements that were run.
+
+        Raises:
+            DatabaseError: a right is missing.
+        """
+        ...
+
     def describe(self, owner: str, name: str) -> DestinationTable | None:
         """Describe a table from the catalog, never cached.
 

@@ -114,6 +114,8 @@ def _effect(kind: str) -> str:
 
 _EFFECTS = {
     "headrace": "holds everything Headrace keeps in a destination",
+    "headrace.row_change": "when rows of tables with latest_timestamp were changed last, and where; and which were deleted",
+    "headrace.keep_tombstones": "makes the trigger that notes deletes, of tables with latest_timestamp and tombstones",
     "headrace.schema_version": "the version of these tables",
     "headrace.apply_process": "one row per apply process: its epoch, which fences out older incarnations",
     "headrace.apply_progress": "one row per apply server: what is applied, moved together with the data",

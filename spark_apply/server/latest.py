@@ -110,7 +110,6 @@ def settle_by_time(session: DestinationSession, write: Write, fit: TableFit, row
             outcome = "LCR APPLIED" if all(done) else "MERGED" if any(done) else "LCR DISCARDED"
             return Latest(kind=kind, outcome=outcome, applied=applied, found=found, last=_last(places))
         session.rollback_to_savepoint()
-        session.savepoint()
     raise TimeUnknown(kind or _missing(write.command), f"what is to be done about it is refused: {problem}", found)
 
 

@@ -121,7 +121,9 @@ class Resolution:
     settings: ConflictSettings
     records: list[ConflictRecord] = field(default_factory=list)
 
-    def resolve(self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages, kind: str) -> Unresolved | None:
+    def resolve(
+        self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages, kind: str, *, is_tried: bool = True,
+    ) -> Unresolved | None:
         """Resolve a conflict, behind the session's savepoint.
 
         Args:
@@ -130,11 +132,13 @@ class Resolution:
             fit: of its table.
             row: the LCR's values.
             kind: of the conflict, by the write that was tried.
+            is_tried: False: it was not tried, and nothing happened behind the savepoint; there may be no conflict at all.
 
         Returns:
             None: it is resolved. Otherwise the transaction must be rolled back.
         """
-        session.rollback_to_savepoint()
+        if is_tried:
+            session.rollback_to_savepoint()
         if write.times is not None and fit.conflicts.handlers and kind in _RESOLVE and not write.paired and fit.key:
             return self._by_time(session, write, fit, row)
         if kind not in _RESOLVE or write.paired or not fit.key:
@@ -170,7 +174,6 @@ class Resolution:
 
     def _by_time(self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages) -> Unresolved | None:
         met = _Met(write, fit, row, "")
-        session.savepoint()
         try:
             found = settle_by_time(session, write, fit, row)
         except TimeUnknown as unknown:

@@ -124,12 +124,6 @@ def _plain_table(value: object) -> tuple[str, str]:
     return owner, name
 
 
-def _method(value: object) -> object:
-    if value == "latest_timestamp":
-        raise _not_yet("method: latest_timestamp", "write method: maximum with a column that every change sets to the time")
-    return value
-
-
 def _schema(value: object) -> str:
     try:
         return parse_schema(value if isinstance(value, str) else repr(value))
@@ -264,7 +258,7 @@ TimeZone = Annotated[str, BeforeValidator(_time_zone)]
 Size = Annotated[int, BeforeValidator(_size)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
 ApplyTag = Annotated[bytes | None, BeforeValidator(_apply_tag)]
-Method = Annotated[Literal["maximum", "minimum", "overwrite", "discard", "site_priority", "delta", "latest_timestamp"], BeforeValidator(_method)]
+Method = Literal["maximum", "minimum", "overwrite", "discard", "site_priority", "delta", "latest_timestamp"]
 PlainTable = Annotated[tuple[str, str], BeforeValidator(_plain_table)]
 Where = Annotated[Condition, BeforeValidator(_where)]
 LcrCondition = Annotated[Condition, BeforeValidator(_lcr_condition)]
@@ -585,7 +579,8 @@ class ConflictHandlerModel(_Model):
                 "leave out on, columns and resolution_column",
             )
         if self.method not in METHODS_OF_KIND[self.on]:
-            raise _problem(f"{self.method} is no method for {self.on}", f"write one of {', '.join(METHODS_OF_KIND[self.on])}")
+            others = [method for method in METHODS_OF_KIND[self.on] if method != "latest_timestamp"]  # which takes no kind
+            raise _problem(f"{self.method} is no method for {self.on}", f"write one of {', '.join(others)}")
         if self.method in BY_COLUMN and self.resolution_column is None:
             raise _problem(f"{self.method} has no resolution_column", "name the column whose values decide")
         if self.columns and len(set(self.columns)) < len(self.columns):
@@ -672,7 +667,6 @@ class ApplyModel(_Model):
         "message_handler": "leave it out",
         "ddl_handler": "leave it out",
         "key_columns": "leave it out: the destination's primary or unique keys are used",
-        "tombstones": "leave it out, and let one site alone delete rows",
         "mode": "leave it out: apply is transactional",
         "allow_duplicate_rows": "leave it out",
         "disable_on_error": "write on_error: disable; without it other transactions go on",
