@@ -2,11 +2,12 @@
 
     python -m benchmarks.handlers [--rows 50000] [--runs 3]
 
-Four ways, by turns, each with a database of its own. A transaction has ten rows; the handler only executes the LCR.
+Five ways, by turns, each with a database of its own. A transaction has ten rows; the handler only executes the LCR.
 
     plain             every row is of table t; there are no handlers
     beside            the same, in an apply process where table h has a procedure DML handler
-    with its rows     one row of a hundred is of table h and goes to the handler; the rate is of t's rows
+    with its rows     one transaction of a hundred is of table h and goes to the handler; the rate is of t's rows
+    in transactions   one row of a hundred is of table h: a tenth of the transactions have one, and are applied in their order
     its own           every row is of table h and goes to the handler
 """
 
@@ -20,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 import psycopg
 
-from benchmarks.conflicts import GROUP, updates_of
+from benchmarks.conflicts import EACH, GROUP, updates_of
 from benchmarks.servers import running_servers
 from databases.connectors import python_values
 from databases.embedded import EmbeddedServer
@@ -43,14 +44,14 @@ HANDLED = HandlerRules(code=CODE, dml=(
 ))
 
 
-def _divided(batch: LcrBatch, *, share: int) -> LcrBatch:
-    """The batch with one row of `share` in table h; 0: none, 1: all."""
+def _divided(batch: LcrBatch, *, share: int, each: int) -> LcrBatch:
+    """The batch with `each` rows together of `share` times as many in table h; share 0: none, 1: all."""
     (group,) = batch.groups
     table = batch.tables[0]
     other = replace(table, object_number=ObjectNumber(16385), name="h")
     if not share:
         return batch
-    is_other = group.row_numbers % share == 0
+    is_other = group.row_numbers // each % share == 0
     groups = tuple(
         replace(
             group, table=place, row_numbers=group.row_numbers[rows], old=select_values(group.old, rows), new=select_values(group.new, rows),
@@ -63,7 +64,7 @@ def _divided(batch: LcrBatch, *, share: int) -> LcrBatch:
 class _Way:
     """One way, at a database of its own."""
 
-    def __init__(self, server: EmbeddedServer, name: str, rules: HandlerRules, rows: int, *, share: int) -> None:
+    def __init__(self, server: EmbeddedServer, name: str, rules: HandlerRules, rows: int, *, share: int, each: int = 1) -> None:
         with psycopg.connect(server.dsn(), autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE {name}".encode())
         dsn = server.dsn(name)
@@ -74,7 +75,7 @@ class _Way:
                 f"INSERT INTO {table} SELECT i, 'a0 of row ' || i, 'b0 of row ' || i, 'c0 of row ' || i, i % 1000, 0"
                 f" FROM generate_series(0, {rows - 1}) i"
             ).encode())
-        self.rows, self.share, self.scn = rows, share, 100
+        self.rows, self.share, self.each, self.scn = rows, share, each, 100
         self.destination = PostgresDestination(dsn)
         self.destination.prepare(name)
         epoch = self.destination.raise_epoch(name, APPLY).epoch
@@ -96,7 +97,7 @@ class _Way:
         groups = []
         for start in range(0, self.rows, GROUP):
             # In one order every time, so that each row stays in its table.
-            groups.append(_divided(updates_of(np.arange(start, start + GROUP, dtype=np.int64), self.version, self.scn), share=self.share))
+            groups.append(_divided(updates_of(np.arange(start, start + GROUP, dtype=np.int64), self.version, self.scn), share=self.share, each=self.each))
             self.scn = int(groups[-1].through_scn)
         encoded = [codec.encode(group) for group in groups]
         begun = time.monotonic()
@@ -134,7 +135,8 @@ def main() -> None:
         ways = {
             "plain": _Way(server, "plain", NO_HANDLERS, options.rows, share=0),
             "beside a table with a handler": _Way(server, "beside", HANDLED, options.rows, share=0),
-            f"with its rows, 1 of {SHARE}": _Way(server, "rows", HANDLED, options.rows, share=SHARE),
+            f"with its rows, 1 of {SHARE}": _Way(server, "rows", HANDLED, options.rows, share=SHARE, each=EACH),
+            f"in transactions, 1 row of {SHARE}": _Way(server, "together", HANDLED, options.rows, share=SHARE),
             "the handler's own rows": _Way(server, "own", HANDLED, options.rows, share=1),
         }
         rates: dict[str, list[float]] = {name: [] for name in ways}
