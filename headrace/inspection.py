@@ -283,6 +283,9 @@ def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
 
 def _planned(applies: Sequence[ApplySpec]) -> tuple[PlannedApply, ...]:
     return tuple(
-        PlannedApply(name=apply.name, source=apply.source, parallelism=apply.parallelism, tag=apply.tag or b"")
+        PlannedApply(
+            name=apply.name, source=apply.source, parallelism=apply.parallelism, tag=apply.tag or b"",
+            tombstones=tuple(sorted(apply.conflicts.timed)) if apply.conflicts.times is not None and apply.conflicts.times.has_tombstones else (),
+        )
         for apply in applies
     )

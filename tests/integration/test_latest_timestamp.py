@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from databases.ports import PlannedApply
 from databases.postgres.destination.database import PostgresDestination
 from rules.conflict_handlers import ConflictRules
 from spark_apply.server.collapse import plan_sets
@@ -21,7 +22,7 @@ from spark_apply.server.resolution import ConflictSettings, Resolution
 from spark_apply.tables import TableFits
 from streams.errors import DataError
 from tests.support.conflicts import Lcr, batch_of, by_time
-from tests.support.postgres_network import PostgresNetwork
+from tests.support.postgres_network import NetworkSite, PostgresNetwork
 from tests.support.writes import version_of
 from topology.file.reading import read_topology
 
@@ -48,10 +49,19 @@ def network(
     dsns = {site: fresh_database(server) for site, server in zip(SITES, (pg_source, pg_destination, pg_16), strict=True)}
     made = PostgresNetwork(read_topology(EXAMPLE, {}), dsns, tmp_path, tables)
     for site in made.sites.values():
+        planned = PlannedApply(name="any", source="any", parallelism=1, tag=b"", tombstones=(("shop", "rooms"),))
+
+        def is_planned(site: NetworkSite = site, planned: PlannedApply = planned) -> bool:
+            steps = site.destination.plan(made.spec.name, [planned])
+            (step,) = [step for step in steps if step.statement == "SELECT headrace.keep_tombstones('shop.rooms')"]
+            return not step.is_done
+
+        assert is_planned()
         conflicts = next(apply.conflicts for apply in made.spec.applies if apply.site == site.name)
         assert site.destination.preflight_times(conflicts.timed, has_tombstones=True) == ()
         (statement,) = site.destination.keep_tombstones(conflicts.timed)
         assert statement.startswith("SELECT headrace.keep_tombstones(")
+        assert not is_planned()
         assert site.destination.keep_tombstones(conflicts.timed) == ()
     yield made
     made.close()

@@ -10,7 +10,7 @@ import psycopg
 from databases.ports import Finding
 from databases.postgres.connection import qualified
 
-__all__ = ["drop_triggers", "make_triggers", "times_findings"]
+__all__ = ["drop_triggers", "lacking_triggers", "make_triggers", "times_findings"]
 
 _TRIGGER = "headrace_tombstones"
 _LACKING = f"""
@@ -45,7 +45,7 @@ def times_findings(
             path=f"sites.{site}", problem="track_commit_timestamp is off, and latest_timestamp must know when rows were committed here",
             fix="ALTER SYSTEM SET track_commit_timestamp = on; then restart the server",
         )
-    for owner, name, _, may, has_key in _lacking(connection, tables) if has_tombstones else ():
+    for owner, name, _, may, has_key in lacking_triggers(connection, tables) if has_tombstones else ():
         path = f"sites.{site} table {owner}.{name}"
         if not has_key:
             yield Finding(path=path, problem="has no primary key, by which tombstones know its rows", fix="add one, or leave tombstones out")
@@ -64,13 +64,19 @@ def make_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[
         tables: owners and names.
     """
     done = []
-    for owner, name, number, _, _ in _lacking(connection, tables):
+    for owner, name, number, _, _ in lacking_triggers(connection, tables):
         connection.execute("SELECT headrace.keep_tombstones(%s::pg_catalog.oid::pg_catalog.regclass)", (number,))
         done.append(f"SELECT headrace.keep_tombstones('{qualified(owner, name)}')")
     return tuple(done)
 
 
-def _lacking(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> list[tuple[str, str, int, bool, bool]]:
+def lacking_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> list[tuple[str, str, int, bool, bool]]:
+    """The tables that lack the trigger: owner, name, number, whether this role may make it, and whether they have a primary key.
+
+    Args:
+        connection: to the database.
+        tables: owners and names; those that are not there are left out.
+    """
     wanted = sorted(tables)
     return connection.execute(_LACKING.encode(), ([owner for owner, _ in wanted], [name for _, name in wanted])).fetchall()
 
