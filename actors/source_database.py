@@ -367,6 +367,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
             with closing(self._open_destination()) as destination:
                 statements += destination.prepare(spec.name)
                 for apply in applies:
+                    if apply.conflicts.times is not None and apply.conflicts.times.has_tombstones:
+                        statements += destination.keep_tombstones(apply.conflicts.timed)
                     if f"apply:{apply.name}" in new:
                         statements += destination.forget(spec.name, apply.name)
         self._tables.is_prepared()
@@ -464,6 +466,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         """
         with closing(self._open_destination(tables)) as destination:
             found = list(destination.preflight_tables(versions, now=versions))
+            if conflicts.times is not None:
+                found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)
             for version in versions if conflicts != NO_CONFLICT_RULES else ():
                 table = destination.describe(version.owner, version.name)
                 found += () if table is None else conflict_list_findings(apply, conflicts, version, table)

@@ -37,6 +37,11 @@ def conflict_list_findings(apply: str, rules: ConflictRules, version: TableVersi
                 yield _unknown(here, name, names)
             elif name in key:
                 yield Finding(path=here, problem=f"{name} is in the key, which finds the row", fix="leave it out: only columns outside the key are compared")
+    if mine.times is not None and not mine.compares_all:
+        yield Finding(
+            path=path, problem="latest_timestamp lets the last change win with its whole row, and compare_old_values or compare_key_only leaves columns out",
+            fix="compare every column of the table, or use other handlers",
+        )
     if version.old_image is not OldImage.FULL and (needed := _needing_old_values(mine.handlers)):
         yield Finding(
             path=path, problem=f"the source's log has no old values of the table outside its key, and {', '.join(needed)} needs them",

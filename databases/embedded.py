@@ -79,6 +79,7 @@ _SETTINGS = {
     "unix_socket_directories": "",  # a socket's path is limited to 107 bytes, state folders are not
     "password_encryption": "scram-sha-256",
     "wal_level": "logical",
+    "track_commit_timestamp": "on",  # ten bytes a transaction: latest_timestamp asks when rows were committed
     # One stream and one snapshot per topology, one origin per apply server: room for dozens of each.
     "max_wal_senders": "40",
     "max_replication_slots": "64",

@@ -48,6 +48,7 @@ from databases.ports import (
     FoundRows,
     HandlerSql,
     Instantiation,
+    LastChange,
     PlannedApply,
     PlannedStatement,
     RowInTheWay,
@@ -129,6 +130,14 @@ class MemoryDestination:
     def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - nothing to create
         """See `DestinationDatabase.prepare`."""
         self._reach()
+        return ()
+
+    def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:  # noqa: ARG002
+        """See `DestinationDatabase.preflight_times`: who changes rows here says when (`MemoryStore.changed_here`)."""
+        return ()
+
+    def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:  # noqa: ARG002 - as `preflight_times`
+        """See `DestinationDatabase.keep_tombstones`."""
         return ()
 
     def describe(self, owner: str, name: str) -> DestinationTable | None:
@@ -448,7 +457,7 @@ class MemorySession:
         """See `DestinationSession.write`."""
         self._in_transaction()
         try:
-            return tuple(self._write(write) for write in writes)
+            return tuple(self._write_timed(write) for write in writes)
         except (DatabaseError, UnfitTableError):
             self._state = "failed"
             raise
@@ -474,6 +483,31 @@ class MemorySession:
         if missing or found is None:
             raise unfit_error(version, missing, self._settings)
         return found
+
+    def _write_timed(self, write: Write) -> int:
+        if write.times is None or not write.row_count:
+            return self._write(write)
+        found = self._table(write)
+        known = self._store.changes.setdefault((write.version.owner, write.version.name), {})
+        notes = list(_notes_of(found, write))
+        # As the real one: a row that was changed later here is not found, and what is noted is looked at behind the write.
+        if any((there := known.get(key)) is not None and there.own_us is not None and there.is_later_than(write.times, n) for n, key, _ in notes):
+            return -1
+        count = self._write(write)
+        for number, key, is_gone in notes:
+            before = known.get(key)
+            if before is not None and before.is_later_than(write.times, number):
+                return -1
+            self._note_change(found, known, key, LastChange(
+                noted_us=int(write.times.times_us[number]), noted_rank=write.times.rank, noted_source=write.times.source, is_gone=is_gone,
+            ))
+        return count
+
+    def _note_change(self, found: StoredTable, known: dict[Row, LastChange], key: Row, change: LastChange) -> None:
+        self._lock((id(found), "time", key))
+        before = known.get(key)
+        known[key] = change
+        self._undo.append(lambda: known.pop(key) if before is None else known.__setitem__(key, before))
 
     def _write(self, write: Write) -> int:
         found = self._table(write)
@@ -635,7 +669,33 @@ class MemorySession:
         self._in_transaction()
         found = self._table(write)
         numbers = conflicting(found, write, self._seen(found))
-        return None if numbers is None else np.array(numbers, np.int64)
+        if numbers is None:
+            return None
+        known = self._store.changes.get((write.version.owner, write.version.name), {})
+        if write.times is not None:
+            later = [n for n, key, _ in _notes_of(found, write) if key in known and known[key].is_later_than(write.times, n)]
+            numbers = sorted({*numbers, *later})
+        return np.array(numbers, np.int64)
+
+    def last_change(self, write: Write) -> LastChange:
+        """See `DestinationSession.last_change`."""
+        self._in_transaction()
+        found = self._table(write)
+        assert write.old is not None
+        (key,) = rows_of(write.old, _key_places(found, write), write)
+        known = self._store.changes.get((write.version.owner, write.version.name), {})
+        return replace(known.get(key, LastChange()), forgotten_us=self._store.forgotten_us)
+
+    def forget_changes(self, *, age_s: float, count: int) -> int:
+        """See `DestinationSession.forget_changes`."""
+        self._live()
+        store, oldest = self._store, self._store.clock.time_us() - int(age_s * 1e6)
+        noted = sorted((each.noted_us or each.own_us or 0, table, key) for table, keys in store.changes.items() for key, each in keys.items())
+        gone = [each for place, each in enumerate(noted) if each[0] < oldest or place < len(noted) - count]
+        for time_us, table, key in gone:
+            del store.changes[table][key]
+            store.forgotten_us = max(store.forgotten_us, time_us)
+        return len(gone)
 
     def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:  # noqa: ARG002
         """See `DestinationSession.run_sql`. There is no SQL here: `MemoryStore.sql` says what each text does."""
@@ -806,6 +866,36 @@ class MemorySession:
         self._live()
         if self._state != "open":
             raise BugError(f"a transaction is needed, the session is {self._state}")
+
+
+def _key_places(found: StoredTable, write: Write) -> tuple[int, ...]:
+    """The table's key as positions in a write's version."""
+    places = {column.name: place for place, column in enumerate(write.version.columns)}
+    return tuple(places[found.table.columns[place].name] for place in found.table.key)
+
+
+def _notes_of(found: StoredTable, write: Write) -> Iterator[tuple[int, Row, bool]]:
+    """What a write leaves of its rows: number of the row, a key, and whether that is gone; a key that is left first."""
+    key = _key_places(found, write)
+    if write.command is Command.INSERT:
+        assert write.new is not None
+        yield from ((number, values, False) for number, values in enumerate(rows_of(write.new, key, write)))
+        return
+    assert write.old is not None
+    before = list(rows_of(write.old, key, write))
+    if write.command is Command.DELETE:
+        yield from ((number, values, True) for number, values in enumerate(before))
+        return
+    after = before
+    moved = [place for place in key if place in write.set_columns]
+    if moved:
+        assert write.new is not None
+        found_new = list(rows_of(write.new, moved, write))
+        after = [
+            tuple(found_new[n][moved.index(p)] if p in moved else before[n][i] for i, p in enumerate(key)) for n in range(write.row_count)
+        ]
+        yield from ((number, values, True) for number, values in enumerate(before) if values != after[number])
+    yield from ((number, values, False) for number, values in enumerate(after))
 
 
 def _locked() -> DatabaseUnavailable:

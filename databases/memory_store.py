@@ -20,6 +20,7 @@ from databases.ports import (
     ErrorTransaction,
     ForeignKey,
     Instantiation,
+    LastChange,
     ScnRange,
     Write,
 )
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 Row = tuple[bytes | None, ...]
-_COMMITTED = ("tables", "processes", "errors", "edits", "conflicts", "instantiations", "recorded")
+_COMMITTED = ("tables", "processes", "errors", "edits", "conflicts", "instantiations", "recorded", "changes", "forgotten_us")
 
 
 def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
@@ -220,6 +221,8 @@ class MemoryStore:
         self.described: dict[tuple[str, str], tuple[int, dict[str, Any], dict[str, Any]]] = {}  # epoch, configuration, state
         self.roles: set[str] = set()  # that a session may take
         self.conflicts: dict[int, tuple[str, ConflictRecord]] = {}  # by number: the topology, and what happened
+        self.changes: dict[tuple[str, str], dict[Row, LastChange]] = {}  # by table and key: only of tables with latest_timestamp
+        self.forgotten_us = 0  # what was noted of changes up to then may be forgotten
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
         self.recorded: dict[tuple[str, str, str, str], int] = {}  # the number of the table that an instantiation was recorded of
         self._tables_made = 0
@@ -312,6 +315,19 @@ class MemoryStore:
         for row in rows:
             self.next_row += 1
             table.put(self.next_row, row)
+
+    def changed_here(self, owner: str, name: str, key: Row, time_us: int, *, is_gone: bool = False) -> None:
+        """Note what a user did to a row: the real one has its commit's time, and a trigger that notes deletes.
+
+        Args:
+            owner: schema.
+            name: of the table in that schema.
+            key: the row's, before a delete, or after any other change.
+            time_us: when it was committed, microseconds since the epoch.
+            is_gone: it was deleted, or has another key now.
+        """
+        found = LastChange(noted_us=time_us, is_gone=True) if is_gone else LastChange(own_us=time_us)
+        self.changes.setdefault((owner, name), {})[key] = found
 
     def rows(self, owner: str, name: str) -> list[Row]:
         """The rows, sorted; with what open transactions have written.

@@ -121,6 +121,8 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         tables = [table.destination for table in arriving(ways, versions)]
         with closing(open_destination(replace(destination, tables=apply.tables))) as target:
             findings += target.preflight_tables(tables, now=tables)
+            if apply.conflicts.times is not None:
+                findings += target.preflight_times(apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones)
             for version in tables if apply.conflicts != NO_CONFLICT_RULES else ():
                 table = target.describe(version.owner, version.name)
                 findings += () if table is None else conflict_list_findings(apply.name, apply.conflicts, version, table)
@@ -303,6 +305,9 @@ def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
 
 def _planned(applies: Sequence[ApplySpec]) -> tuple[PlannedApply, ...]:
     return tuple(
-        PlannedApply(name=apply.name, source=apply.source, parallelism=apply.parallelism, tag=apply.tag or b"")
+        PlannedApply(
+            name=apply.name, source=apply.source, parallelism=apply.parallelism, tag=apply.tag or b"",
+            tombstones=tuple(sorted(apply.conflicts.timed)) if apply.conflicts.times is not None and apply.conflicts.times.has_tombstones else (),
+        )
         for apply in applies
     )

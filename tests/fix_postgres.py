@@ -33,6 +33,7 @@ _SETTINGS = {
     "wal_sender_timeout": "20s",
     "autovacuum_naptime": "10s",
     "max_prepared_transactions": "5",
+    "track_commit_timestamp": "on",  # latest_timestamp
 }
 _ENDED_MS = 30_000  # for a session to end, on a machine that stalls
 _counter = itertools.count(1)

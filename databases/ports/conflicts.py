@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-__all__ = ["ConflictRecord", "RowInTheWay", "RowQuestion"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["ConflictRecord", "LastChange", "RowInTheWay", "RowQuestion", "WriteTimes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,63 @@ class RowInTheWay:
     order: Mapping[int, int | None] = field(default_factory=dict)
     sums: Mapping[int, bytes | None] = field(default_factory=dict)
     is_same: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WriteTimes:
+    """When and where the rows of a write were changed: only tables with latest_timestamp have it.
+
+    Args:
+        times_us: int64[n], one per row of the write: its commit at the source, microseconds since the epoch.
+        source: the site of all of them.
+        rank: of that site; of two changes at one time the one of the higher rank counts as later.
+        own_rank: of the destination's site.
+        has_tombstones: a delete counts as a change; without, what is gone was never there.
+    """
+
+    times_us: NDArray[np.int64]
+    source: str
+    rank: int
+    own_rank: int
+    has_tombstones: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastChange:
+    """What a destination knows of the last change of a row, which may be gone.
+
+    Args:
+        own_us: the row is there as a session of this site left it, which committed then, microseconds since the epoch; None: it is not
+            there, an apply process wrote it last, or nobody knows any more.
+        noted_us: when a change was made that an apply process wrote, or the delete of a session of this site; None: nothing is noted.
+        noted_rank: of the site that made it, see `WriteTimes.rank`; of this site's own deletes it is `WriteTimes.own_rank` instead.
+        noted_source: that site; empty: a delete by a session of this site.
+        is_gone: what is noted is a delete.
+        forgotten_us: what was noted up to then may be forgotten; 0: nothing is.
+    """
+
+    own_us: int | None = None
+    noted_us: int | None = None
+    noted_rank: int = 0
+    noted_source: str = ""
+    is_gone: bool = False
+    forgotten_us: int = 0
+
+    def is_later_than(self, times: WriteTimes, row: int = 0) -> bool:
+        """Whether the row was changed later than a row of a write, which loses then.
+
+        Of two changes of one source the one that comes later is later, whatever its clock says.
+
+        Args:
+            times: of the write.
+            row: its number in the write.
+        """
+        mine = int(times.times_us[row]), times.rank
+        if self.own_us is not None and (self.own_us, times.own_rank) > mine:
+            return True
+        if self.noted_us is None or self.noted_source == times.source or (self.is_gone and not times.has_tombstones):
+            return False
+        return (self.noted_us, self.noted_rank if self.noted_source else times.own_rank) > mine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from databases.ports.conflicts import ConflictRecord, RowInTheWay, RowQuestion
+    from databases.ports.conflicts import ConflictRecord, LastChange, RowInTheWay, RowQuestion, WriteTimes
     from databases.ports.error_queue import ErrorEdit
     from databases.ports.handler_sql import HandlerSql, SqlResult
     from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
@@ -156,6 +156,8 @@ class Write:
         compare_columns: positions whose old value must equal the row's.
         set_columns: positions to write (INSERT: to insert).
         paired: several rows may have these values (a NULL in the key): each of the write's rows changes one row at most.
+        times: when its rows were changed, of a table with latest_timestamp: a row of it finds no row that was changed later, and is noted
+            as the last change of its key, unless a later one is.
     """
 
     table: DestinationTable
@@ -167,6 +169,7 @@ class Write:
     compare_columns: tuple[int, ...]
     set_columns: tuple[int, ...]
     paired: bool = False
+    times: WriteTimes | None = None
 
     @property
     def row_count(self) -> int:
@@ -319,7 +322,14 @@ class DestinationSession(TableWriter, Protocol):
         ...
 
     def write(self, writes: Sequence[Write]) -> tuple[int, ...]:
-        """Execute the writes in order in as few round trips as possible; rows affected per write."""
+        """Execute the writes in order in as few round trips as possible.
+
+        Args:
+            writes: of rows that differ in their keys, inside one write.
+
+        Returns:
+            Rows affected per write; -1 of a write with `times` where a change that was made later is noted for one of its rows.
+        """
         ...
 
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
@@ -401,6 +411,28 @@ class DestinationSession(TableWriter, Protocol):
         Returns:
             By key one at most. By unique keys: one for each row that has one of them, but for the row that an UPDATE is about;
             a uniqueness that values do not show (partial or expression indexes) finds none.
+        """
+        ...
+
+    def last_change(self, write: Write) -> LastChange:
+        """What is known of the last change of the row that an UPDATE or a DELETE of one row finds; the row may be gone.
+
+        Nothing is locked: what was found with `find_rows` stays as it is, and `write` looks again before it notes anything.
+
+        Args:
+            write: with one row and with `times`.
+        """
+        ...
+
+    def forget_changes(self, *, age_s: float, count: int) -> int:
+        """Forget the times of changes and deletes that are older, or too many, in a transaction of its own.
+
+        Args:
+            age_s: what is younger stays, seconds.
+            count: so many stay at most, of all tables of the database.
+
+        Returns:
+            How many were forgotten; what other sessions hold is left to the next call.
         """
         ...
 
@@ -593,6 +625,29 @@ class DestinationDatabase(Protocol):
             FencedError: a newer epoch or a newer incarnation exists.
             DestinationRestarted: see the class.
             DatabaseUnavailable: try again.
+        """
+        ...
+
+    def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
+        """What keeps this database from knowing when rows of tables with latest_timestamp were changed last.
+
+        Args:
+            tables: their owners and names here.
+            has_tombstones: deletes by sessions of this site are to be noted as well.
+        """
+        ...
+
+    def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
+        """See to it that deletes by sessions of this site leave a note, in their own transaction; idempotent, behind `prepare`.
+
+        Args:
+            tables: owners and names; those that are not there are left out.
+
+        Returns:
+            The statements that were run.
+
+        Raises:
+            DatabaseError: a right is missing.
         """
         ...
 

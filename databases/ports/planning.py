@@ -144,12 +144,14 @@ class PlannedApply:
         source: whose changes it applies.
         parallelism: apply servers, a session each.
         tag: what marks its changes; empty: nothing.
+        tombstones: owners and names of tables whose deletes are noted.
     """
 
     name: str
     source: str
     parallelism: int
     tag: bytes
+    tombstones: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

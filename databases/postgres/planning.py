@@ -15,6 +15,7 @@ import psycopg
 
 from databases.ports import PlannedApply, PlannedStatement
 from databases.postgres.connection import quote, translated
+from databases.postgres.destination.row_triggers import lacking_triggers
 from databases.postgres.destination.schema import VERSIONS, schema_version
 from databases.postgres.origins import origin_name
 from databases.postgres.source.catalog import slot_name
@@ -37,15 +38,25 @@ def plan_destination(
         topology: name of the topology.
         applies: the apply processes there.
     """
+    tables = {table for apply in applies for table in apply.tombstones}
     with translated("planning the destination"):
         version = schema_version(connection) if connection is not None else 0
         origins = _existing_origins(connection) if connection is not None else frozenset()
-    steps = [*_schema_steps(version)]
+        lacking = {(owner, name) for owner, name, *_ in lacking_triggers(connection, tables)} if connection is not None else tables
+    steps = [*_schema_steps(version), *(_trigger_step(owner, name, is_done=(owner, name) not in lacking) for owner, name in sorted(tables))]
     for apply in applies:
         steps += _origin_steps(topology, apply, origins)
     for apply in applies:
         steps += _apply_steps(apply)
     return tuple(steps)
+
+
+def _trigger_step(owner: str, name: str, *, is_done: bool) -> PlannedStatement:
+    return PlannedStatement(
+        statement=f"SELECT headrace.keep_tombstones('{owner}.{name}')", is_done=is_done,
+        effect=f"makes a trigger on {owner}.{name} that notes deletes, and changes of the key, by sessions of this site",
+        lock="SHARE ROW EXCLUSIVE on the table, for a moment: waits for and holds up writes",
+    )
 
 
 def plan_instantiation(site: str) -> PlannedStatement:
@@ -114,6 +125,8 @@ def _effect(kind: str) -> str:
 
 _EFFECTS = {
     "headrace": "holds everything Headrace keeps in a destination",
+    "headrace.row_change": "when rows of tables with latest_timestamp were changed last, and where; and which were deleted",
+    "headrace.keep_tombstones": "makes the trigger that notes deletes, of tables with latest_timestamp and tombstones",
     "headrace.schema_version": "the version of these tables",
     "headrace.apply_process": "one row per apply process: its epoch, which fences out older incarnations",
     "headrace.apply_progress": "one row per apply server: what is applied, moved together with the data",

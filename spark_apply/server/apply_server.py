@@ -62,6 +62,8 @@ from streams.lcr_batch import LcrBatch, TableVersion
 __all__ = ["ApplyServer", "ServerStep"]
 
 _UNFIT_RETRY_S = 2.0  # an ALTER is noticed within this time
+FORGET_EVERY_S = 600.0  # between looks for times that are not kept any longer: a look reads all of them, some seconds for millions
+FORGET_AGAIN_S = 10.0  # where there were some: a look forgets a part of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,8 @@ class ApplyServer:
         self._work: dict[int, tuple[GroupAssignment, Work]] = {}
         self._backoff, self._has_failed = Backoff(), False
         self._wake_at: float | None = None
+        self._times = settings.rules.times
+        self._forget_at: float | None = None  # not before this server has worked for a while
         self._reports: list[ServerMessage] = []
         self.last_error = ""
         """The last failure of the environment, for `status`; stays after recovery."""
@@ -213,6 +217,7 @@ class ApplyServer:
             # Within a streamed transaction it would only begin again; there the bound of a call is the end of it.
             if self._context is not None and not any(work.is_begun for _, work in self._work.values()):
                 self._context.handlers.memory.check()
+            self._forget_changes(now)
         except UnfitTableError as error:
             self._pause(error, now)
             return self._answer(is_idle=True)
@@ -250,6 +255,17 @@ class ApplyServer:
                     self._reports.append(done[0])
                 return True
         return any(self._work[number][1].prepare() for number in sorted(self._work))
+
+    def _forget_changes(self, now: float) -> None:
+        """Now and then, between destination transactions, forget when rows were changed that is older than it must be known."""
+        times = self._times
+        if times is None or self._context is None or any(work.is_begun for _, work in self._work.values()):
+            return
+        if self._forget_at is None:
+            self._forget_at = now + FORGET_EVERY_S
+        elif now >= self._forget_at:
+            forgotten = self._context.session.forget_changes(age_s=times.age_s, count=times.count)
+            self._forget_at = now + (FORGET_AGAIN_S if forgotten else FORGET_EVERY_S)
 
     def _end(self, number: int, last: ServerMessage) -> None:
         _, work = self._work.pop(number)

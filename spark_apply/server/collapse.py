@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import TruncatedTable, Write
+from databases.ports import TruncatedTable, Write, WriteTimes
 from spark_apply.server import collapse_kernels as kernels
 from spark_apply.tables import TableFit
 from streams.cells import Cells, fixed
@@ -112,7 +112,7 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf, numbers: Sequence[int] | None = No
         The row's number in the batch, and the step for it.
     """
     tables = [
-        _TableRows.of([_Block(base=0, group=group, fit=fit_of(batch.tables[group.table]))]) for group in batch.groups
+        _TableRows.of([_block_of(batch, group, fit_of(batch.tables[group.table]))]) for group in batch.groups
     ]
     for table in tables:
         table.find_keys()
@@ -181,11 +181,22 @@ def _in_conflict(rows: _TableRows, conflicting: Callable[[Write], NDArray[np.int
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A row group of one batch; `base`: number of rows before that batch."""
+    """A row group of one batch; `base`: number of rows before that batch; `times`: int64[n], see `WriteTimes`; None: nobody asks."""
 
     base: int
     group: RowGroup
     fit: TableFit
+    times: NDArray[np.int64] | None = None
+    source: str = ""
+
+
+def _block_of(batch: LcrBatch, group: RowGroup, fit: TableFit, base: int = 0) -> _Block:
+    if fit.conflicts.times is None:
+        return _Block(base=base, group=group, fit=fit)
+    found = batch.transactions
+    # The last transaction that begins at or before a row; empty ones before it begin at the same row.
+    transaction = np.searchsorted(found.first_row, group.row_numbers, side="right") - 1
+    return _Block(base=base, group=group, fit=fit, times=found.commit_time_us[transaction].astype(np.int64), source=batch.source)
 
 
 def _by_table(batches: Sequence[LcrBatch], fit_of: FitOf) -> dict[tuple[str, str], list[_Block]]:
@@ -195,7 +206,7 @@ def _by_table(batches: Sequence[LcrBatch], fit_of: FitOf) -> dict[tuple[str, str
     for batch in batches:
         for group in batch.groups:
             version = batch.tables[group.table]
-            tables.setdefault((version.owner, version.name), []).append(_Block(base=base, group=group, fit=fit_of(version)))
+            tables.setdefault((version.owner, version.name), []).append(_block_of(batch, group, fit_of(version), base))
         base += batch.row_count
     return tables
 
@@ -257,7 +268,7 @@ def _rows_between(block: _Block, low: int, high: int) -> _Block:
         block.group, row_numbers=block.group.row_numbers[first:last],
         old=select_values(block.group.old, rows), new=select_values(block.group.new, rows),
     )
-    return replace(block, group=group)
+    return replace(block, group=group, times=None if block.times is None else block.times[first:last])
 
 
 # --------------------------------------------------------------------------- rows of one table
@@ -275,6 +286,7 @@ class _TableRows:
         changed: uint64, shape (n, words): bit per column an UPDATE changed.
         unset: uint64, shape (n, words): bit per column for which an UPDATE has no new value.
         direct: the original values, when the rows are one block of inserts.
+        times: int64, shape (n,): when each was committed at `source`; None: of a table that nobody asks it of.
     """
 
     fit: TableFit
@@ -286,6 +298,8 @@ class _TableRows:
     direct: ColumnValues | None
     key_offsets: NDArray[np.int64]
     key_lengths: NDArray[np.int32]
+    times: NDArray[np.int64] | None = None
+    source: str = ""
 
     @classmethod
     def of(cls, blocks: list[_Block]) -> _TableRows:
@@ -316,6 +330,17 @@ class _TableRows:
             fit=fit, command=command, old=old, new=new, changed=np.zeros((count, words), np.uint64),
             unset=np.zeros((count, words), np.uint64), direct=direct,
             key_offsets=np.zeros((matched, count), np.int64), key_lengths=np.zeros((matched, count), np.int32),
+            times=_times(blocks, places, count), source=blocks[0].source,
+        )
+
+    def written_at(self, chosen: NDArray[np.int32]) -> WriteTimes | None:
+        """When rows were changed, for a write of them."""
+        known = self.fit.conflicts.times
+        if known is None or self.times is None:
+            return None
+        return WriteTimes(
+            times_us=self.times[chosen], source=self.source, rank=known.rank(self.source), own_rank=known.rank(known.site),
+            has_tombstones=known.has_tombstones,
         )
 
     def find_keys(self) -> int:
@@ -342,6 +367,16 @@ class _TableRows:
         matched = fixed(np.arange(len(self.fit.match), dtype=np.int64))
         kernels.hash_rows(self.new.data, fixed(self.key_offsets), fixed(self.key_lengths), matched, np.uint64(0), hashes)
         return hashes
+
+
+def _times(blocks: Sequence[_Block], places: Sequence[NDArray[np.int32]], count: int) -> NDArray[np.int64] | None:
+    if blocks[0].times is None:
+        return None
+    times = np.zeros(count, np.int64)
+    for block, place in zip(blocks, places, strict=True):
+        assert block.times is not None
+        times[place] = block.times
+    return times
 
 
 def _shared(
@@ -391,12 +426,25 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[Step] | Non
         return None
     steps: list[Step] = []
     guards = _where(net, kernels.NET_GUARD)
+    if rows.times is not None:
+        if guards.shape[0]:
+            return None  # the delete is to be noted, and a guard writes nothing
+        work.times = _latest(rows.times, hashes)
     if guards.shape[0]:
         steps.append(ExpectedWrite(write=_delete(work, guards, compare=()), expected=0, rows=guards))
     steps += _deletes(work, _where(net, int(Command.DELETE), kernels.NET_DELETE_INSERT))
     steps += _updates(work, _where(net, int(Command.UPDATE)), split=True)
     steps += _inserts(work, _where(net, int(Command.INSERT), kernels.NET_DELETE_INSERT))
     return steps
+
+
+def _latest(times: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """For each row when its key was changed last, by any of the rows."""
+    _, place = np.unique(hashes, return_inverse=True)
+    place = place.reshape(-1)
+    latest = np.zeros(int(place.max()) + 1, np.int64)
+    np.maximum.at(latest, place, times)
+    return latest[place]
 
 
 def _copied(cells: Cells) -> Cells:
@@ -455,7 +503,7 @@ def _inserts(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
         values = rows.direct if whole else rows.new.gathered(part, _mask(rows, columns))
         steps.append(_expected(Write(
             table=rows.fit.table, version=rows.fit.version, command=Command.INSERT, old=None, new=values,
-            match_columns=(), compare_columns=(), set_columns=columns,
+            match_columns=(), compare_columns=(), set_columns=columns, times=rows.written_at(part),
         ), part))
     return steps
 
@@ -505,7 +553,7 @@ def _delete(rows: _TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, 
     return Write(
         table=rows.fit.table, version=rows.fit.version, command=Command.DELETE,
         old=rows.old.gathered(chosen, _mask(rows, match + compare)), new=None,
-        match_columns=match, compare_columns=compare, set_columns=(), paired=has_null,
+        match_columns=match, compare_columns=compare, set_columns=(), paired=has_null, times=rows.written_at(chosen),
     )
 
 
@@ -528,13 +576,15 @@ def _update(rows: _TableRows, chosen: NDArray[np.int32], *, has_null: bool) -> W
     # An identity column that is GENERATED ALWAYS is set too if it changed: the session knows how.
     columns = tuple(column for column in changed if column in fit.all_columns)
     compared = fit.compared(Command.UPDATE)
-    compare = tuple(column for column in columns if carried[column] and column not in match and column in compared)
+    # Where the last change wins with its whole row, the row must be the one that it was made of.
+    asked = columns if rows.times is None else fit.all_columns
+    compare = tuple(column for column in asked if carried[column] and column not in match and column in compared)
     columns = columns or _untouched(rows, chosen)
     return Write(
         table=fit.table, version=fit.version, command=Command.UPDATE,
         old=rows.old.gathered(chosen, _mask(rows, found_by + compare)),
         new=rows.new.gathered(chosen, _mask(rows, columns)),
-        match_columns=found_by, compare_columns=compare, set_columns=columns, paired=has_null,
+        match_columns=found_by, compare_columns=compare, set_columns=columns, paired=has_null, times=rows.written_at(chosen),
     )
 
 

@@ -73,6 +73,7 @@ def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | N
 
 def apply_rows(
     session: DestinationSession, batch: LcrBatch, fit_of: FitOf, resolution: Resolution, *, numbers: Sequence[int] | None = None,
+    expects_conflicts: bool = False,
 ) -> Failure | None:
     """Apply rows one by one, in source order, inside the session's transaction.
 
@@ -82,12 +83,13 @@ def apply_rows(
         fit_of: returns the fit of a table version.
         resolution: resolves conflicts, and remembers what became of them.
         numbers: of the rows that are applied, each of which is expected to conflict; None: all, most of which are not.
+        expects_conflicts: the rows go to their handlers before they are tried. A failure then only says that it was no such conflict.
 
     Returns:
         None when all rows are applied; otherwise the failure: roll back.
     """
     rows = plan_rows(batch, fit_of, numbers)
-    return _apply_planned(session, rows, batch, fit_of, resolution, is_chunked=numbers is None)
+    return _apply_planned(session, rows, batch, fit_of, resolution, is_chunked=numbers is None, expects_conflicts=expects_conflicts)
 
 
 def apply_final(
@@ -136,7 +138,7 @@ def runs_of(handled: NDArray[np.bool_]) -> Iterator[tuple[bool, list[int]]]:
 
 def _apply_planned(
     session: DestinationSession, rows: Iterator[tuple[int, Step]], batch: LcrBatch, fit_of: FitOf, resolution: Resolution, *,
-    is_chunked: bool, handling: Handling | None = None,
+    is_chunked: bool, handling: Handling | None = None, expects_conflicts: bool = False,
 ) -> Failure | None:
     while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
         if is_chunked:
@@ -148,7 +150,8 @@ def _apply_planned(
                 pass
             session.rollback_to_savepoint()
         for number, step in chunk:
-            failure = _apply_row(session, step, _Row(batch, number, fit_of), resolution)
+            at = _Row(batch, number, fit_of)
+            failure = _expected(session, step, at, resolution) if expects_conflicts else _apply_row(session, step, at, resolution)
             if failure is not None and handling is not None:
                 session.rollback_to_savepoint()
                 failure = handling.error(batch, number, failure)
@@ -198,6 +201,18 @@ class _Row:
         return self.batch.first_position + self.number - int(self.batch.transactions.first_row[0])
 
 
+def _expected(session: DestinationSession, step: Step, row: _Row, resolution: Resolution) -> Failure | None:
+    """Apply a row that is expected to conflict: what its handlers ask shows whether it does, and of what kind."""
+    if isinstance(step, TruncateTables) or not _is_asked(step.write, row):
+        return _apply_row(session, step, row, resolution)
+    session.savepoint()
+    images = RowImages.of(row.batch, row.number)
+    answer = resolution.resolve(
+        session, step.write, row.fit_of(images.version), images, f"{step.write.command.name.lower()}_differs", is_tried=False,
+    )
+    return None if answer is None else Failure(position=row.position, conflict_type=answer.kind, sqlstate="", message=answer.reason)
+
+
 def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: Resolution) -> Failure | None:
     session.savepoint()
     try:
@@ -218,7 +233,9 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
     if count == step.expected:
         return None
     session.rollback_to_savepoint()
-    if _is_asked(step.write, row) and count == 0:
+    if step.write.times is not None and step.write.command is Command.INSERT:
+        conflict_type, why = "insert_exists", "a later change of the row is noted"
+    elif _is_asked(step.write, row) and count <= 0:
         # Its handlers ask for the row in any case: that shows whether it is missing or differs.
         conflict_type, why = f"{step.write.command.name.lower()}_differs", _DIFFERS
     else:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from databases.ports import ConflictRecord, RowInTheWay, RowQuestion, Write
 from rules.conflict_handlers import BY_COLUMN, NO_CONFLICT_RULES, ConflictHandler, ConflictRules
+from spark_apply.server.latest import METHOD, TimeUnknown, settle_by_time
 from spark_apply.server.row_images import RowImages, ShowValue, named, show_raw
 from streams.errors import DataError
 from streams.failpoints import failpoint
@@ -121,7 +122,9 @@ class Resolution:
     settings: ConflictSettings
     records: list[ConflictRecord] = field(default_factory=list)
 
-    def resolve(self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages, kind: str) -> Unresolved | None:
+    def resolve(
+        self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages, kind: str, *, is_tried: bool = True,
+    ) -> Unresolved | None:
         """Resolve a conflict, behind the session's savepoint.
 
         Args:
@@ -130,11 +133,15 @@ class Resolution:
             fit: of its table.
             row: the LCR's values.
             kind: of the conflict, by the write that was tried.
+            is_tried: False: it was not tried, and nothing happened behind the savepoint; there may be no conflict at all.
 
         Returns:
             None: it is resolved. Otherwise the transaction must be rolled back.
         """
-        session.rollback_to_savepoint()
+        if is_tried:
+            session.rollback_to_savepoint()
+        if write.times is not None and fit.conflicts.handlers and kind in _RESOLVE and not write.paired and fit.key:
+            return self._by_time(session, write, fit, row)
         if kind not in _RESOLVE or write.paired or not fit.key:
             reason = "conflict handlers need a key that identifies the row" if kind in _RESOLVE and fit.conflicts.handlers else ""
             return Unresolved(kind=kind, reason=reason)
@@ -169,6 +176,19 @@ class Resolution:
 
     # ------------------------------------------------------------------ inside
 
+    def _by_time(self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages) -> Unresolved | None:
+        met = _Met(write, fit, row, "")
+        try:
+            found = settle_by_time(session, write, fit, row)
+        except TimeUnknown as unknown:
+            session.rollback_to_savepoint()
+            return Unresolved(kind=unknown.kind, reason=unknown.reason, texts=_current_texts(replace(met, kind=unknown.kind), unknown.found))
+        if found.kind:
+            met = replace(met, kind=found.kind)
+            record = self._recorded(met, found.found, (found.applied, found.outcome, METHOD))
+            self.records.append(replace(record, current=(*record.current, found.last) if found.last else record.current))
+        return None
+
     def _question(self, met: _Met) -> RowQuestion:
         handlers = met.fit.conflicts.handlers
         columns = {met.position(each.resolution_column) for each in handlers if each.method in BY_COLUMN}
@@ -187,11 +207,13 @@ class Resolution:
         handlers = met.fit.conflicts.of_kind(met.kind)
         if not handlers:
             _give_up("" if not met.fit.conflicts.handlers else f"no conflict handler is set for {met.kind}")
-        applied, outcome, by = _RESOLVE[met.kind](self.settings, session, met, found, handlers, write)
-        row = met.row
+        return self._recorded(met, found, _RESOLVE[met.kind](self.settings, session, met, found, handlers, write))
+
+    def _recorded(self, met: _Met, found: tuple[RowInTheWay, ...], decision: _Applied) -> ConflictRecord:
+        (applied, outcome, by), row = decision, met.row
         return ConflictRecord(
             apply=self.settings.apply, source=self.settings.source, transaction_id=row.transaction_id, commit_scn=row.commit_scn,
-            position=row.position, owner=met.fit.version.owner, name=met.fit.version.name, command=write.command.name, kind=met.kind,
+            position=row.position, owner=met.fit.version.owner, name=met.fit.version.name, command=met.write.command.name, kind=met.kind,
             columns=tuple(sorted(met.name(place) for each in found for place in each.differs)) if met.kind.endswith("differs") else (),
             handler=by, outcome=outcome, applied_columns=tuple(met.name(place) for place in sorted(applied)),
             old=row.texts(row.old, self.settings.show), new=row.texts(row.new, self.settings.show),

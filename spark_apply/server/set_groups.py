@@ -275,7 +275,7 @@ class SetsWork(Work):
         for batch, part in zip(batches, parts, strict=True):
             if not part.any():
                 continue
-            failure = apply_rows(session, batch, fit_of, resolution, numbers=np.flatnonzero(part).tolist())
+            failure = apply_rows(session, batch, fit_of, resolution, numbers=np.flatnonzero(part).tolist(), expects_conflicts=True)
             if failure is not None:
                 return None
         return written + int(found.sum())

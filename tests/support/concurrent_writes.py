@@ -19,14 +19,16 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore, destination_column
-from rules.conflict_handlers import ConflictHandler, ConflictRules
-from spark_apply.server.conflicts import apply_rows
+from rules.conflict_handlers import ConflictHandler, ConflictRules, RowTimes
+from spark_apply.server.collapse import plan_sets
+from spark_apply.server.conflicts import apply_rows, execute_steps
 from spark_apply.server.resolution import ConflictSettings, Resolution
 from spark_apply.tables import TableFits
+from streams.errors import DataError
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, raw, shown
 from tests.support.writes import version_of
 
@@ -46,6 +48,8 @@ class Combination:
         own_keys: a key is inserted once, by one site.
         falls: the resolution column gets lower with every change.
         repeats: texts and times come again: nothing tells two changes apart.
+        times: of latest_timestamp; the site's name is put in.
+        waits: a site's clock is not behind what is applied there, as the product sees to it; False: it is set back.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Combination:
     own_keys: bool = True
     falls: bool = False
     repeats: bool = False
+    times: RowTimes | None = None
+    waits: bool = True
 
 
 @dataclass(slots=True)
@@ -65,7 +71,8 @@ class _Site:
     fits: TableFits
     settings: dict[str, ConflictSettings]
     clock: int = 0
-    sent: dict[str, deque[Lcr]] = field(default_factory=dict)
+    time_us: int = 0  # of its database
+    sent: dict[str, deque[tuple[Lcr, int]]] = field(default_factory=dict)  # and when it was committed
 
 
 class Sites:
@@ -76,6 +83,7 @@ class Sites:
         self.names = [f"dbs{n + 1}" for n in range(combination.sites)]
         self.failures: list[str] = []
         self.met = 0  # conflicts that were resolved
+        self.grouped = 0  # transactions that were applied as sets
         self._texts = 0
         self._scn = 100
         self._sites: dict[str, _Site] = {}
@@ -90,7 +98,8 @@ class Sites:
             sessions = {
                 other: database.open_session("t", other, server=0, epoch=database.raise_epoch("t", other).epoch, tag=b"\0") for other in others
             }
-            rules = ConflictRules(handlers=combination.handlers(name))
+            times = None if combination.times is None else replace(combination.times, site=name)
+            rules = ConflictRules(handlers=combination.handlers(name), times=times)
             any_session = next(iter(sessions.values()))
             self._sites[name] = _Site(
                 store, database, dict(sessions), TableFits(any_session.describe, any_session.missing_alter, rules),
@@ -115,6 +124,8 @@ class Sites:
         if step == "deliver":
             for name in self.names:
                 for other in self.names:
+                    if name != other and self.combination.times is not None:
+                        self._arrive_together(name, other)
                     while name != other and self._sites[other].sent[name]:
                         self._arrive(name, other)
             return
@@ -141,8 +152,23 @@ class Sites:
             site.store.insert("public", "c", [raw(new)] if new else [])
         else:
             table.put(number, raw(new) if new else None)
+        site.time_us += 1
+        self._note(site, old, new)
         for waiting in site.sent.values():
-            waiting.append(Lcr(old=old, new=new))
+            waiting.append((Lcr(old=old, new=new), site.time_us))
+
+    def _note(self, site: _Site, old: Shown | None, new: Shown | None) -> None:
+        """What the database of a site knows of a user's change, under latest_timestamp."""
+        times = self.combination.times
+        if times is None:
+            return
+        if old is not None and (new is None or new[0] != old[0]):
+            if times.has_tombstones:
+                site.store.changed_here("public", "c", raw(old[:1]), site.time_us, is_gone=True)
+            else:
+                site.store.changes.get(("public", "c"), {}).pop(raw(old[:1]), None)
+        if new is not None:
+            site.store.changed_here("public", "c", raw(new[:1]), site.time_us)
 
     def _changed(self, name: str, site: _Site, old: Shown | None, kind: str, key: int) -> Shown:
         if kind == "add":
@@ -162,17 +188,42 @@ class Sites:
 
     def _arrive(self, name: str, source: str) -> None:
         site = self._sites[name]
-        lcr = self._sites[source].sent[name].popleft()
+        lcr, time_us = self._sites[source].sent[name].popleft()
         session, resolution = site.sessions[source], Resolution(site.settings[source])
         self._scn += 10
         session.begin()  # type: ignore[attr-defined]
-        failure = apply_rows(session, batch_of(self._version, [lcr], first_scn=self._scn), site.fits.fit, resolution)  # type: ignore[arg-type]
+        batch = batch_of(self._version, [lcr], first_scn=self._scn, source=source, times_us=[time_us])
+        failure = apply_rows(session, batch, site.fits.fit, resolution)  # type: ignore[arg-type]
         if failure is not None:
             session.rollback()  # type: ignore[attr-defined]
             self.failures.append(f"{failure.conflict_type} at {name}: {failure.message}")
             return
         session.commit((), 0)  # type: ignore[attr-defined]
         self.met += len(resolution.records)
+        site.time_us = max(site.time_us, time_us) if self.combination.waits else site.time_us
+
+    def _arrive_together(self, name: str, source: str) -> None:
+        """Apply all transactions that wait as one group of sets, or nothing if there is a conflict."""
+        site, waiting = self._sites[name], self._sites[source].sent[name]
+        if not waiting:
+            return
+        session = site.sessions[source]
+        batch = batch_of(
+            self._version, [lcr for lcr, _ in waiting], each=True, first_scn=self._scn + 10, source=source, times_us=[time for _, time in waiting],
+        )
+        session.begin()  # type: ignore[attr-defined]
+        try:
+            written = execute_steps(session, plan_sets([batch], site.fits.fit))  # type: ignore[arg-type]
+        except DataError:
+            written = None
+        if written is None:
+            session.rollback()  # type: ignore[attr-defined]
+            return
+        session.commit((), 0)  # type: ignore[attr-defined]
+        self.grouped += len(waiting)
+        self._scn += 10 * len(waiting)
+        site.time_us = max(site.time_us, waiting[-1][1]) if self.combination.waits else site.time_us
+        waiting.clear()
 
     # ------------------------------------------------------------------ the end
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from databases.ports import ConflictRecord, DestinationDatabase, DestinationSession, DestinationTable
-from rules.conflict_handlers import ConflictHandler, ConflictRules, HistoryBounds, UncomparedColumns
+from rules.conflict_handlers import (
+    TIMED_KINDS,
+    ConflictHandler,
+    ConflictRules,
+    HistoryBounds,
+    RowTimes,
+    UncomparedColumns,
+)
 from spark_apply.groups import Failure
 from spark_apply.server.conflicts import apply_rows
 from spark_apply.server.resolution import ConflictSettings, Resolution, failed_conflict
@@ -49,8 +56,10 @@ class Lcr:
         return Command.INSERT if self.old is None else Command.DELETE if self.new is None else Command.UPDATE
 
 
-def batch_of(version: TableVersion, lcrs: Sequence[Lcr], *, each: bool = False, first_scn: int = 100) -> LcrBatch:
-    """The LCRs as one transaction, or `each` as one."""
+def batch_of(
+    version: TableVersion, lcrs: Sequence[Lcr], *, each: bool = False, first_scn: int = 100, source: str = "a", times_us: Sequence[int] = (),
+) -> LcrBatch:
+    """The LCRs as one transaction, or `each` as one, committed at these times."""
     def image(found: Sequence[Lcr], *, is_new: bool):
         rows: list[list[Value]] = []
         for lcr in found:
@@ -75,9 +84,10 @@ def batch_of(version: TableVersion, lcrs: Sequence[Lcr], *, each: bool = False, 
         for command, numbers in kinds.items() if numbers
     )
     commits = [first_scn + 10 * n for n in range(len(lcrs))] if each else [first_scn]
+    found = transactions(commits, [1] * len(lcrs) if each else [len(lcrs)])
     return LcrBatch(
-        source="a", previous_scn=first_scn - 10, through_scn=commits[-1], tables=(version,), groups=groups,
-        transactions=transactions(commits, [1] * len(lcrs) if each else [len(lcrs)]),
+        source=source, previous_scn=first_scn - 10, through_scn=commits[-1], tables=(version,), groups=groups,
+        transactions=replace(found, commit_time_us=np.array(times_us, np.int64)) if times_us else found,
     )
 
 
@@ -95,7 +105,7 @@ class Conflicts:
     def __init__(
         self, harness: Harness, session: DestinationSession, *handlers: ConflictHandler, rows: Sequence[Shown] = (), unique: bool = False,
         old_image: OldImage = OldImage.FULL, key: Sequence[str] = ("id",), uncompared: Sequence[UncomparedColumns] = (),
-        compare_key_only: bool = False, history: HistoryBounds | None = None,
+        compare_key_only: bool = False, history: HistoryBounds | None = None, times: RowTimes | None = None,
     ) -> None:
         self.harness, self.session = harness, session
         harness.create_table("c", COLUMNS, key=key, unique=[["u"]] if unique else [])
@@ -106,14 +116,15 @@ class Conflicts:
         self.version = replace(version_of(table), old_image=old_image)
         self.rules = ConflictRules(
             handlers=handlers, uncompared=tuple(uncompared), compare_key_only=compare_key_only, history=history or HistoryBounds(),
+            times=None if times is None else replace(times, site="b"),
         )
         self.settings = ConflictSettings(apply=APPLY, source="a", site="b", rules=self.rules)
         self.fits = TableFits(session.describe, session.missing_alter, self.rules)
         self.scn = 100
 
-    def apply(self, *lcrs: Lcr) -> Failure | None:
-        """Apply a transaction; with its failure it is rolled back and its conflict is in the history."""
-        batch = batch_of(self.version, lcrs, first_scn=self.scn)
+    def apply(self, *lcrs: Lcr, source: str = "a", at: int = 0) -> Failure | None:
+        """Apply a transaction that was committed `at` microseconds since the epoch; with its failure it is rolled back and its conflict is in the history."""
+        batch = batch_of(self.version, lcrs, first_scn=self.scn, source=source, times_us=[at] if at else ())
         self.scn += 10
         resolution = Resolution(self.settings)
         self.session.begin()
@@ -139,6 +150,14 @@ def _as_inserted(harness: Harness, row: Shown) -> tuple[bytes | None, ...]:
     if type(harness).__name__ == "MemoryHarness":
         return raw(row)
     return tuple(None if value is None else str(value).encode() for value in row)
+
+
+def by_time(*sites: str, tombstones: bool = True) -> tuple[tuple[ConflictHandler, ...], RowTimes]:
+    """The handlers of table `c` for latest_timestamp, as a file's entry stands for them, and how times are known; of no site yet."""
+    handlers = tuple(
+        ConflictHandler(owner="public", name="c", method="latest_timestamp", kind=kind, priority=sites) for kind in TIMED_KINDS
+    )
+    return handlers, RowTimes(site="", sites=sites, has_tombstones=tombstones)
 
 
 def handler(method: str, *columns: str, by: str = "", on: str = "update_differs", priority: Sequence[str] = ()) -> ConflictHandler:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rules.conflict_handlers import ConflictHandler
 from tests.support.concurrent_writes import Combination
-from tests.support.conflicts import handler
+from tests.support.conflicts import by_time, handler
 
 MAXIMUM, MINIMUM = handler("maximum", by="t"), handler("minimum", by="t")
 INSERTS = (handler("maximum", by="t", on="insert_exists"), handler("overwrite", on="update_missing"))
@@ -40,10 +40,21 @@ _PRIORITY = Combination(
 )
 _UPDATE_WINS = Combination(name="maximum, update wins", handlers=everywhere(MAXIMUM, *UPDATE_WINS), writes=("update", "update", "delete"))
 
+def _latest(name: str, *writes: str, tombstones: bool) -> Combination:
+    handlers, times = by_time(*PRIORITY, tombstones=tombstones)
+    return Combination(name=name, handlers=everywhere(*handlers), times=times, writes=writes, own_keys=False)
+
+
+_LATEST = _latest("latest_timestamp", "update", "update", "insert", tombstones=False)
+_TOMBSTONES = _latest("latest_timestamp with tombstones", "update", "update", "insert", "delete", "move", tombstones=True)
+
 CONVERGENT = (
     _MAXIMUM, _three(_MAXIMUM), _MINIMUM, _three(_MINIMUM), _INSERTS, _three(_INSERTS), _DELTA, _three(_DELTA), _BOTH, _three(_BOTH),
     _DELETE_WINS, _three(_DELETE_WINS), replace(_DELETE_WINS, name="maximum, delete wins, keys inserted once", writes=("update", "update", "delete", "insert")),
-    _PRIORITY,
+    _PRIORITY, _LATEST, _three(_LATEST), _TOMBSTONES, _three(_TOMBSTONES),
+    # Values that come again hide nothing: times are compared, not values.
+    replace(_TOMBSTONES, name="latest_timestamp with tombstones, values come again", repeats=True),
+    replace(_TOMBSTONES, name="latest_timestamp with tombstones, values come again", repeats=True, sites=3),
 )
 
 DIVERGENT = (
@@ -59,4 +70,7 @@ DIVERGENT = (
     replace(_INSERTS, name="maximum, delete wins, deleted keys come again", handlers=everywhere(MAXIMUM, INSERTS[0], *DELETE_WINS), writes=("update", "insert", "delete")),
     replace(_DELETE_WINS, name="maximum, delete wins, inserts at three sites", sites=3, writes=("update", "insert", "delete")),
     replace(_INSERTS, name="maximum with key updates", writes=("update", "move")),
+    _latest("latest_timestamp without tombstones, deletes", "update", "update", "delete", tombstones=False),
+    _latest("latest_timestamp without tombstones, key updates", "update", "move", tombstones=False),
+    replace(_latest("latest_timestamp, a clock is set back", "update", tombstones=True), waits=False),
 )

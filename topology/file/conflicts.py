@@ -12,12 +12,16 @@ from databases.ports import Finding
 from rules.conflict_handlers import (
     HISTORY_AGE_DEFAULT_S,
     HISTORY_COUNT_DEFAULT,
+    TIMED_KINDS,
+    TOMBSTONES_AGE_DEFAULT_S,
+    TOMBSTONES_COUNT_DEFAULT,
     ConflictHandler,
     ConflictRules,
     HistoryBounds,
+    RowTimes,
     UncomparedColumns,
 )
-from topology.file.models import ApplyModel, ConflictHandlerModel, TopologyModel, UncomparedModel
+from topology.file.models import ApplyModel, ConflictHandlerModel, TombstonesModel, TopologyModel, UncomparedModel
 from topology.problems import nearest
 from topology.spec import TopologySpec
 
@@ -26,22 +30,29 @@ __all__ = ["conflict_findings", "conflict_rules"]
 _DAY_S = 86_400.0
 
 
-def conflict_rules(top: TopologyModel, own: ApplyModel | None) -> ConflictRules:
+def conflict_rules(top: TopologyModel, own: ApplyModel | None, site: str = "") -> ConflictRules:
     """What holds for an apply process.
 
     Args:
         top: the file.
         own: its entry; None: the file has none.
+        site: where it applies.
     """
     handlers = top.conflict_handlers if own is None or own.conflict_handlers is None else own.conflict_handlers
     uncompared = top.compare_old_values if own is None or own.compare_old_values is None else own.compare_old_values
-    history = top.conflict_history
+    history, tombstones = top.conflict_history, top.tombstones or TombstonesModel()
+    is_timed = any(each.method == "latest_timestamp" for each in handlers)
     return ConflictRules(
-        handlers=tuple(_handler(each) for each in handlers), uncompared=tuple(_uncompared(each) for each in uncompared),
+        handlers=tuple(found for each in handlers for found in _handlers(each, sorted(top.sites))), uncompared=tuple(_uncompared(each) for each in uncompared),
         compare_key_only=top.compare_key_only if own is None or own.compare_key_only is None else own.compare_key_only,
         history=HistoryBounds(
             count=history.count or HISTORY_COUNT_DEFAULT,
             age_s=HISTORY_AGE_DEFAULT_S if history.age_days is None else history.age_days * _DAY_S,
+        ),
+        times=None if not is_timed else RowTimes(
+            site=site, sites=tuple(sorted(top.sites)), has_tombstones=top.tombstones is not None,
+            age_s=TOMBSTONES_AGE_DEFAULT_S if tombstones.retention_days is None else tombstones.retention_days * _DAY_S,
+            count=tombstones.count or TOMBSTONES_COUNT_DEFAULT,
         ),
     )
 
@@ -64,6 +75,12 @@ def _listed(path: str, models: Sequence[ConflictHandlerModel], sites: Sequence[s
     for number, model in enumerate(models):
         here = f"{path}[{number}]"
         for place, earlier in enumerate(models[:number]):
+            if earlier.table == model.table and "latest_timestamp" in {model.method, earlier.method}:
+                yield Finding(
+                    path=here, problem=f"{'.'.join(model.table)} has the handler {path}[{place}] already, and latest_timestamp decides about the whole row",
+                    fix="keep one of them",
+                )
+                continue
             if (earlier.table, earlier.on) != (model.table, model.on):
                 continue
             table = ".".join(model.table)
@@ -78,8 +95,24 @@ def _listed(path: str, models: Sequence[ConflictHandlerModel], sites: Sequence[s
         for site in model.priority or ():
             if site not in sites:
                 yield Finding(path=f"{here}.priority", problem=f"there is no site {site!r}", fix=nearest(site, sites))
+        lacking = [site for site in sites if model.priority and site not in model.priority]
+        if model.method == "latest_timestamp" and lacking:
+            yield Finding(
+                path=f"{here}.priority", problem=f"lacks {', '.join(lacking)}: latest_timestamp decides ties between all sites",
+                fix="list every site, or leave priority out (then the site whose name sorts first wins a tie)",
+            )
         if model.priority and len(set(model.priority)) < len(model.priority):
             yield Finding(path=f"{here}.priority", problem="names a site twice", fix="name every site once")
+
+
+def _handlers(model: ConflictHandlerModel, sites: Sequence[str]) -> Iterator[ConflictHandler]:
+    """What an entry stands for: latest_timestamp for a handler of every kind that time can decide."""
+    if model.method != "latest_timestamp":
+        yield _handler(model)
+        return
+    owner, name = model.table
+    for kind in TIMED_KINDS:
+        yield ConflictHandler(owner=owner, name=name, method=model.method, kind=kind, priority=tuple(model.priority or sites))
 
 
 def _handler(model: ConflictHandlerModel) -> ConflictHandler:

@@ -31,7 +31,7 @@ from topology.schedule import DURATION_MAX_S, DURATION_MIN_S, HOUR_S, knows_time
 
 __all__ = [
     "AlertsModel", "ApplyModel", "CaptureModel", "ConflictHandlerModel", "PropagationModel", "QueueModel", "ReplicateModel", "RuleModel", "RulesModel",
-    "ScheduleModel", "SiteModel", "SpokeModel", "TopologyModel", "UncomparedModel", "read_shape", "valid_name",
+    "ScheduleModel", "SiteModel", "SpokeModel", "TombstonesModel", "TopologyModel", "UncomparedModel", "read_shape", "valid_name",
 ]
 
 NAME_LENGTH_MAX = 30  # several of them are joined in the names of objects that a database bounds to 63 characters
@@ -122,12 +122,6 @@ def _plain_table(value: object) -> tuple[str, str]:
     if set("*?") & set(owner + name):
         raise _problem(f"{value!r} is a pattern", "name one table: its columns decide")
     return owner, name
-
-
-def _method(value: object) -> object:
-    if value == "latest_timestamp":
-        raise _not_yet("method: latest_timestamp", "write method: maximum with a column that every change sets to the time")
-    return value
 
 
 def _schema(value: object) -> str:
@@ -265,7 +259,7 @@ TimeZone = Annotated[str, BeforeValidator(_time_zone)]
 Size = Annotated[int, BeforeValidator(_size)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
 ApplyTag = Annotated[bytes | None, BeforeValidator(_apply_tag)]
-Method = Annotated[Literal["maximum", "minimum", "overwrite", "discard", "site_priority", "delta"], BeforeValidator(_method)]
+Method = Literal["maximum", "minimum", "overwrite", "discard", "site_priority", "delta", "latest_timestamp"]
 PlainTable = Annotated[tuple[str, str], BeforeValidator(_plain_table)]
 Where = Annotated[Condition, BeforeValidator(_where)]
 LcrCondition = Annotated[Condition, BeforeValidator(_lcr_condition)]
@@ -580,8 +574,14 @@ class ConflictHandlerModel(_Model):
 
     @model_validator(mode="after")
     def _is_whole(self) -> ConflictHandlerModel:
+        if self.method == "latest_timestamp" and (self.model_fields_set & {"on", "columns", "resolution_column"}):
+            raise _problem(
+                "latest_timestamp decides about the whole row, in every kind of conflict that time can decide",
+                "leave out on, columns and resolution_column",
+            )
         if self.method not in METHODS_OF_KIND[self.on]:
-            raise _problem(f"{self.method} is no method for {self.on}", f"write one of {', '.join(METHODS_OF_KIND[self.on])}")
+            others = [method for method in METHODS_OF_KIND[self.on] if method != "latest_timestamp"]  # which takes no kind
+            raise _problem(f"{self.method} is no method for {self.on}", f"write one of {', '.join(others)}")
         if self.method in BY_COLUMN and self.resolution_column is None:
             raise _problem(f"{self.method} has no resolution_column", "name the column whose values decide")
         if self.columns and len(set(self.columns)) < len(self.columns):
@@ -592,7 +592,7 @@ class ConflictHandlerModel(_Model):
             raise _problem(f"the resolution column {self.resolution_column} is not in the column list", "add it to columns")
         if self.resolution_column and self.on != "update_differs" and self.method not in BY_COLUMN:
             raise _problem(f"{self.method} on {self.on} takes no resolution_column", "leave it out")
-        if (self.priority is not None) != (self.method == "site_priority"):
+        if self.method != "latest_timestamp" and (self.priority is not None) != (self.method == "site_priority"):
             raise _problem(*(
                 ("site_priority has no priority", "list the sites, the one that wins first: priority: [dbs1, dbs2]") if self.priority is None
                 else (f"{self.method} takes no priority", "leave it out, or write method: site_priority")
@@ -664,6 +664,13 @@ class ConflictHistoryModel(_Model):
     age_days: Annotated[float, Field(gt=0, le=HISTORY_AGE_DAYS_MAX)] | None = None
 
 
+class TombstonesModel(_Model):
+    """`tombstones:`."""
+
+    retention_days: Annotated[float, Field(gt=0, le=HISTORY_AGE_DAYS_MAX)] | None = None
+    count: Annotated[int, Field(ge=1, le=HISTORY_COUNT_MAX)] | None = None
+
+
 class ValueColumnsModel(_Model):
     """One table of an entry of `value_dependencies:`."""
 
@@ -684,7 +691,6 @@ class ApplyModel(_Model):
     not_yet: ClassVar[dict[str, str]] = {
         "message_handler": "leave it out",
         "ddl_handler": "leave it out",
-        "tombstones": "leave it out, and let one site alone delete rows",
         "mode": "leave it out: apply is transactional",
         "disable_on_error": "write on_error: disable; without it other transactions go on",
         "maximum_scn": "leave it out",
@@ -744,6 +750,7 @@ class TopologyModel(_Model):
     column_mismatch: ColumnMismatch = "wait"
     triggers: list[TriggerModel] = []
     check_foreign_keys: bool | list[PlainTable] = False
+    tombstones: TombstonesModel | None = None
     on_error: OnError | None = None
     alerts: Any = None
     tls: Any = None

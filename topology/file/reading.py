@@ -200,7 +200,7 @@ class _Reader:
     def _with_defaults(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
         """An apply process with what the file says of conflicts and errors: of it alone, else of all of them."""
         own = self._applies.get(apply.name)
-        said = replace(apply, conflicts=conflict_rules(top, own), tables=table_settings(top, own))
+        said = replace(apply, conflicts=conflict_rules(top, own, apply.site), tables=table_settings(top, own))
         return _with(said, on_error=(own.on_error if own is not None else None) or top.on_error)
 
     def _topology_name(self, name: object) -> str:

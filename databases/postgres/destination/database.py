@@ -48,6 +48,7 @@ from databases.postgres.destination.fencing import (
 )
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
+from databases.postgres.destination.row_triggers import make_triggers, times_findings
 from databases.postgres.destination.schema import HISTORY_FROM, prepare_schema, schema_version
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.planning import plan_destination
@@ -107,6 +108,16 @@ class PostgresDestination:
                 connection, topology, site=self._site, sessions=sessions, applies=applies, copies=copies,
                 allow_any_version=self._allow_any_version,
             )
+
+    def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight_times`."""
+        with self._use("asking for what latest_timestamp needs") as connection:
+            return tuple(times_findings(connection, self._site, tables, has_tombstones=has_tombstones))
+
+    def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
+        """See `DestinationDatabase.keep_tombstones`."""
+        with self._use("making the triggers that note deletes") as connection:
+            return make_triggers(connection, tables)
 
     def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
         """See `DestinationDatabase.filled`."""

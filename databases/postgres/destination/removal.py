@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from databases.postgres.destination.row_triggers import drop_triggers
 from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, schema_version
 
 __all__ = ["remove_origins", "remove_rows"]
@@ -78,6 +79,7 @@ def _drop_schema(connection: psycopg.Connection[Any]) -> str:
             # Nothing cascades: objects that users put there or built on it are not ours to drop.
             # Views first: one of an early version may read a table of a later one.
             created.reverse()
+            drop_triggers(connection)
             for kind, name in sorted(created, key=lambda each: each[0] != "VIEW"):
                 connection.execute(f"DROP {kind} IF EXISTS {name}")
             connection.execute("DROP SCHEMA headrace")

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from databases.ports import FoundRows, RowInTheWay, RowQuestion, Write
-from databases.postgres.destination.writes import SetBuilder, WritePlan, keyed, located
+from databases.postgres.destination.row_changes import noted_later
+from databases.postgres.destination.writes import SetBuilder, WritePlan, keyed, located, not_later_here
 from streams.lcr_batch import NULL, Command
 
 if TYPE_CHECKING:
@@ -91,9 +92,12 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         if rows.found is not FoundRows.ONE:
             return None
         builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[])
-        condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {keyed(builder, rows.find, rows.compare)})"
+        own = keyed(builder, rows.find, rows.compare) + (f" AND {not_later_here(write.times)}" if write.times is not None else "")
+        condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {own})"
+    if write.times is not None:
+        condition += f" OR {noted_later(write, catalog)}"
     sql = (
-        f"SELECT u.r FROM (SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM (SELECT {builder.select_list()}) s) u"
+        f"SELECT u.r FROM (SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM ({builder.select()}) s) u"
         f" WHERE {condition}"
     )
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))

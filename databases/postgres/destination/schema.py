@@ -21,6 +21,7 @@ The tables
                       while after the transaction was executed.
     apply_state       what an apply process is, and how it was doing when it wrote this last: a few times a minute, fenced by its epoch.
     conflict_history  one row per conflict that an apply process met, whatever became of it; bounded as it is written.
+    row_change        when the last change of a key was made, and where: see `row_changes`, which has its definition.
     instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
                       the table here that it is of, `recorded_in` the number of this table when that was recorded.
 
@@ -38,6 +39,7 @@ import psycopg
 from psycopg.abc import Query
 
 from databases.postgres.connection import translated
+from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
 from databases.postgres.views import handler_statements as handler_view_statements
 from databases.postgres.views import statements as view_statements
 from streams.errors import DatabaseError
@@ -229,7 +231,7 @@ _VERSION_13 = (
 
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10, _VERSION_11,
-    _VERSION_12, _VERSION_13,
+    _VERSION_12, _VERSION_13, ROW_CHANGES,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

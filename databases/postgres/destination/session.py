@@ -39,6 +39,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ from databases.ports import (
     ErrorTransaction,
     FoundRows,
     HandlerSql,
+    LastChange,
     RowInTheWay,
     RowQuestion,
     ScnRange,
@@ -86,6 +88,15 @@ from databases.postgres.destination.handler_sql import (
     timeout_of,
 )
 from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
+from databases.postgres.destination.row_changes import (
+    CLOCK_AHEAD_MAX_S,
+    forget_changes,
+    note_statements,
+    plan_last_change,
+    read_last_change,
+    times_parameter,
+    wait_for_clock,
+)
 from databases.postgres.destination.rows_in_the_way import plan_conflicting, plan_find, read_rows, remove_statement
 from databases.postgres.destination.truncation import (
     delete_partition,
@@ -96,6 +107,7 @@ from databases.postgres.destination.truncation import (
 from databases.postgres.destination.write_errors import explain, is_stale, raise_refused
 from databases.postgres.destination.writes import (
     COPY_ROWS_MIN,
+    SetStatement,
     WritePlan,
     copy_blocks,
     identity_may_change,
@@ -213,6 +225,7 @@ class PostgresSession:
             self._pending: list[Statement] = []
             self._ran_handlers = self._is_changed = False  # their SQL in this transaction; what it did to the session stays
             self._role = ""
+            self._latest_us = 0  # of the times that this transaction has noted, microseconds since the epoch
             self._own_role: str | None = None  # None: what handlers must leave as it is was not noted yet
             self._owner_check: Statement | None = None
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
@@ -350,13 +363,19 @@ class PostgresSession:
         )
         written = [Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels if self._may_label()]
         checks = [self._session_check(), *([self._owner_check] if self._owner_check else [])] if self._ran_handlers else []
-        statements = [*self._pending, *written, *checks, advance, _COMMIT]
+        waits = [wait_for_clock(self._latest_us)] if self._latest_us else []
+        statements = [*self._pending, *written, *checks, *waits, advance, _COMMIT]
         try:
             results = self._pipeline.run(statements, "committing")
         except DatabaseError as error:
             self._fail()
             place = error.context.get("statement")
             self._raise_changed(error, is_check=isinstance(place, int) and statements[place] in checks)
+            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and waits and place == len(statements) - 3:
+                raise DatabaseError(
+                    f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with latest_timestamp nothing is applied until"
+                    " it has passed", hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
+                ) from error
             if error.context.get("sqlstate") == _DIVISION_BY_ZERO and error.context.get("statement") == len(statements) - 2:
                 raise FencedError(
                     f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
@@ -405,34 +424,52 @@ class PostgresSession:
     def write(self, writes: Sequence[Write]) -> tuple[int, ...]:
         """See `DestinationSession.write`. Sends as much as possible in one round trip."""
         self._in_transaction()
-        counts = [0] * len(writes)
+        both = [*writes, *writes]  # rows affected in the tables, then what is noted of them
+        counts = [0] * len(both)
+        noted = list(counts)
         statements: list[tuple[int, Statement]] = []
         for number, write in enumerate(writes):
             if write.row_count == 0:
                 continue
             plan = self._plan(write)
             if plan.copy and write.row_count >= COPY_ROWS_MIN:
-                self._run_writes(writes, statements, counts)
+                self._run_writes(both, statements, counts)
                 statements = []
                 counts[number] += self._copy(plan, write)
-                continue
-            for statement in plan.statements:
-                for first, last in row_chunks(statement, write):
-                    values = parameters(statement, write, first, last)
-                    if plan.paired:
-                        statements.append((-1, _NO_LOOPS))
-                    statements.append((number, Statement(sql=statement.sql, parameters=values, prepared=True)))
-                    if plan.paired:
-                        statements.append((-1, _LOOPS))
-                    if last < write.row_count:
-                        # Chunks are as large as one round trip should be.
-                        self._run_writes(writes, statements, counts)
-                        statements = []
-        self._run_writes(writes, statements, counts)
+            else:
+                statements = self._add(both, number, plan.statements, counts, statements, is_paired=plan.paired)
+            if write.times is not None:
+                self._latest_us = max(self._latest_us, int(write.times.times_us.max()))
+                noted[number] = len(plan.notes) * write.row_count
+                statements = self._add(both, len(writes) + number, plan.notes, counts, statements)
+        self._run_writes(both, statements, counts)
         if self._settings.check_foreign_keys:
             for write in writes:
                 self._foreign_keys.note(write, self._fitting(write))
-        return tuple(counts)
+        found, notes = counts[: len(writes)], counts[len(writes) :]
+        return tuple(count if notes[number] == noted[number] else -1 for number, count in enumerate(found))
+
+    def _add(
+        self, writes: Sequence[Write], number: int, planned: Sequence[SetStatement], counts: list[int], statements: list[tuple[int, Statement]],
+        *, is_paired: bool = False,
+    ) -> list[tuple[int, Statement]]:
+        """Add a write's statements to those that were not sent yet; answers those that are not sent yet."""
+        write = writes[number]
+        for statement in planned:
+            for first, last in row_chunks(statement, write):
+                values = parameters(statement, write, first, last)
+                if statement.is_timed and write.times is not None:
+                    values.append(times_parameter(write.times, first, last))
+                if is_paired:
+                    statements.append((-1, _NO_LOOPS))
+                statements.append((number, Statement(sql=statement.sql, parameters=values, prepared=True)))
+                if is_paired:
+                    statements.append((-1, _LOOPS))
+                if last < write.row_count:
+                    # Chunks are as large as one round trip should be.
+                    self._run_writes(writes, statements, counts)
+                    statements = []
+        return statements
 
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
         """See `DestinationSession.truncate`."""
@@ -484,11 +521,15 @@ class PostgresSession:
         key = (
             version.owner, version.name, version.version or version.columns, write.command, write.match_columns,
             write.compare_columns, write.set_columns, write.paired, moves, catalog is not None and _counts_alone(write, catalog),
+            None if write.times is None else write.times.source,
         )
         plan = self._plans.get(key)
         if plan is None:
             catalog = self._fitting(write)
             plan = plan_write(write, catalog, generation=self._generation, moves=moves)
+            if write.times is not None:
+                notes, wrapped = note_statements(write, catalog, self._generation)
+                plan = replace(plan, notes=notes, wrapped=tuple(dict.fromkeys((*plan.wrapped, *wrapped))))
             self._make_wrappers(plan)
             if len(self._plans) >= PLANS_MAX:
                 self._plans.popitem(last=False)
@@ -614,6 +655,19 @@ class PostgresSession:
             return ()
         ((_, result),) = self._ask(plan, write)
         return tuple(read_rows(result, catalog, question))
+
+    def last_change(self, write: Write) -> LastChange:
+        """See `DestinationSession.last_change`."""
+        ((_, result),) = self._ask(plan_last_change(write, self._fitting(write), self._generation), write)
+        return read_last_change(result)
+
+    def forget_changes(self, *, age_s: float, count: int) -> int:
+        """See `DestinationSession.forget_changes`."""
+        self._live()
+        if self._state is not _State.IDLE:
+            raise BugError(f"changes are forgotten in a transaction of their own, and the session is {self._state.value}")
+        with translated("forgetting the times of old changes"):
+            return forget_changes(self._connection, age_s=age_s, count=count)
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
         """See `DestinationSession.conflicting`."""
@@ -747,7 +801,10 @@ class PostgresSession:
         (statement,) = plan.statements
         results: list[tuple[int, pq.abc.PGresult]] = []
         for first, last in row_chunks(statement, write):
-            asked = Statement(sql=statement.sql, parameters=parameters(statement, write, first, last), prepared=True)
+            values = parameters(statement, write, first, last)
+            if statement.is_timed and write.times is not None:
+                values.append(times_parameter(write.times, first, last))
+            asked = Statement(sql=statement.sql, parameters=values, prepared=True)
             try:
                 results += ((first, result) for result in self._run([asked], "looking for rows in the way"))
             except DatabaseError as error:
@@ -887,6 +944,7 @@ class PostgresSession:
         """No transaction, or a new one: no savepoint, no mark, no bound of time."""
         self._has_savepoint = self._has_timeout = self._had_timeout = self._ran_handlers = False
         self._marks, self._role = [], ""
+        self._latest_us = 0
         self._foreign_keys.clear()
 
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from databases.ports import FoundRows, Write
+from databases.ports import FoundRows, Write, WriteTimes
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
 from databases.postgres.types import conversion_of, type_with_modifier
 from streams.errors import BugError
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "COPY_ROWS_MIN", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "parameters",
+    "COPY_ROWS_MIN", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "not_later_here", "older_operator", "parameters",
     "plan_write", "row_chunks", "wrapper_name",
 ]
 
@@ -85,11 +85,13 @@ class SetStatement:
         sql: with the old values' parameters first, then the new ones'.
         old: None: the statement needs no old values.
         new: None: the statement needs no new values.
+        is_timed: behind them it needs the rows' times (`row_changes.times_parameter`).
     """
 
     sql: str
     old: _Values | None
     new: _Values | None
+    is_timed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,6 +104,7 @@ class WritePlan:
         wrapped: types whose values travel in a composite type the session must have made.
         copy: the COPY statement for large inserts; empty when it cannot be used.
         copy_columns: positions in `version.columns`, in the order of COPY's list.
+        notes: of a write with times: run behind the others; each must affect every row.
     """
 
     statements: tuple[SetStatement, ...]
@@ -109,6 +112,7 @@ class WritePlan:
     wrapped: tuple[ValueForm, ...] = ()
     copy: str = ""
     copy_columns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    notes: tuple[SetStatement, ...] = ()
 
 
 def wrapper_name(form: ValueForm, generation: int) -> str:
@@ -192,6 +196,12 @@ class SetBuilder:
         new = [f"{self.expression(k, p)} AS n{p}" for k, p in enumerate(self.new, len(self.old) + 1)]
         return ", ".join(old + new)
 
+    def select(self) -> str:
+        """The set, with the time of each row where the write has times."""
+        number = len(self.old) + len(self.new) + 1
+        at = "" if self.write.times is None else f", pg_catalog.unnest(${number}::pg_catalog.timestamptz[]) AS at"
+        return f"SELECT {self.select_list()}{at}"
+
     def values(self, positions: list[int]) -> _Values | None:
         """What the kernels need for these columns."""
         if not positions:
@@ -204,7 +214,7 @@ class SetBuilder:
 
     def statement(self, sql: str) -> SetStatement:
         """The statement with this builder's parameters."""
-        return SetStatement(sql=sql, old=self.values(self.old), new=self.values(self.new))
+        return SetStatement(sql=sql, old=self.values(self.old), new=self.values(self.new), is_timed="AS at" in sql and self.write.times is not None)
 
 
 def _element(column: Column, form: ValueForm) -> tuple[int, int]:
@@ -275,7 +285,8 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         is_paired = rows.is_whole
         with_, source, condition = _paired(builder, rows.found) if is_paired else _first_found(builder, rows)
     else:
-        with_, source, condition = "", f"(SELECT {builder.select_list()}) u", keyed(builder, rows.find, rows.compare)
+        with_, source, condition = "", f"({builder.select()}) u", keyed(builder, rows.find, rows.compare)
+        condition += f" AND {not_later_here(write.times)}" if write.times is not None else ""
     statements = []
     if write.command is Command.DELETE:
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
@@ -311,6 +322,23 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
         wrapped=tuple(builder.wrapped.values()),
         copy=f"COPY {relation} ({names}) FROM STDIN (FORMAT binary)" if can_copy else "",
         copy_columns=np.array(columns, np.int64),
+    )
+
+
+def older_operator(times: WriteTimes) -> str:
+    """The operator between the time of a change of this site and the LCR's, if the LCR is the later one: of two equal times that of the higher rank."""
+    return "<=" if times.rank >= times.own_rank else "<"
+
+
+def not_later_here(times: WriteTimes) -> str:
+    """The condition that no session of this site changed the row `t` later than the row of the set `u`: see `row_changes`.
+
+    Args:
+        times: of the write.
+    """
+    return (
+        '(SELECT c.roident OPERATOR(pg_catalog.<>) 0 OR c."timestamp" IS NULL OR'
+        f' c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) u.at FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c)'
     )
 
 

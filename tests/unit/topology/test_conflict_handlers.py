@@ -8,7 +8,14 @@ import pytest
 
 from databases.conflict_lists import conflict_list_findings
 from databases.memory_store import MemoryStore, destination_column
-from rules.conflict_handlers import ConflictHandler, ConflictRules, HistoryBounds, UncomparedColumns
+from rules.conflict_handlers import (
+    TIMED_KINDS,
+    ConflictHandler,
+    ConflictRules,
+    HistoryBounds,
+    RowTimes,
+    UncomparedColumns,
+)
 from streams.lcr_batch import OldImage
 from tests.support.topologies import SITES, problems, read
 from tests.support.writes import version_of
@@ -55,6 +62,25 @@ conflict_history: {count: 7, age_days: 2}
     assert ConflictRules.from_bytes(expected.to_bytes()) == expected
 
 
+def test_latest_timestamp_is_of_every_kind_that_time_can_decide(tmp_path):
+    spec = read(tmp_path, BETWEEN + """
+conflict_handlers: [{table: hr.t, method: latest_timestamp}]
+tombstones: {retention_days: 2, count: 1000}
+""")
+    assert [(apply.site, apply.conflicts.times) for apply in spec.applies] == [
+        (site, RowTimes(site=site, sites=("dbs1", "dbs2", "dbs3", "relay"), has_tombstones=True, age_s=2 * 86_400.0, count=1000)) for site in ("dbs2", "dbs1")
+    ]
+    found = spec.applies[0].conflicts
+    assert [(each.kind, each.method, each.priority) for each in found.handlers] == [(kind, "latest_timestamp", ("dbs1", "dbs2", "dbs3", "relay")) for kind in TIMED_KINDS]
+    assert ConflictRules.from_bytes(found.to_bytes()) == found
+    assert spec_from_json(spec_to_json(spec)).applies[0].conflicts == found
+    times = found.of("hr", "t").times
+    assert times is not None
+    assert [times.rank(site) for site in ("dbs1", "dbs2", "relay", "elsewhere")] == [4, 3, 1, 0]
+    assert found.of("hr", "u").times is None
+    assert read(tmp_path, BETWEEN + "conflict_handlers: [{table: hr.t, method: discard}]\ntombstones: {}\n").applies[0].conflicts.times is None
+
+
 def test_an_apply_process_with_a_list_has_that_list_alone(tmp_path):
     spec = read(tmp_path, SITES + """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}}
@@ -71,8 +97,12 @@ applies:
 
 REFUSED = {
     "{table: hr.t, method: biggest}": "'biggest' is not one of maximum, minimum, overwrite, discard, site_priority, delta",
-    "{table: hr.t, method: latest_timestamp}": "method: latest_timestamp is known but not yet built: write method: maximum with a column"
-    " that every change sets to the time",
+    "{table: hr.t, method: latest_timestamp, on: update_differs}": "latest_timestamp decides about the whole row, in every kind of conflict"
+    " that time can decide: leave out on, columns and resolution_column",
+    "{table: hr.t, method: latest_timestamp, columns: [a]}": "latest_timestamp decides about the whole row",
+    "{table: hr.t, method: latest_timestamp, priority: [dbs1, dbs2]}": "lacks dbs3, relay: latest_timestamp decides ties between all sites: list every site",
+    "{table: hr.t, method: latest_timestamp}, {table: hr.t, method: discard, on: update_exists}":
+        "hr.t has the handler conflict_handlers[0] already, and latest_timestamp decides about the whole row: keep one of them",
     "{table: hr.*, method: discard}": "'hr.*' is a pattern: name one table: its columns decide",
     "{table: hr.t, method: maximum, columns: [a]}": "maximum has no resolution_column: name the column whose values decide",
     "{table: hr.t, method: maximum, columns: [a], resolution_column: b}": "the resolution column b is not in the column list: add it to columns",

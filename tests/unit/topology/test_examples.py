@@ -15,7 +15,7 @@ from topology.file.reading import read_topology
 from topology.plan import make_plan
 
 FOLDER = Path(__file__).parents[3] / "examples"
-SEVERAL_WRITERS = ("two_way", "n_way", "hub_and_spoke", "hub_and_spoke_explicit", "extended_secondaries", "conflicts")
+SEVERAL_WRITERS = ("two_way", "n_way", "hub_and_spoke", "hub_and_spoke_explicit", "extended_secondaries", "conflicts", "latest_timestamp")
 FILES = sorted(FOLDER.glob("*.yaml"))
 ENVIRONMENT = {"DBS1_DSN": "postgresql://headrace@one/app", "DBS2_DSN": "postgresql://headrace@two/app"}
 

@@ -338,8 +338,8 @@ COMPONENT_PROBLEMS = {
         "dbs1: {commit_serialization: none, site: dbs2,", "applies.apply_from_dbs1.commit_serialization",
         "'none' is not one of dependent_transactions, full: write one of these"),
     "_dbs1: {site: dbs2": (
-        "_dbs1: {tombstones: {}, site: dbs2", "applies.apply_from_dbs1.tombstones",
-        "this key is known but not yet built: leave it out, and let one site alone delete rows"),
+        "_dbs1: {mode: x, site: dbs2", "applies.apply_from_dbs1.mode",
+        "this key is known but not yet built: leave it out: apply is transactional"),
     "from_dbs1: {site: dbs2": (
         "from_dbs1: {ddl_handler: [], site: dbs2", "applies.apply_from_dbs1.ddl_handler",
         "this key is known but not yet built: leave it out"),

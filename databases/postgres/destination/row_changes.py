@@ -1,0 +1,273 @@
+"""When rows were changed last, and where: `headrace.row_change`, only of tables with latest_timestamp.
+
+What apply processes write is noted there with the time of its commit at the source, by the hash of the key, in the transaction of the
+data. A change by a session of this site is not noted: its row carries the number of its transaction (xmin), and the server knows when
+that was committed (`track_commit_timestamp`) and that it has no origin. So users pay nothing, but for deletes: of those no row is left,
+and the trigger that `headrace.keep_tombstones` makes notes them, without a time: it is the commit's of the note itself.
+
+A statement that writes rows finds none that was changed later here, and the one behind it notes their times unless a later one is
+noted. In that order, because so does a session's DELETE: it locks the row, then the note. Whoever comes second waits at the row or at
+the note, and then sees what the first one left (READ COMMITTED: conditions on `t.xmin` and on the note are asked again).
+
+A transaction that noted the time of a source whose clock is ahead waits before its COMMIT until this server's clock has passed it: so
+whoever changes such a row here later commits at a later time, whatever the clocks are. `CLOCK_AHEAD_MAX_S` bounds that.
+
+Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Tracking".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psycopg
+
+from databases.ports import LastChange
+from databases.postgres.destination.catalog import CatalogTable, ValueForm
+from databases.postgres.destination.pipeline import Statement
+from databases.postgres.destination.writes import SetBuilder, SetStatement, WritePlan, keyed, located, older_operator
+from streams.lcr_batch import Command
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from psycopg.pq.abc import PGresult
+
+    from databases.ports import Write, WriteTimes
+
+__all__ = [
+    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "note_statements", "noted_later", "plan_last_change", "read_last_change", "times_parameter",
+    "wait_for_clock",
+]
+
+CLOCK_AHEAD_MAX_S = 5.0
+"""A source's clock may be ahead of this server's by so much: rows stay locked while a commit waits for it. Time services keep clocks within a
+fraction of a second, so more is a clock that is wrong."""
+
+_PG_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
+_TIMESTAMPTZ = 1184
+_FORGOTTEN_MAX = 200_000  # in one call: a second or two, in which its server applies nothing
+_FORGOTTEN_KEY = "relation = 0 AND key1 = 0 AND key2 = 0"  # the note of what was forgotten: no table has this number
+
+SCHEMA = (
+    # A key's note is written again and again: room in the page keeps that off the index.
+    """CREATE TABLE headrace.row_change (
+    relation oid NOT NULL, key1 bigint NOT NULL, key2 bigint NOT NULL, changed_at timestamptz, rank smallint NOT NULL,
+    is_gone boolean NOT NULL, source text NOT NULL, PRIMARY KEY (relation, key1, key2)
+) WITH (fillfactor = 80)""",
+    """CREATE FUNCTION headrace.keep_tombstones(of_table regclass) RETURNS void LANGUAGE plpgsql AS $made$
+DECLARE
+    old_key text; new_key text; named text := pg_catalog.format('headrace.note_gone_%s', of_table::oid::bigint);
+BEGIN
+    SELECT pg_catalog.string_agg(pg_catalog.format('OLD.%I', a.attname), ', ' ORDER BY a.attnum),
+           pg_catalog.string_agg(pg_catalog.format('NEW.%I', a.attname), ', ' ORDER BY a.attnum) INTO old_key, new_key
+    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+    WHERE i.indrelid = of_table AND i.indisprimary;
+    IF old_key IS NULL THEN
+        RAISE EXCEPTION 'table % has no primary key', of_table USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    EXECUTE pg_catalog.format($text$CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = '' AS $body$
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        IF ROW(%s) IS NOT DISTINCT FROM ROW(%s) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)
+    VALUES (%s, pg_catalog.hash_record_extended(ROW(%s), 0), pg_catalog.hash_record_extended(ROW(%s), 1), NULL, 0, true, '')
+    ON CONFLICT (relation, key1, key2) DO UPDATE SET changed_at = NULL, rank = 0, is_gone = true, source = '';
+    RETURN NULL;
+END
+$body$$text$, named, old_key, new_key, of_table::oid::bigint, old_key, old_key);
+    EXECUTE pg_catalog.format('DROP TRIGGER IF EXISTS headrace_tombstones ON %s', of_table);
+    EXECUTE pg_catalog.format('CREATE TRIGGER headrace_tombstones AFTER DELETE OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION %s()', of_table, named);
+END
+$made$""",
+)
+
+_US = "(EXTRACT(epoch FROM {}) * 1000000)::pg_catalog.int8"
+_NOTED = "COALESCE(r.changed_at, pg_catalog.pg_xact_commit_timestamp(r.xmin))"
+
+
+def times_parameter(times: WriteTimes, first: int, last: int) -> NDArray[np.uint8]:
+    """The commit times of some rows as an array of timestamptz, in PostgreSQL's binary form.
+
+    Args:
+        times: of the write.
+        first: the first row.
+        last: behind the last row.
+
+    Returns:
+        uint8.
+    """
+    count = last - first
+    out = np.empty(20 + 12 * count, np.uint8)
+    out[:20] = np.array([1, 0, _TIMESTAMPTZ, count, 1], ">i4").view(np.uint8)
+    rows = out[20:].reshape(count, 12)
+    rows[:, :4] = np.array([8], ">i4").view(np.uint8)
+    rows[:, 4:] = (times.times_us[first:last] - _PG_EPOCH_US).astype(">i8").view(np.uint8).reshape(count, 8)
+    return out
+
+
+def _key(write: Write, catalog: CatalogTable) -> list[int]:
+    """The table's key as positions in a write's version; in the table's order, as the trigger has it."""
+    places = {column.name: place for place, column in enumerate(write.version.columns)}
+    return [places[catalog.table.columns[place].name] for place in sorted(catalog.table.key)]
+
+
+def _hashes(key: list[int], *, new: frozenset[int] = frozenset()) -> tuple[str, str]:
+    """Two hashes of a key in the set `u`: nobody meets two keys with the same pair; `new`: positions taken from the new values."""
+    values = ", ".join(f"u.{'n' if place in new else 'o'}{place}" for place in key)
+    return f"pg_catalog.hash_record_extended(ROW({values}), 0)", f"pg_catalog.hash_record_extended(ROW({values}), 1)"
+
+
+def _note_is_older(times: WriteTimes, at: str, rank: str) -> str:
+    """The condition that the note `r` does not keep a change from being the last one."""
+    gone = "" if times.has_tombstones else " OR r.is_gone"
+    own = (
+        f"COALESCE(pg_catalog.pg_xact_commit_timestamp(r.xmin) OPERATOR(pg_catalog.{older_operator(times)}) {at}, true)"
+    )
+    return (
+        f"(r.source OPERATOR(pg_catalog.=) {_literal(times.source)}{gone} OR CASE WHEN r.changed_at IS NULL THEN {own}"
+        f" ELSE r.changed_at OPERATOR(pg_catalog.<) {at} OR (r.changed_at OPERATOR(pg_catalog.=) {at} AND r.rank OPERATOR(pg_catalog.<=) {rank}) END)"
+    )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def note_statements(write: Write, catalog: CatalogTable, generation: int) -> tuple[tuple[SetStatement, ...], tuple[ValueForm, ...]]:
+    """The statements that note what a write leaves of its rows: keys that they had before and have no more, then those that they have.
+
+    Args:
+        write: with `times`.
+        catalog: the destination table; every column of the version fits.
+        generation: see `writes.wrapper_name`.
+
+    Returns:
+        The statements, each with the times as one parameter more, and the types that the session must have wrapped.
+    """
+    assert write.times is not None
+    is_insert = write.command is Command.INSERT
+    key = _key(write, catalog)
+    new = frozenset(key) if is_insert else frozenset(place for place in key if write.command is Command.UPDATE and place in write.set_columns)
+    kinds = []
+    if write.command is not Command.INSERT and (write.command is Command.DELETE or new):
+        kinds.append((frozenset[int](), True))
+    if write.command is not Command.DELETE:
+        kinds.append((new, False))
+    statements, wrapped = [], list[ValueForm]()
+    for taken, is_gone in kinds:
+        builder = SetBuilder(write, catalog, generation, old=[p for p in key if p not in taken], new=[p for p in key if p in taken])
+        hashes = ", ".join(_hashes(key, new=taken))
+        sql = (
+            f"INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
+            f" SELECT {catalog.oid}, {hashes}, u.at, {write.times.rank}, {'true' if is_gone else 'false'}, {_literal(write.times.source)}"
+            f" FROM ({builder.select()}) u"
+            " ON CONFLICT (relation, key1, key2) DO UPDATE SET changed_at = excluded.changed_at, rank = excluded.rank,"
+            " is_gone = excluded.is_gone, source = excluded.source"
+            f" WHERE {_note_is_older(write.times, 'excluded.changed_at', 'excluded.rank')}"
+        )
+        statements.append(builder.statement(sql))
+        wrapped += builder.wrapped.values()
+    return tuple(statements), tuple(wrapped)
+
+
+def noted_later(write: Write, catalog: CatalogTable) -> str:
+    """The condition that a later change of the key in the set `u` is noted.
+
+    Args:
+        write: with `times`; an INSERT's key is new, any other's old.
+        catalog: the destination table.
+    """
+    assert write.times is not None
+    key = _key(write, catalog)
+    first, second = _hashes(key, new=frozenset(key) if write.command is Command.INSERT else frozenset())
+    return (
+        f"EXISTS (SELECT FROM headrace.row_change r WHERE r.relation OPERATOR(pg_catalog.=) {catalog.oid}"
+        f" AND r.key1 OPERATOR(pg_catalog.=) {first} AND r.key2 OPERATOR(pg_catalog.=) {second}"
+        f" AND NOT {_note_is_older(write.times, 'u.at', str(write.times.rank))})"
+    )
+
+
+def plan_last_change(write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
+    """The statement that tells what is known of the last change of one row.
+
+    Args:
+        write: with one row.
+        catalog: the destination table; every column of the version fits.
+        generation: see `writes.wrapper_name`.
+    """
+    find = located(write, catalog).find
+    builder = SetBuilder(write, catalog, generation, old=find, new=[])
+    first, second = _hashes(_key(write, catalog))
+    own = (
+        f'SELECT {_US.format("c.timestamp")} FROM {catalog.relation} t,'
+        " LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c"
+        f" WHERE {keyed(builder, find, [])} AND c.roident OPERATOR(pg_catalog.=) 0"
+    )
+    forgotten = f"SELECT {_US.format('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
+    sql = (
+        f"SELECT ({own}), {_US.format(_NOTED)}, r.rank, r.source, r.is_gone, ({forgotten}) FROM (SELECT {builder.select_list()}) u"
+        f" LEFT JOIN headrace.row_change r ON r.relation = {catalog.oid} AND r.key1 = {first} AND r.key2 = {second}"
+    )
+    return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
+
+
+def read_last_change(result: PGresult) -> LastChange:
+    """Read the answer of `plan_last_change`'s statement.
+
+    Args:
+        result: of it.
+    """
+    own, noted, rank, source, gone, forgotten = (result.get_value(0, place) for place in range(6))
+    return LastChange(
+        own_us=None if own is None else int(own), noted_us=None if noted is None else int(noted), noted_rank=int(rank or 0),
+        noted_source=(source or b"").decode(), is_gone=gone == b"t", forgotten_us=int(forgotten or 0),
+    )
+
+
+def wait_for_clock(latest_us: int) -> Statement:
+    """Wait until the server's clock has passed a time; fails with a division by zero where that would take too long.
+
+    Args:
+        latest_us: the latest time that a transaction noted, microseconds since the epoch.
+    """
+    at = (latest_us - _PG_EPOCH_US).to_bytes(8, "big", signed=True)
+    return Statement(prepared=True, parameters=(at,), sql=(
+        "SELECT CASE WHEN c.ahead OPERATOR(pg_catalog.<) 0 THEN NULL"
+        f" WHEN c.ahead OPERATOR(pg_catalog.>) {CLOCK_AHEAD_MAX_S} THEN (1 / (c.ahead OPERATOR(pg_catalog.*) 0))::text"
+        " ELSE pg_catalog.pg_sleep(c.ahead::pg_catalog.float8 OPERATOR(pg_catalog.+) 0.001)::text END"
+        " FROM (SELECT EXTRACT(epoch FROM $1::pg_catalog.timestamptz OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) AS ahead OFFSET 0) c"
+    ))
+
+
+# Of the rows in the order in which they lie: no index by time, which each note would have to keep up. What another session holds is left.
+_FORGET = f"""
+WITH bound AS (
+    SELECT GREATEST(pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => %s::double precision),
+        (SELECT at FROM (SELECT {_NOTED} AS at FROM headrace.row_change r WHERE NOT ({_FORGOTTEN_KEY})
+                         ORDER BY 1 DESC NULLS LAST OFFSET %s LIMIT 1) x)) AS at OFFSET 0),
+old AS MATERIALIZED (
+    SELECT r.relation, r.key1, r.key2, {_NOTED} AS at FROM headrace.row_change r, bound
+    WHERE COALESCE({_NOTED} < bound.at, true) AND NOT ({_FORGOTTEN_KEY}) LIMIT {_FORGOTTEN_MAX} FOR UPDATE OF r SKIP LOCKED),
+gone AS (DELETE FROM headrace.row_change r USING old WHERE (r.relation, r.key1, r.key2) = (old.relation, old.key1, old.key2) RETURNING old.at),
+newest AS (SELECT max(at) AS at, count(*) AS gone FROM gone)
+INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)
+SELECT 0, 0, 0, newest.at, 0, false, '' FROM newest WHERE newest.at IS NOT NULL
+ON CONFLICT (relation, key1, key2) DO UPDATE SET changed_at = GREATEST(r.changed_at, excluded.changed_at)
+RETURNING (SELECT gone FROM newest)
+"""
+
+
+def forget_changes(connection: psycopg.Connection[Any], *, age_s: float, count: int) -> int:
+    """See `DestinationSession.forget_changes`.
+
+    Args:
+        connection: to the destination, in no transaction.
+        age_s: what is younger stays, seconds.
+        count: so many stay at most.
+    """
+    row = connection.execute(_FORGET.encode(), (age_s, count)).fetchone()
+    return int(row[0]) if row else 0

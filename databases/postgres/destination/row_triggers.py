@@ -1,0 +1,92 @@
+"""What tables with latest_timestamp need of a PostgreSQL database, and the triggers that note deletes: see `row_changes`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import psycopg
+
+from databases.ports import Finding
+from databases.postgres.connection import qualified
+
+__all__ = ["drop_triggers", "lacking_triggers", "make_triggers", "times_findings"]
+
+_TRIGGER = "headrace_tombstones"
+_LACKING = f"""
+SELECT n.nspname, c.relname, c.oid::pg_catalog.int8, pg_catalog.pg_has_role(c.relowner, 'USAGE') AS may,
+       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) AND c.relkind IN ('r', 'p')
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = '{_TRIGGER}' AND t.tgenabled = 'O')
+ORDER BY 1, 2
+"""
+_MADE = f"""
+SELECT n.nspname, c.relname, p.oid::pg_catalog.regproc::text FROM pg_catalog.pg_trigger t
+JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid WHERE t.tgname = '{_TRIGGER}' AND t.tgparentid = 0 ORDER BY 1, 2
+"""
+
+
+def times_findings(
+    connection: psycopg.Connection[Any], site: str, tables: Collection[tuple[str, str]], *, has_tombstones: bool,
+) -> Iterator[Finding]:
+    """See `DestinationDatabase.preflight_times`.
+
+    Args:
+        connection: to the database.
+        site: its name in the topology.
+        tables: with latest_timestamp.
+        has_tombstones: deletes by sessions are to be noted.
+    """
+    row = connection.execute("SHOW track_commit_timestamp").fetchone()
+    if tables and row is not None and row[0] != "on":
+        yield Finding(
+            path=f"sites.{site}", problem="track_commit_timestamp is off, and latest_timestamp must know when rows were committed here",
+            fix="ALTER SYSTEM SET track_commit_timestamp = on; then restart the server",
+        )
+    for owner, name, _, may, has_key in lacking_triggers(connection, tables) if has_tombstones else ():
+        path = f"sites.{site} table {owner}.{name}"
+        if not has_key:
+            yield Finding(path=path, problem="has no primary key, by which tombstones know its rows", fix="add one, or leave tombstones out")
+        elif not may:
+            yield Finding(
+                path=path, problem="tombstones need a trigger on it, and this role does not own it",
+                fix=f"let the role be a member of the table's owner; or, once `up` has made the schema: SELECT headrace.keep_tombstones('{owner}.{name}');",
+            )
+
+
+def make_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
+    """See `DestinationDatabase.keep_tombstones`.
+
+    Args:
+        connection: in autocommit mode.
+        tables: owners and names.
+    """
+    done = []
+    for owner, name, number, _, _ in lacking_triggers(connection, tables):
+        connection.execute("SELECT headrace.keep_tombstones(%s::pg_catalog.oid::pg_catalog.regclass)", (number,))
+        done.append(f"SELECT headrace.keep_tombstones('{qualified(owner, name)}')")
+    return tuple(done)
+
+
+def lacking_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> list[tuple[str, str, int, bool, bool]]:
+    """The tables that lack the trigger: owner, name, number, whether this role may make it, and whether they have a primary key.
+
+    Args:
+        connection: to the database.
+        tables: owners and names; those that are not there are left out.
+    """
+    wanted = sorted(tables)
+    return connection.execute(_LACKING.encode(), ([owner for owner, _ in wanted], [name for _, name in wanted])).fetchall()
+
+
+def drop_triggers(connection: psycopg.Connection[Any]) -> None:
+    """Drop every trigger that notes deletes, with its function; the schema goes next.
+
+    Args:
+        connection: in a transaction.
+    """
+    for owner, name, function in connection.execute(_MADE.encode()).fetchall():
+        connection.execute(f"DROP TRIGGER {_TRIGGER} ON {qualified(owner, name)}".encode())
+        connection.execute(f"DROP FUNCTION {function}()".encode())

@@ -1,0 +1,217 @@
+"""latest_timestamp: of all changes of a row the one that was committed last wins, with its whole row.
+
+Every LCR of such a table says of one key or two what the site that made it left there at its commit: a row with all its columns, or
+none. A site takes what was committed later than what it has, and nothing else: so all sites end with the latest change of every key,
+in whatever order changes arrive. An UPDATE that changes the key leaves nothing at the old one and a row at the new one.
+
+Sets are an attempt here too. A write with `Write.times` finds no row that was changed later, and notes its own times; where it does
+not succeed, each row comes here. What is in the way is locked, its last change is asked for, the later of the two is written, and the
+time of what was written is noted, everything in the destination transaction of the group.
+
+Durable when the group is: times and rows are one transaction.
+
+Worked flow (t: commit times; the row is as dbs1 left it at t=30)
+    dbs2's UPDATE, t=20        discarded: 20 < 30
+    dbs2's DELETE, t=40        the row goes, and its key is noted as gone at t=40
+    dbs1's UPDATE, t=35        without tombstones: the row is made again; with them: discarded, 35 < 40
+    dbs1's INSERT, t=50        the row is there again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from databases.ports import LastChange, RowInTheWay, RowQuestion, Write
+from streams.errors import DataError
+from streams.lcr_batch import Command
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationSession
+    from spark_apply.server.row_images import RowImages
+    from spark_apply.tables import TableFit
+
+__all__ = ["METHOD", "Latest", "TimeUnknown", "settle_by_time"]
+
+METHOD = "latest_timestamp"
+_TRIES = 5  # a session of the site must commit a change of the same row between a look and the write, each time
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_Values = Mapping[int, bytes | None]
+
+
+class TimeUnknown(Exception):  # noqa: N818 - an outcome
+    """The later change cannot be told, or not be written, and why."""
+
+    def __init__(self, kind: str, reason: str, found: tuple[RowInTheWay, ...]) -> None:
+        super().__init__(reason)
+        self.kind, self.reason, self.found = kind, reason, found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """What became of a row LCR.
+
+    Args:
+        kind: of the conflict; empty: there was none when it was looked at again.
+        outcome: LCR APPLIED, LCR DISCARDED, or MERGED where only one of two keys was the LCR's to change.
+        applied: positions of the columns that were written.
+        found: the rows in the way.
+        last: of the change that it met, for people: "last change=..."; empty: nothing is known of it.
+    """
+
+    kind: str
+    outcome: str
+    applied: tuple[int, ...] = ()
+    found: tuple[RowInTheWay, ...] = ()
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A key that the LCR says something of, and what is there."""
+
+    values: _Values  # of the key
+    leaves_row: bool
+    row: RowInTheWay | None
+    last: LastChange
+    loses: bool
+
+
+def settle_by_time(session: DestinationSession, write: Write, fit: TableFit, row: RowImages) -> Latest:
+    """Apply a row LCR if no later change is there; behind the session's savepoint, which is what `session` is at.
+
+    Args:
+        session: in a transaction with a savepoint.
+        write: of the row, as it was tried; with `times`.
+        fit: of its table.
+        row: the LCR's values.
+
+    Raises:
+        TimeUnknown: it cannot be decided; roll back.
+    """
+    kind, problem, found = "", "", tuple[RowInTheWay, ...]()
+    for _ in range(_TRIES):
+        places = [_look(session, write, fit, row, values, leaves_row=leaves) for values, leaves in _keys(write, fit, row)]
+        found = tuple(place.row for place in places if place.row is not None)
+        kind = _kind(write.command, places)
+        _refuse_unknown(kind, write, places, found)
+        try:
+            done = [not place.loses and _settle(session, write, fit, row, place) for place in places]
+        except _Overtaken as error:
+            problem = str(error)
+        except DataError as error:
+            problem = error.message
+        else:
+            applied = tuple(row.new) if any(place.leaves_row and is_done for place, is_done in zip(places, done, strict=True)) else ()
+            if kind == "delete_missing":
+                done = [False]  # it is noted, if it is the last change, and there is nothing to delete
+            outcome = "LCR APPLIED" if all(done) else "MERGED" if any(done) else "LCR DISCARDED"
+            return Latest(kind=kind, outcome=outcome, applied=applied, found=found, last=_last(places))
+        session.rollback_to_savepoint()
+    raise TimeUnknown(kind or _missing(write.command), f"what is to be done about it is refused: {problem}", found)
+
+
+class _Overtaken(Exception):  # noqa: N818 - an outcome
+    """Another session changed the row between the look and the write."""
+
+
+def _keys(write: Write, fit: TableFit, row: RowImages) -> list[tuple[_Values, bool]]:
+    """The keys that the LCR says something of, and whether it leaves a row there; the one that it leaves comes first."""
+    found = {} if write.old is None else {place: write.old.value(place, 0) for place in write.match_columns}
+    old = {place: value if isinstance(value, bytes) else None for place, value in found.items()} | dict(row.old)
+    before = {place: old.get(place) for place in fit.key}
+    if write.command is Command.DELETE:
+        return [(before, False)]
+    after = {place: row.new.get(place, before.get(place)) for place in fit.key}
+    if write.command is Command.INSERT or before == after:
+        return [(after, True)]
+    return [(before, False), (after, True)]
+
+
+def _look(session: DestinationSession, write: Write, fit: TableFit, row: RowImages, values: _Values, *, leaves_row: bool) -> _Place:
+    assert write.times is not None
+    expected = row.old if row.old and not (leaves_row and _is_moved(write, fit, row)) else row.new
+    compare = tuple(sorted(place for place in expected if place in fit.all_columns and place not in fit.key))
+    asked = replace(
+        write, command=Command.UPDATE, old=row.values_of({**expected, **values}), new=None, match_columns=fit.key, compare_columns=compare,
+        set_columns=(),
+    )
+    found = session.find_rows(asked, RowQuestion(by_key=True, compare=compare))
+    last = session.last_change(asked)
+    return _Place(values, leaves_row, found[0] if found else None, last, last.is_later_than(write.times))
+
+
+def _is_moved(write: Write, fit: TableFit, row: RowImages) -> bool:
+    return write.command is Command.UPDATE and len(_keys(write, fit, row)) > 1
+
+
+def _kind(command: Command, places: list[_Place]) -> str:
+    """The conflict by the rows as they are locked now; empty: there is none."""
+    first, last = places[0], places[-1]
+    if command is Command.INSERT:
+        return "insert_exists" if first.row is not None or first.loses else ""
+    if first.row is None:
+        return _missing(command)
+    if first.row.differs or first.loses:
+        return f"{command.name.lower()}_differs"
+    return "update_exists" if last is not first and (last.row is not None or last.loses) else ""
+
+
+def _missing(command: Command) -> str:
+    return "insert_exists" if command is Command.INSERT else f"{command.name.lower()}_missing"
+
+
+def _refuse_unknown(kind: str, write: Write, places: list[_Place], found: tuple[RowInTheWay, ...]) -> None:
+    """A change that is older than what is kept may meet what was changed later, or deleted, and is forgotten."""
+    assert write.times is not None
+    for place in places:
+        unknown = place.last.own_us is None and place.last.noted_us is None and kind not in {"", "delete_missing"}
+        if unknown and int(write.times.times_us[0]) <= place.last.forgotten_us:
+            reason = (
+                f"{METHOD}: it was committed before {_shown(place.last.forgotten_us)}, and what was changed or deleted up to then may be"
+                " forgotten (tombstones: retention_days, count)"
+            )
+            raise TimeUnknown(kind, reason, found)
+
+
+def _settle(session: DestinationSession, write: Write, fit: TableFit, row: RowImages, place: _Place) -> bool:
+    """Make a key what the LCR left there."""
+    asked = replace(write, old=row.values_of(place.values), match_columns=fit.key, compare_columns=(), paired=False)
+    if not place.leaves_row:
+        expected = 0 if place.row is None else 1
+        _write_one(session, replace(asked, command=Command.DELETE, new=None, set_columns=()), expected)
+        return True
+    lacking = [fit.version.columns[each].name for each in fit.all_columns if each not in row.new]
+    if lacking:
+        found = () if place.row is None else (place.row,)
+        raise TimeUnknown(_kind(write.command, [place]), f"{METHOD}: the LCR lacks {', '.join(lacking)}, and the whole row is needed", found)
+    new = row.values_of({**row.new, **place.values})
+    if place.row is None:
+        made = replace(asked, command=Command.INSERT, old=None, new=new, match_columns=(), set_columns=fit.all_columns)
+    else:
+        others = tuple(each for each in fit.all_columns if each not in fit.key)
+        made = replace(asked, command=Command.UPDATE, new=new, set_columns=others)
+    _write_one(session, made, 1)
+    return True
+
+
+def _write_one(session: DestinationSession, write: Write, expected: int) -> None:
+    if session.write([write]) != (expected,):
+        raise _Overtaken("the row was changed again and again while it was written")
+
+
+def _last(places: list[_Place]) -> str:
+    """Of the change that is there, for people."""
+    for place in places:
+        if place.last.noted_us is not None and (place.last.own_us is None or place.last.noted_us > place.last.own_us):
+            what = "deleted" if place.last.is_gone else "changed"
+            return f"last {what}={_shown(place.last.noted_us)} by {place.last.noted_source or 'this site'}"
+        if place.last.own_us is not None:
+            return f"last changed={_shown(place.last.own_us)} by this site"
+    return ""
+
+
+def _shown(time_us: int) -> str:
+    return (_EPOCH + timedelta(microseconds=time_us)).isoformat(sep=" ")

@@ -1,0 +1,257 @@
+"""latest_timestamp at every destination database: what was committed last wins, with its whole row, whoever made it.
+
+Rows are (id, a, b, t, n, u). Times are the machine's: changes by users of the site have their commit's.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from databases.postgres.destination.session import PostgresSession
+from spark_apply.server.collapse import plan_sets, rows_in_conflict
+from spark_apply.server.conflicts import execute_steps
+from streams.errors import DatabaseError
+from tests.support.conflicts import Conflicts, Lcr, batch_of, by_time, raw
+from tests.support.destination_contract import MemoryHarness
+
+WAS = (1, "a", "b", 10, 100, "u")
+MINUTE = 60_000_000
+
+
+def changed(row, **values):
+    """The row with other values."""
+    return tuple(values.get(name, value) for name, value in zip(("id", "a", "b", "t", "n", "u"), row, strict=True))
+
+
+HERE, THERE = changed(WAS, a="here"), changed(WAS, a="there", b="x")
+
+
+def now() -> int:
+    return time.time_ns() // 1000
+
+
+class Site(Conflicts):
+    """A destination with latest_timestamp, and its users."""
+
+    def __init__(self, harness, session, *, rows=(), tombstones: bool = True) -> None:
+        handlers, times = by_time("b", "a", "c", tombstones=tombstones)
+        super().__init__(harness, session, *handlers, times=times)
+        self.is_memory = isinstance(harness, MemoryHarness)
+        if tombstones and not self.is_memory:
+            harness._admin.execute("SELECT headrace.keep_tombstones('c')")
+        for row in rows:
+            assert self.apply(Lcr(new=row), at=now() - 10 * MINUTE) is None
+
+    def user(self, old, new) -> int:
+        """A user's change; afterwards it is later than the answer."""
+        before = now()
+        if self.is_memory:
+            store = self.harness._store
+            table = store.tables["public", "c"]
+            if old is not None:
+                (number,) = [n for n, row in table.rows.items() if row[0] == raw(old)[0]]
+                table.put(number, None)
+                if new is None or new[0] != old[0]:
+                    store.changed_here("public", "c", raw(old)[:1], now(), is_gone=True)
+            if new is not None:
+                store.insert("public", "c", [raw(new)])
+                store.changed_here("public", "c", raw(new)[:1], now())
+        elif old is None:
+            self.harness._admin.execute("INSERT INTO c VALUES (%s, %s, %s, %s, %s, %s)", new)
+        elif new is None:
+            self.harness._admin.execute("DELETE FROM c WHERE id = %s", old[:1])
+        else:
+            self.harness._admin.execute("UPDATE c SET (id, a, b, t, n, u) = (%s, %s, %s, %s, %s, %s) WHERE id = %s", (*new, old[0]))
+        return before
+
+
+@pytest.fixture
+def site(harness, session):
+    return Site(harness, session, rows=[WAS])
+
+
+def test_a_change_that_is_later_than_the_users_replaces_the_whole_row(site, destination):
+    site.user(WAS, HERE)
+    assert site.apply(Lcr(old=WAS, new=THERE), at=now()) is None
+    assert site.rows() == [THERE]
+    (record,) = site.history(destination)
+    assert (record.kind, record.handler, record.outcome, record.columns) == ("update_differs", "latest_timestamp", "LCR APPLIED", ("a",))
+
+
+def test_a_change_that_is_earlier_than_the_users_is_discarded_though_other_columns_changed(site, destination):
+    before = site.user(WAS, changed(WAS, t=11))
+    assert site.apply(Lcr(old=WAS, new=changed(WAS, a="x")), at=before - 1) is None
+    assert site.rows() == [changed(WAS, t=11)]
+    (record,) = site.history(destination)
+    assert (record.kind, record.outcome) == ("update_differs", "LCR DISCARDED")
+    assert any(text.startswith("last changed=") and text.endswith("by this site") for text in record.current)
+
+
+def test_values_that_came_back_do_not_hide_that_the_user_was_later(site):
+    before = site.user(WAS, HERE)
+    site.user(HERE, WAS)
+    assert site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
+    assert site.rows() == [WAS]
+
+
+def test_of_two_sources_the_later_one_wins_whoever_comes_first(site):
+    at = now() - MINUTE
+    assert site.apply(Lcr(old=WAS, new=changed(WAS, a="c")), source="c", at=at) is None
+    assert site.apply(Lcr(old=WAS, new=changed(WAS, a="a")), source="a", at=at - 1) is None
+    assert site.rows() == [changed(WAS, a="c")]
+    assert site.apply(Lcr(old=WAS, new=THERE), source="a", at=at + 1) is None
+    assert site.rows() == [THERE]
+
+
+def test_ties_are_decided_by_priority(site):
+    at = now() - MINUTE
+    assert site.apply(Lcr(old=WAS, new=changed(WAS, a="c")), source="c", at=at) is None
+    assert site.apply(Lcr(old=WAS, new=THERE), source="a", at=at) is None
+    assert site.rows() == [THERE]
+    assert site.apply(Lcr(old=WAS, new=changed(WAS, a="c")), source="c", at=at) is None
+    assert site.rows() == [THERE]
+
+
+def test_a_clock_that_is_set_back_does_not_undo_what_one_source_did_later(site):
+    at = now() - MINUTE
+    assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
+    assert site.apply(Lcr(old=HERE, new=THERE), at=at - 1000) is None
+    assert site.rows() == [THERE]
+
+
+def test_a_delete_by_a_user_is_remembered(site, destination):
+    before = site.user(WAS, None)
+    assert site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
+    assert site.rows() == []
+    assert site.apply(Lcr(new=THERE), source="c", at=before - 1) is None
+    assert site.rows() == []
+    assert site.apply(Lcr(old=WAS, new=THERE), at=now()) is None
+    assert site.rows() == [THERE]
+    assert [(each.kind, each.outcome) for each in site.history(destination)] == [
+        ("update_missing", "LCR DISCARDED"), ("insert_exists", "LCR DISCARDED"), ("update_missing", "LCR APPLIED"),
+    ]
+    assert "last deleted=" in site.history(destination)[0].current[-1]
+
+
+def test_a_delete_that_was_applied_is_remembered(site):
+    at = now() - MINUTE
+    assert site.apply(Lcr(old=WAS), at=at) is None
+    assert site.apply(Lcr(old=WAS, new=THERE), source="c", at=at - 1) is None
+    assert site.rows() == []
+    assert site.apply(Lcr(new=THERE), source="c", at=at + 1) is None
+    assert site.rows() == [THERE]
+
+
+def test_a_delete_that_is_earlier_than_the_last_change_loses(site, destination):
+    before = site.user(WAS, HERE)
+    assert site.apply(Lcr(old=WAS), at=before - 1) is None
+    assert site.rows() == [HERE]
+    assert site.apply(Lcr(old=WAS), at=now()) is None
+    assert site.rows() == []
+    assert [(each.kind, each.outcome) for each in site.history(destination)] == [("delete_differs", "LCR DISCARDED"), ("delete_differs", "LCR APPLIED")]
+
+
+def test_a_delete_of_a_row_that_is_gone_counts_as_the_last_change_if_it_is(site):
+    at = now() - MINUTE
+    assert site.apply(Lcr(old=WAS), at=at) is None
+    assert site.apply(Lcr(old=WAS), source="c", at=at + 10) is None
+    assert site.apply(Lcr(old=WAS, new=THERE), at=at + 5) is None
+    assert site.rows() == []
+
+
+def test_a_key_that_a_user_changed_is_gone_and_the_new_one_is_there(site):
+    before = site.user(WAS, changed(WAS, id=2))
+    assert site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
+    assert site.rows() == [changed(WAS, id=2)]
+    assert site.apply(Lcr(new=changed(THERE, id=2)), at=before - 1) is None
+    assert site.rows() == [changed(WAS, id=2)]
+
+
+def test_a_key_update_takes_what_was_changed_earlier_and_leaves_what_was_changed_later(site):
+    before = site.user(WAS, HERE)
+    assert site.apply(Lcr(old=WAS, new=changed(THERE, id=2)), at=before - 1) is None
+    assert site.rows() == [HERE, changed(THERE, id=2)]
+    assert site.apply(Lcr(old=HERE, new=changed(HERE, id=2)), source="c", at=now()) is None
+    assert site.rows() == [changed(HERE, id=2)]
+    assert site.apply(Lcr(old=HERE, new=THERE), at=before) is None
+    assert site.rows() == [changed(HERE, id=2)]
+
+
+def test_an_insert_of_a_row_that_is_there_is_decided_by_time(site):
+    before = site.user(WAS, HERE)
+    assert site.apply(Lcr(new=THERE), at=before - 1) is None
+    assert site.rows() == [HERE]
+    assert site.apply(Lcr(new=THERE), at=now()) is None
+    assert site.rows() == [THERE]
+
+
+def test_without_tombstones_a_row_that_is_gone_was_never_there(harness, session):
+    site = Site(harness, session, rows=[WAS], tombstones=False)
+    at = now() - MINUTE
+    assert site.apply(Lcr(old=WAS), at=at) is None
+    assert site.apply(Lcr(old=WAS, new=THERE), source="c", at=at - 1) is None
+    assert site.rows() == [THERE]
+
+
+def test_what_is_older_than_the_tombstones_that_are_kept_is_not_guessed(site, session):
+    at = now() - 5 * MINUTE
+    assert site.apply(Lcr(old=WAS), at=at) is None
+    assert session.forget_changes(age_s=60, count=1000) == 1
+    assert session.forget_changes(age_s=60, count=1000) == 0
+    failure = site.apply(Lcr(old=WAS, new=THERE), source="c", at=at - 1)
+    assert failure is not None
+    assert failure.conflict_type == "update_missing"
+    assert "may be forgotten (tombstones: retention_days, count)" in failure.message
+    assert site.rows() == []
+    assert site.apply(Lcr(old=WAS, new=THERE), source="c", at=at + MINUTE) is None
+    assert site.rows() == [THERE]
+
+
+def test_no_more_times_are_kept_than_the_count_and_the_oldest_go_first(site, session):
+    at = now() - MINUTE
+    for number in range(2, 6):
+        assert site.apply(Lcr(new=changed(WAS, id=number)), at=at + number) is None
+    assert session.forget_changes(age_s=86_400, count=3) in {1, 2}
+    failure = site.apply(Lcr(old=HERE, new=THERE), source="c", at=at - 20 * MINUTE)
+    assert failure is not None, "its time is forgotten"
+    assert site.apply(Lcr(old=changed(HERE, id=5), new=changed(THERE, id=5)), source="c", at=at) is None
+    assert changed(WAS, id=5) in site.rows()
+
+
+def test_sets_find_the_rows_that_were_changed_later_and_write_all_others(harness, session):
+    rows = [changed(WAS, id=number) for number in range(1, 9)]
+    site = Site(harness, session, rows=rows)
+    before = site.user(rows[0], changed(HERE, id=1))
+    site.user(rows[1], None)
+    at = before - 1000
+    assert site.apply(Lcr(old=rows[2], new=changed(HERE, id=3)), source="c", at=at + 1) is None
+    assert site.apply(Lcr(old=rows[3]), source="c", at=at + 1) is None
+    lcrs = [Lcr(old=row, new=changed(row, a="set")) for row in rows]
+    batch = batch_of(site.version, lcrs, each=True, first_scn=5000, times_us=[at] * len(lcrs))
+    session.begin()
+    found = rows_in_conflict([batch], site.fits.fit, session.conflicting)
+    assert found is not None
+    assert np.flatnonzero(found).tolist() == [0, 1, 2, 3]
+    assert execute_steps(session, plan_sets([batch], site.fits.fit)) is None
+    session.rollback()
+    session.begin()
+    rest = batch_of(site.version, lcrs[4:], each=True, first_scn=5000, times_us=[at] * 4)
+    assert execute_steps(session, plan_sets([rest], site.fits.fit)) == 4
+    session.commit((), 0)
+    assert site.apply(Lcr(old=changed(rows[4], a="set"), new=changed(rows[4], a="late")), source="c", at=at - 1) is None
+    assert changed(rows[4], a="set") in site.rows()
+
+
+def test_nothing_is_applied_that_is_ahead_of_the_clock_before_the_clock_has_passed_it(site, session):
+    if not isinstance(session, PostgresSession):
+        pytest.skip("the database in memory has no clock of its own")
+    at = now() + 300_000
+    assert site.apply(Lcr(old=WAS, new=THERE), at=at) is None
+    assert now() > at
+    with pytest.raises(DatabaseError, match="clock of a source is more than 5 s ahead"):
+        site.apply(Lcr(old=THERE, new=HERE), at=now() + 60 * MINUTE)
+    session.rollback()
+    assert site.rows() == [THERE]

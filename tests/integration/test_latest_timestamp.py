@@ -1,0 +1,228 @@
+"""latest_timestamp on real servers: three sites that write the same rows end equal, and what is decided at the same time is decided once."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from databases.ports import PlannedApply
+from databases.postgres.destination.database import PostgresDestination
+from rules.conflict_handlers import ConflictRules
+from spark_apply.server.collapse import plan_sets
+from spark_apply.server.conflicts import apply_rows, execute_steps
+from spark_apply.server.resolution import ConflictSettings, Resolution
+from spark_apply.tables import TableFits
+from streams.errors import DataError
+from tests.support.conflicts import Lcr, batch_of, by_time
+from tests.support.postgres_network import NetworkSite, PostgresNetwork
+from tests.support.writes import version_of
+from topology.file.reading import read_topology
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "latest_timestamp.yaml"
+SITES = ("dbs1", "dbs2", "dbs3")
+KEYS = 5
+ROUNDS = 10
+
+
+@pytest.fixture
+def network(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, pg_16: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> Iterator[PostgresNetwork]:
+    """The example's three sites on three servers, with the same rows."""
+
+    def tables(site: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE SCHEMA shop; CREATE TABLE shop.rooms (id int PRIMARY KEY, name text, guests int, note text)")
+        connection.execute("ALTER TABLE shop.rooms REPLICA IDENTITY FULL")
+        # As a copy leaves them: nobody of the site made them.
+        connection.execute("INSERT INTO shop.rooms SELECT n, 'first', 0, repeat('x', 20) FROM generate_series(1, %s) n", (KEYS,))
+
+    dsns = {site: fresh_database(server) for site, server in zip(SITES, (pg_source, pg_destination, pg_16), strict=True)}
+    made = PostgresNetwork(read_topology(EXAMPLE, {}), dsns, tmp_path, tables)
+    for site in made.sites.values():
+        planned = PlannedApply(name="any", source="any", parallelism=1, tag=b"", tombstones=(("shop", "rooms"),))
+
+        def is_planned(site: NetworkSite = site, planned: PlannedApply = planned) -> bool:
+            steps = site.destination.plan(made.spec.name, [planned])
+            (step,) = [step for step in steps if step.statement == "SELECT headrace.keep_tombstones('shop.rooms')"]
+            return not step.is_done
+
+        assert is_planned()
+        conflicts = next(apply.conflicts for apply in made.spec.applies if apply.site == site.name)
+        assert site.destination.preflight_times(conflicts.timed, has_tombstones=True) == ()
+        (statement,) = site.destination.keep_tombstones(conflicts.timed)
+        assert statement.startswith("SELECT headrace.keep_tombstones(")
+        assert not is_planned()
+        assert site.destination.keep_tombstones(conflicts.timed) == ()
+    yield made
+    made.close()
+
+
+def write(rng: random.Random, user: psycopg.Connection, text: str) -> None:
+    """A user's change of one of the rows that everybody changes."""
+    key, other, kind = rng.randrange(1, KEYS + 3), rng.randrange(1, KEYS + 3), rng.random()
+    if kind < 0.4:
+        user.execute("UPDATE shop.rooms SET name = %s WHERE id = %s", (text, key))
+    elif kind < 0.6:
+        user.execute("UPDATE shop.rooms SET guests = guests + 1 WHERE id = %s", (key,))
+    elif kind < 0.75:
+        user.execute("INSERT INTO shop.rooms VALUES (%s, %s, 1, 'new') ON CONFLICT DO NOTHING", (key, text))
+    elif kind < 0.9:
+        user.execute("DELETE FROM shop.rooms WHERE id = %s", (key,))
+    else:
+        user.execute("UPDATE shop.rooms SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM shop.rooms WHERE id = %s)", (other, key, other))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_three_servers_that_change_the_same_rows_at_the_same_time_end_equal(network: PostgresNetwork, seed: int) -> None:
+    rng = random.Random(seed)
+    for number in range(ROUNDS):
+        for site in SITES:
+            for _ in range(rng.randrange(4)):
+                write(rng, network.sites[site].user, f"{site} {number}")
+        network.settle(held=[apply.name for apply in network.spec.applies if rng.random() < 0.5])
+    network.settle()
+    network.settle()
+    for apply in network.spec.applies:
+        assert network.sites[apply.site].destination.errors(network.spec.name, apply.name) == ()
+    rows = [network.sites[site].user.execute("SELECT * FROM shop.rooms ORDER BY 1").fetchall() for site in SITES]
+    assert rows[0] == rows[1] == rows[2]
+    history = [record for site in SITES for record in network.sites[site].destination.conflicts(network.spec.name, last=1000)]
+    assert {record.outcome for record in history} >= {"LCR APPLIED", "LCR DISCARDED"}
+    assert {record.handler for record in history} == {"latest_timestamp"}
+
+
+def test_what_was_made_for_tombstones_goes_with_the_topology(network: PostgresNetwork) -> None:
+    site = network.sites["dbs2"]
+    for engine in network.engines.values():
+        for server in engine.servers.values():
+            server.close()
+    site.destination.remove(network.spec.name)
+    assert site.user.execute("SELECT to_regnamespace('headrace'), count(*) FROM pg_trigger WHERE tgname = 'headrace_tombstones'").fetchone() == (None, 0)
+    site.user.execute("DELETE FROM shop.rooms")
+
+
+# ------------------------------------------------------------------ at the same time
+
+
+class Applier:
+    """An apply process of one source: single transactions, as sets first."""
+
+    def __init__(self, database: PostgresDestination, source: str) -> None:
+        handlers, times = by_time("b", "a", "c")
+        epoch = database.raise_epoch("top", source).epoch
+        self.session = database.open_session("top", source, server=0, epoch=epoch, tag=b"\0")
+        rules = ConflictRules(handlers=handlers, times=replace(times, site="b"))
+        self.fits = TableFits(self.session.describe, self.session.missing_alter, rules)
+        self.settings = ConflictSettings(apply=source, source=source, site="b", rules=rules)
+        table = self.session.describe("public", "c")
+        assert table is not None
+        self.version, self.source, self.scn = version_of(table), source, 100
+
+    def apply(self, lcr: Lcr, at: int) -> None:
+        self.scn += 10
+        batch = batch_of(self.version, [lcr], first_scn=self.scn, source=self.source, times_us=[at])
+        self.session.begin()
+        try:
+            if execute_steps(self.session, plan_sets([batch], self.fits.fit)) is not None:
+                self.session.commit((), 0)
+                return
+        except DataError:
+            pass
+        self.session.rollback()
+        self.session.begin()
+        resolution = Resolution(self.settings)
+        failure = apply_rows(self.session, batch, self.fits.fit, resolution)
+        assert failure is None, failure
+        self.session.commit((), 0)
+
+
+def test_two_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest_change(destination_database: str) -> None:
+    """Each writes in its own thread: whatever waits for whom, the row is in the end what was committed last."""
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text)")
+        database = PostgresDestination(destination_database, site="b")
+        database.prepare("top")
+        database.keep_tombstones([("public", "c")])
+        appliers = [Applier(database, source) for source in ("a", "c")]
+        done: list[tuple[int, str | None]] = []
+        failures: list[BaseException] = []
+
+        def sends(applier: Applier, seed: int) -> None:
+            rng, last = random.Random(seed), 0
+            try:
+                for number in range(60):
+                    # Committed a while ago at the source, or just now: sometimes the user's change is later, sometimes not.
+                    at, text = max(last + 1, time.time_ns() // 1000 - rng.randrange(20_000)), f"{applier.source}{number}"
+                    last = at
+                    old, new = (1, "old", "old", 1, 1, "old"), (1, text, text, number, 1, text)
+                    gone = rng.random() < 0.3
+                    applier.apply(Lcr(old=old, new=None if gone else new), at)
+                    done.append((at, None if gone else text))
+            except BaseException as error:  # noqa: BLE001 - raised in the test's own thread
+                failures.append(error)
+
+        def writes() -> None:
+            try:
+                with psycopg.connect(destination_database, autocommit=True) as own:
+                    rng = random.Random(3)
+                    for number in range(60):
+                        text, gone = f"user{number}", rng.random() < 0.3
+                        if gone:
+                            own.execute("DELETE FROM c WHERE id = 1")
+                        else:
+                            own.execute("INSERT INTO c VALUES (1, %(a)s, %(a)s, 1, 1, %(a)s) ON CONFLICT (id) DO UPDATE SET a = %(a)s, b = %(a)s, u = %(a)s", {"a": text})
+                        time.sleep(rng.random() / 100)
+            except BaseException as error:  # noqa: BLE001 - as above
+                failures.append(error)
+
+        threads = [*(threading.Thread(target=sends, args=(each, n)) for n, each in enumerate(appliers)), threading.Thread(target=writes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert failures == []
+        found = user.execute("SELECT r.a, coalesce((extract(epoch FROM c.timestamp) * 1000000)::int8, 0), c.roident FROM c r, pg_xact_commit_timestamp_origin(r.xmin) c").fetchall()
+        note = user.execute(
+            "SELECT is_gone, source, (extract(epoch FROM coalesce(changed_at, pg_xact_commit_timestamp(xmin))) * 1000000)::int8 FROM headrace.row_change"
+        ).fetchone()
+        assert note is not None
+        latest, text = max(done, key=lambda each: (each[0], each[1] or ""))
+        if found and found[0][2] == 0:
+            assert found[0][0].startswith("user")
+            assert found[0][1] > latest
+        elif found:
+            assert (found[0][0], note[2]) == (text, latest)
+            assert not note[0]
+        else:
+            assert note[0]
+            assert note[2] >= latest
+            assert note[1] == "" or text is None
+        for applier in appliers:
+            applier.session.close()
+        database.close()
+
+
+def test_check_names_what_a_server_lacks(fresh_database: Callable[[EmbeddedServer], str], postgres_folder: Path) -> None:
+    server = EmbeddedServer(postgres_folder / "untimed", version=18, name="untimed", settings={"shared_buffers": "16MB", "track_commit_timestamp": "off"})
+    server.start()
+    try:
+        with psycopg.connect(server.dsn(), autocommit=True) as user:
+            user.execute("CREATE TABLE c (id int4)")
+        database = PostgresDestination(server.dsn(), site="b")
+        findings = database.preflight_times([("public", "c")], has_tombstones=True)
+        assert [finding.path for finding in findings] == ["sites.b", "sites.b table public.c"]
+        assert findings[0].fix == "ALTER SYSTEM SET track_commit_timestamp = on; then restart the server"
+        assert "primary key" in findings[1].problem
+        database.close()
+    finally:
+        server.destroy()

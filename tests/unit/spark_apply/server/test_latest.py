@@ -1,0 +1,149 @@
+"""latest_timestamp in groups of an apply server: sets, rows that go one by one, and what is forgotten between destination transactions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore, destination_column
+from protos import codec
+from rules.conflict_handlers import ConflictRules
+from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
+from spark_apply.server.apply_server import FORGET_AGAIN_S, FORGET_EVERY_S, ApplyServer
+from spark_apply.server.resolution import ConflictSettings
+from tests.support.apply_engine import TOPOLOGY
+from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, by_time, raw, shown
+from tests.support.writes import version_of
+
+SITES = ("b", "a", "c")  # the first one wins ties
+KEYS = 4
+
+
+def row(key: int, text: str) -> Shown:
+    return (key, text, "b", 1, 100, "u")
+
+
+class Destination:
+    """Site b with table `c`, an apply server for each source, and the model: of each key the latest change."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.store.create_table("public", "c", [destination_column(name, f"pg_catalog.{kind}", equality="bytes") for name, kind in COLUMNS], key=["id"])
+        self.database = MemoryDestination(store=self.store)
+        handlers, times = by_time(*SITES)
+        self.rules = ConflictRules(handlers=handlers, times=replace(times, site="b", age_s=100.0, count=50))
+        self.servers = {source: self.server(source) for source in "ac"}
+        table = self.database.describe("public", "c")
+        assert table is not None
+        self.version = version_of(table)
+        self.scn, self.now = 100, 0.0
+        self.latest: dict[int, tuple[int, int, Shown | None]] = {}
+
+    def server(self, source: str) -> ApplyServer:
+        epoch = self.database.raise_epoch(TOPOLOGY, source).epoch
+        server = ApplyServer(
+            apply=source, source=source, decode=codec.decode, encode=codec.encode, error_batches=self.database.error_batches,
+            open_session=lambda: self.database.open_session(TOPOLOGY, source, server=0, epoch=epoch, tag=b"\0"),
+            conflicts=ConflictSettings(apply=source, source=source, site="b", rules=self.rules),
+        )
+        server.connect()
+        return server
+
+    def group(self, source: str, lcrs: list[Lcr], times: list[int]) -> GroupResult:
+        """One group, each LCR a transaction."""
+        batch = batch_of(self.version, lcrs, each=True, first_scn=self.scn, source=source, times_us=times)
+        server = self.servers[source]
+        server.receive(GroupAssignment(
+            group=self.scn, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(codec.encode(batch),), after_scn=self.scn - 10,
+            through_scn=batch.through_scn,
+        ))
+        server.receive(GroupGo(group=self.scn, attempt=0, low_watermark=self.scn - 10, below_applied=True))
+        self.scn = int(batch.through_scn) + 10
+        for _ in range(1000):
+            done = server.step(self.now)
+            if done.reports:
+                (result,) = done.reports
+                assert isinstance(result, GroupResult)
+                assert result.errors == ()
+                return result
+        raise AssertionError("no end")
+
+    def note(self, site: str, time_us: int, key: int, found: Shown | None) -> None:
+        mine = time_us, -SITES.index(site)
+        if key not in self.latest or self.latest[key][:2] <= mine:
+            self.latest[key] = (*mine, found)
+
+    def rows(self) -> list[Shown]:
+        return [shown(found) for found in self.store.rows("public", "c")]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
+    """Sources that know nothing of each other change the same keys, users do too: no history can be collapsed wrongly."""
+    rng, at = random.Random(seed), Destination()
+    known: dict[str, dict[int, Shown]] = {"a": {}, "c": {}}
+    clock = {"a": 0, "c": 0}
+    for number in range(30):
+        source = rng.choice("ac")
+        lcrs: list[Lcr] = []
+        times: list[int] = []
+        for place in range(rng.randrange(1, 8)):
+            clock[source] += rng.randrange(3)
+            key, rows = rng.randrange(KEYS), known[source]
+            old, new, moved = rows.pop(key, None), row(key, f"{source}{number}.{place}"), rng.randrange(KEYS)
+            if old is not None and rng.random() < 0.3:
+                lcrs.append(Lcr(old=old))
+                at.note(source, clock[source], key, None)
+            else:
+                if old is not None and rng.random() < 0.3 and moved not in rows:
+                    at.note(source, clock[source], key, None)
+                    new = (moved, *new[1:])
+                rows[new[0]] = new
+                lcrs.append(Lcr(old=old, new=new))
+                at.note(source, clock[source], new[0], new)
+            times.append(clock[source])
+        at.group(source, lcrs, times)
+        assert at.rows() == sorted(found for *_, found in at.latest.values() if found is not None)
+        if rng.random() < 0.3:
+            # A user of the site, whose clock is not behind what was applied.
+            clock_us, key = max(time for time, *_ in at.latest.values()) + 1, rng.randrange(KEYS)
+            table = at.store.tables["public", "c"]
+            place = table.unique[0].get(raw((key,)))
+            found = None if place is not None and rng.random() < 0.5 else row(key, f"b{number}")
+            if place is not None:
+                table.put(place, None)
+            if found is not None:
+                at.store.insert("public", "c", [raw(found)])
+            at.store.changed_here("public", "c", raw((key,)), clock_us, is_gone=found is None)
+            at.note("b", clock_us, key, found)
+    assert {record.handler for record in at.database.conflicts(TOPOLOGY, last=1000)} == {"latest_timestamp"}
+
+
+def test_a_group_without_conflicts_is_one_transaction_of_sets_and_none_of_its_rows_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Destination()
+    at.group("a", [Lcr(new=row(key, "first")) for key in range(50)], [10] * 50)
+    session = at.servers["a"]._session()
+    monkeypatch.setattr(session, "last_change", lambda write: pytest.fail("asked for"))
+    result = at.group("a", [Lcr(old=row(key, "first"), new=row(key, "second")) for key in range(50)], [20] * 50)
+    assert (result.statistics.commits, result.statistics.rollbacks) == (1, 0)
+    assert at.database.conflicts(TOPOLOGY, last=1) == ()
+
+
+def test_a_servers_session_forgets_now_and_then_what_is_kept_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Destination()
+    asked: list[tuple[float, int]] = []
+    forgotten = iter([7, 0, 0])
+
+    def forget(*, age_s: float, count: int) -> int:
+        asked.append((age_s, count))
+        return next(forgotten)
+
+    monkeypatch.setattr(at.servers["a"]._session(), "forget_changes", forget)
+    for moment, times in ((1.0, 0), (FORGET_EVERY_S, 0), (FORGET_EVERY_S + 1, 1), (FORGET_EVERY_S + 2, 1), (FORGET_EVERY_S + FORGET_AGAIN_S + 1, 2),
+                          (FORGET_EVERY_S + 3 * FORGET_AGAIN_S, 2), (2 * FORGET_EVERY_S + 2 * FORGET_AGAIN_S, 3)):
+        at.servers["a"].step(moment)
+        assert len(asked) == times, moment
+    assert asked[0] == (100.0, 50)
