@@ -9,7 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from databases.ports import Finding
 from rules.table_settings import KeyColumns, TableSettings, TriggerFiring
-from topology.file.models import ApplyModel, KeyColumnsModel, TopologyModel, TriggerModel
+from topology.file.models import (
+    ApplyModel,
+    ConflictHandlerModel,
+    KeyColumnsModel,
+    TopologyModel,
+    TriggerModel,
+)
 
 __all__ = ["table_setting_findings", "table_settings"]
 
@@ -45,9 +51,25 @@ def table_setting_findings(top: TopologyModel, applies: Mapping[str, ApplyModel]
     """
     yield from _listed("key_columns", top.key_columns)
     yield from _fired("triggers", top.triggers)
+    yield from _timed("key_columns", top.key_columns, top.conflict_handlers)
     for name, model in applies.items():
         yield from _listed(f"applies.{name}.key_columns", model.key_columns or ())
         yield from _fired(f"applies.{name}.triggers", model.triggers or ())
+        if model.key_columns is not None or model.conflict_handlers is not None:
+            keys = top.key_columns if model.key_columns is None else model.key_columns
+            handlers = top.conflict_handlers if model.conflict_handlers is None else model.conflict_handlers
+            yield from _timed("key_columns" if model.key_columns is None else f"applies.{name}.key_columns", keys, handlers)
+
+
+def _timed(path: str, keys: Sequence[KeyColumnsModel], handlers: Sequence[ConflictHandlerModel]) -> Iterator[Finding]:
+    """Rows of tables with latest_timestamp have their commit times by the primary key, where triggers note them too."""
+    timed = {tuple(each.table) for each in handlers if each.method == "latest_timestamp"}
+    for place, model in enumerate(keys):
+        if tuple(model.table) in timed:
+            yield Finding(
+                path=f"{path}[{place}]", problem=f"{'.'.join(model.table)} has the handler latest_timestamp, which needs the primary key",
+                fix="remove the substitute key, or choose another conflict handler",
+            )
 
 
 def _fired(path: str, models: Sequence[TriggerModel]) -> Iterator[Finding]:

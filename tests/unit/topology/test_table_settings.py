@@ -59,6 +59,8 @@ applies:
     ("key_columns: [{table: hr.t, columns: [a]}, {table: hr.t, columns: [b]}]", "hr.t has a substitute key already, key_columns[0]: keep one of them"),
     ("triggers: [{table: hr.t, trigger: g, fire: sometimes}]", "'sometimes' is not one of once, always"),
     ("triggers: [{table: hr.t, trigger: g, fire: once}, {table: hr.t, trigger: g, fire: always}]", "the trigger hr.t.g is listed already, triggers[0]"),
+    ("key_columns: [{table: hr.t, columns: [a]}]\nconflict_handlers: [{table: hr.t, method: latest_timestamp, priority: [dbs1, dbs2]}]",
+     "hr.t has the handler latest_timestamp, which needs the primary key"),
     ("column_mismatch: skip", "'skip' is not one of wait, error"),
 ])
 def test_what_cannot_be_is_refused_with_its_place(tmp_path, entry, problem):

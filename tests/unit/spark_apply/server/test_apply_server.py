@@ -508,7 +508,7 @@ def test_every_failpoint_of_the_server_is_passed(monkeypatch: pytest.MonkeyPatch
     number = failed_update(at)
     at.store.insert("public", "plain", [(k(5), b"mended", b"b")])
     execute(at, number)
-    assert passed == {"apply.before_commit", "apply.after_commit", "apply.error_queue_write", "apply.execute_error"}
+    assert passed == {"apply.before_commit", "apply.after_commit", "apply.conflict", "apply.error_queue_write", "apply.execute_error"}
 
 
 def test_bisection_finds_any_set_of_failing_transactions() -> None:
