@@ -102,8 +102,10 @@ class ApplyHost(Host):
         driver = self._driver
         assert driver is not None
         driver.outcome()
-        self._latest = _status_dict(driver.control.status())
-        self._answered_us = self._clock.time_us()
+        asked_us = self._clock.time_us()
+        status = driver.control.status()
+        # A coordinator that is busy is shown as it was when it last answered.
+        self._latest, self._answered_us = _status_dict(status), status.asked_us or asked_us
         self._note_kept(self._latest)
         return STATUS_INTERVAL_S
 

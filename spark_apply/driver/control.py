@@ -268,11 +268,14 @@ class ApplyControl:
         return sorted(set(request.numbers))
 
     def _core_status(self, cores: Cores) -> pb.ApplyStatus:
-        """Query the cores; if they do not answer at once, return their last status."""
+        """Query the cores; if they do not answer at once, return their last status, which says by `asked_us` how old it is."""
         if self._asking.acquire(blocking=False):
             try:
+                # Before: this process may stand still between any two lines.
+                asked_us = time.time_ns() // 1000
                 answer = cores.host.call_within(lambda: self._read(cores), _STATUS_WAIT_S)
                 if answer is not None:
+                    answer[0].asked_us = asked_us
                     self._latest = answer[0]
             finally:
                 self._asking.release()
