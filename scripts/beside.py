@@ -35,6 +35,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("usage: python scripts/beside.py FIRST... -- SECOND...\n")
         return 2
     at = arguments.index("--")
+    # A job that a shell runs in the background ignores Ctrl-C, and all that it starts would: the second command could not be ended orderly.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what runs in another session is ended on the way
     with tempfile.TemporaryFile() as output:
         second = subprocess.Popen(arguments[at + 1 :], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)

@@ -41,8 +41,10 @@ def test_second_command_yields_to_the_first():
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
 def test_what_ends_the_first_ends_the_second(tmp_path: Path, how: signal.Signals):
     ended = tmp_path / "ended"
-    second = f"trap 'touch {ended}; exit 1' INT; touch {tmp_path / 'began'}; while :; do sleep 0.05; done"
-    process = subprocess.Popen([sys.executable, str(BESIDE), "sleep", "60", "--", "sh", "-c", second], start_new_session=True, stderr=subprocess.DEVNULL)
+    second = f"trap 'touch {ended}; exit 1' INT; touch {tmp_path / 'began'}; n=0; until [ $n = 600 ]; do sleep 0.05; n=$((n+1)); done"
+    command = [sys.executable, str(BESIDE), "sleep", "60", "--", "sh", "-c", second]
+    in_background = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command]  # where a shell lets it ignore Ctrl-C
+    process = subprocess.Popen(in_background, start_new_session=True, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + TIMEOUT_S
     while not (tmp_path / "began").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
