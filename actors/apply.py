@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 __all__ = ["ApplyHost", "build"]
 
 STATUS_INTERVAL_S = 0.5  # the displayed status is at most this old
+# While `up` probably waits for it: an apply process that finds everything copied is ready two seconds after its process began.
+STARTING_INTERVAL_S = 0.1
+STARTING_S = 30.0  # after that it waits for a copy, a database or an operator, and nobody waits for a tenth of a second
 STOP_TIMEOUT_S = 20.0  # servers finish the group they are in
 END_TIMEOUT_S = 10.0  # after that: for a running statement to return
 
@@ -84,6 +87,7 @@ class ApplyHost(Host):
         self._driver: ApplyDriver | None = None
         self._latest: dict[str, Any] = {}
         self._answered_us = 0
+        self._starting_until = 0.0
 
     # ------------------------------------------------------------------ hosting
 
@@ -91,6 +95,7 @@ class ApplyHost(Host):
         """Start a driver."""
         from spark_apply.driver.apply_driver import ApplyDriver
 
+        self._starting_until = self._clock.monotonic() + STARTING_S
         self._latest = {"state": "INITIALIZING"}
         configuration = self._configuration()
         self._to_keep = frozenset((each.destination.owner, each.destination.name) for each in configuration.tables if each.keep_existing)
@@ -107,7 +112,8 @@ class ApplyHost(Host):
         # A coordinator that is busy is shown as it was when it last answered.
         self._latest, self._answered_us = _status_dict(status), status.asked_us or asked_us
         self._note_kept(self._latest)
-        return STATUS_INTERVAL_S
+        is_starting = not status.ready and self._clock.monotonic() < self._starting_until
+        return STARTING_INTERVAL_S if is_starting else STATUS_INTERVAL_S
 
     def _note_kept(self, status: Mapping[str, Any]) -> None:
         """Once every table of the call of `up --keep-existing` is recorded at the destination, no later driver keeps rows."""

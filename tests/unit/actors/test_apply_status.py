@@ -1,13 +1,14 @@
-"""When an apply process was asked for the position that its status shows."""
+"""When an apply process was asked for the position that its status shows, and how often it is asked."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from actors.apply import ApplyHost
+from actors.apply import STARTING_INTERVAL_S, STARTING_S, STATUS_INTERVAL_S, ApplyHost
 from protos import apply_pb2 as pb
 
 
@@ -19,18 +20,39 @@ class Clock:
     def time_us(self) -> int:
         return self.now_us
 
+    def monotonic(self) -> float:
+        return self.now_us / 1e6
+
+
+def made(spec: Any, clock: Clock, status: Callable[[], pb.ApplyStatus]) -> ApplyHost:
+    host = ApplyHost(spec, "x", "label")
+    host._clock = clock
+    host._driver = SimpleNamespace(outcome=lambda: None, control=SimpleNamespace(status=status), admission=None)
+    return host
+
 
 @pytest.mark.parametrize(("asked_us", "expected"), [(990, 990), (1010, 1010), (0, 1000)], ids=["busy since", "answered", "not yet running"])
 def test_position_is_as_old_as_the_question_though_the_process_stood_still_after_it(spec: Any, asked_us: int, expected: int) -> None:
     """Found by `headrace chaos`: a process that was frozen between the answer and a look at the clock told an old watermark as a new one."""
-    host, clock = ApplyHost(spec, "x", "label"), Clock()
-    host._clock = clock
+    clock = Clock()
 
     def status() -> pb.ApplyStatus:
         clock.now_us += 5_000_000  # frozen
         return pb.ApplyStatus(low_watermark_scn=7, asked_us=asked_us)
 
-    host._driver = SimpleNamespace(outcome=lambda: None, control=SimpleNamespace(status=status), admission=None)
+    host = made(spec, clock, status)
     host.step()
     assert host._answered_us == expected
     assert host._latest["low_watermark_scn"] == 7
+
+
+def test_apply_process_that_starts_is_looked_at_often_until_it_is_ready_or_waits_for_something_else(spec: Any) -> None:
+    clock, ready = Clock(), [False]
+    host = made(spec, clock, lambda: pb.ApplyStatus(ready=ready[0]))
+    host._starting_until = clock.monotonic() + STARTING_S  # as `open` sets it
+    assert host.step() == STARTING_INTERVAL_S
+    ready[0] = True
+    assert host.step() == STATUS_INTERVAL_S
+    ready[0] = False
+    clock.now_us += int(STARTING_S * 1e6)
+    assert host.step() == STATUS_INTERVAL_S
