@@ -69,10 +69,16 @@ class TruncateTables:
 
     A CASCADE at the source is not repeated here: the tables that it emptied there are part of the same TRUNCATE, and
     tables that refer to them only at the destination must not be emptied.
+
+    Args:
+        tables: as the destination describes them.
+        restart_identity: RESTART IDENTITY at the source.
+        unfit: why one of them does not fit, where that is an error (`TableFit.unfit`): nothing is truncated.
     """
 
     tables: tuple[TruncatedTable, ...]
     restart_identity: bool
+    unfit: str = ""
 
 
 Step = ExpectedWrite | TruncateTables
@@ -233,7 +239,7 @@ def _truncate(batch: LcrBatch, index: int, fit_of: FitOf) -> TruncateTables:
     truncate = batch.truncates[index]
     fits = [fit_of(batch.tables[table]) for table in truncate.tables]
     tables = tuple(TruncatedTable(table=fit.table, partition=fit.version.partition) for fit in fits)
-    return TruncateTables(tables=tables, restart_identity=truncate.restart_identity)
+    return TruncateTables(tables=tables, restart_identity=truncate.restart_identity, unfit=next((fit.unfit for fit in fits if fit.unfit), ""))
 
 
 def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:

@@ -270,6 +270,8 @@ def _resolved(session: DestinationSession, write: Write, row: _Row, resolution: 
 
 def _truncate(session: DestinationSession, step: Step) -> None:
     assert isinstance(step, TruncateTables)
+    if step.unfit:
+        raise DataError(step.unfit)
     session.truncate(step.tables, restart_identity=step.restart_identity)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from databases.embedded import EmbeddedServer
+from databases.ports import Write
 from databases.postgres.destination import foreign_keys
+from databases.postgres.destination.catalog import CatalogTable
 from rules.table_settings import TableSettings
 from tests.support.postgres_pair import Pair
 
@@ -117,12 +119,61 @@ def test_only_the_tables_that_are_listed_are_checked(pair: Pair) -> None:
 
 
 def test_more_values_than_are_held_are_looked_up_in_the_table(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What referred to nothing before is no fault of who writes now."""
     monkeypatch.setattr(foreign_keys, "ROWS_MAX", 3)
     pair.create(TABLES, TABLES)
     pair.run("INSERT INTO o SELECT i, 0 FROM generate_series(1, 9) i")
     engine = pair.apply()
-    pair.there.execute("DELETE FROM o WHERE id = 9")
+    pair.there.execute("DELETE FROM o WHERE id = 9; SET session_replication_role = replica; INSERT INTO p VALUES (99, 77); RESET session_replication_role")
     pair.run("INSERT INTO p SELECT i, i FROM generate_series(1, 8) i", "INSERT INTO p SELECT i, 9 FROM generate_series(11, 20) i")
     pair.more(engine)
     assert [error.conflict_type for error in pair.errors()] == ["foreign_key"]
-    assert pair.there.execute("SELECT count(*) FROM p").fetchone() == (8,)
+    assert pair.there.execute("SELECT count(*) FROM p WHERE id <= 50").fetchone() == (8,)
+
+
+INHERITED = "CREATE TABLE o (id int PRIMARY KEY, v int); CREATE TABLE o2 () INHERITS (o); ALTER TABLE o2 REPLICA IDENTITY FULL; CREATE TABLE p (id int PRIMARY KEY, o int REFERENCES o); CREATE TABLE p2 () INHERITS (p)"
+COMPUTED = f"{PARENT}; CREATE TABLE p (id int PRIMARY KEY, v int, o int GENERATED ALWAYS AS (v * 2) STORED REFERENCES o)"
+PARTITIONED = "CREATE TABLE o (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE o1 PARTITION OF o FOR VALUES FROM (0) TO (10); CREATE TABLE o9 PARTITION OF o DEFAULT; CREATE TABLE p (id int PRIMARY KEY, o int)"
+LESS_USUAL = {
+    "a row of a table that inherits is none of the one that is referred to": (
+        INHERITED, INHERITED, "DELETE FROM o WHERE id = 2; INSERT INTO o2 VALUES (2, 0)", ["INSERT INTO p VALUES (1, 2)"], ["foreign_key"],
+    ),
+    "a row of a table that inherits refers to nothing": (INHERITED, INHERITED, "INSERT INTO p2 VALUES (1, 2)", ["DELETE FROM o WHERE id = 2"], []),
+    "the destination computes what refers": (COMPUTED, COMPUTED, "DELETE FROM o WHERE id = 4", ["INSERT INTO p VALUES (1, 1)", "UPDATE p SET v = 2"], ["foreign_key"]),
+    "a partition of the source is truncated": (
+        PARTITIONED, "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, o int REFERENCES o)", "", ["INSERT INTO p VALUES (1, 2)", "TRUNCATE o1"], ["foreign_key"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("here", "there", "broken", "statements", "expected"), LESS_USUAL.values(), ids=LESS_USUAL.keys())
+def test_what_a_foreign_key_is_about_is_what_the_server_checks(
+    pair: Pair, here: str, there: str, broken: str, statements: list[str], expected: list[str],
+) -> None:
+    pair.create(here, there)
+    pair.run("INSERT INTO o (id) VALUES (2), (4)")
+    engine = pair.apply()
+    pair.there.execute(broken)
+    pair.run(*statements)
+    pair.more(engine)
+    assert [error.conflict_type for error in pair.errors()] == expected, [error.message for error in pair.errors()]
+
+
+def test_large_values_are_not_held_until_the_commit(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_keys, "BYTES_MAX", 30_000)
+    held: list[int] = []
+    note = foreign_keys.ForeignKeyChecks.note
+
+    def noted(checks: foreign_keys.ForeignKeyChecks, write: Write, catalog: CatalogTable) -> None:
+        note(checks, write, catalog)
+        held.append(sum(each.write.new.data.nbytes for each in checks.values if each.write.new is not None))
+
+    monkeypatch.setattr(foreign_keys.ForeignKeyChecks, "note", noted)
+    tables = f"{PARENT}; CREATE TABLE p (id int PRIMARY KEY, o int REFERENCES o, more text)"
+    pair.create(tables, tables)
+    pair.run("INSERT INTO o VALUES (1)", "BEGIN; INSERT INTO p SELECT i, 1, repeat('x', 1000) FROM generate_series(1, 20) i; UPDATE p SET o = NULL; UPDATE p SET o = 1; COMMIT")
+    pair.apply()
+    assert pair.errors() == ()
+    pair.assert_same("SELECT id, o FROM p ORDER BY 1")
+    assert held
+    assert max(held) <= 30_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from headrace.console import DONE, FINDING
 from headrace.tracing.explain import RowQuestion, explain_row, parsed_key
 from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet
+from rules.table_settings import KeyColumns, TableSettings
 from streams.errors import ConfigError
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -184,3 +186,19 @@ def test_key_in_text_and_in_binary_form_is_the_databases_own(pair: Pair) -> None
         assert reader.rows_of("public", "t", key) == ({"id": "2.50", "line": "7", "at": None, "a": None},)
     finally:
         reader.close()
+
+
+def test_row_is_found_by_the_substitute_key_and_columns_that_only_the_destination_has_make_no_difference(pair: Pair) -> None:
+    """The destination has its own primary key, as tables that need a substitute key have."""
+    settings = TableSettings(key_columns=(KeyColumns(owner="public", name="v", columns=("code",)),))
+    pair.spec = route(replace(pair.spec, applies=(replace(pair.spec.applies[0], tables=settings),)))
+    pair.redo.user.execute("CREATE TABLE v (id int PRIMARY KEY, code text, a text); ALTER TABLE v REPLICA IDENTITY FULL")
+    pair.redo.source.prepare("topo", (RuleSet(include=(Rule(owner="public"),)),))
+    pair.there.execute("CREATE TABLE v (own int GENERATED ALWAYS AS IDENTITY (START 100) PRIMARY KEY, id int, code text UNIQUE, a text)")
+    pair.redo.user.execute("INSERT INTO v VALUES (1, 'x', 'same'), (2, 'y', 'changed')")
+    pair.there.execute("INSERT INTO v (id, code, a) VALUES (1, 'x', 'same'), (2, 'y', 'by hand')")
+    v = TableName("public", "v")
+    code, found = pair.explain("x", v)
+    assert (code, found["verdict"], found["key"]) == (DONE, "SAME", {"code": "x"})
+    evidence = pair.explain("y", v)[1]["evidence"]
+    assert any("different in a" in fact and "own" not in fact for fact in evidence), evidence

@@ -94,3 +94,35 @@ def test_transaction_that_does_not_fit_is_an_error_and_others_go_on(pair: Pair) 
     assert 'ADD COLUMN "more"' in pair.errors()[0].message
     assert pair.there.execute("SELECT id FROM q").fetchall() == [(2,)]
     assert pair.there.execute("SELECT id FROM p").fetchall() == [(1,)]
+
+
+def test_after_the_alter_what_did_not_fit_is_executed_and_what_comes_waits_behind_it(pair: Pair) -> None:
+    pair.create("CREATE TABLE p (id int PRIMARY KEY, v int)", "CREATE TABLE p (id int PRIMARY KEY, v int)")
+    pair.set(TableSettings(column_mismatch="error"))
+    pair.run("INSERT INTO p VALUES (1, 0)")
+    engine = pair.apply()
+    pair.run("ALTER TABLE p ADD COLUMN more text", "INSERT INTO p VALUES (2, 0, 'x')", "UPDATE p SET v = 1 WHERE id = 1")
+    pair.more(engine)
+    first = pair.errors()[0].number
+    assert "ADD COLUMN" in engine.execute_errors([first])[first]
+    pair.there.execute("ALTER TABLE p ADD COLUMN more text")
+    pair.run("INSERT INTO p VALUES (3, 0, 'y')", "UPDATE p SET v = 5 WHERE id = 1")
+    pair.more(engine)
+    assert [error.depends_on > 0 for error in pair.errors()] == [False, True, True, True]
+    assert set(engine.execute_errors([error.number for error in pair.errors()]).values()) == {""}
+    assert pair.errors() == ()
+    pair.assert_same("SELECT * FROM p ORDER BY 1")
+
+
+def test_truncate_of_a_table_that_is_missing_is_an_error_and_others_go_on(pair: Pair) -> None:
+    """It must not end the apply process, as a statement does that names what is not there."""
+    pair.create("CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)", "CREATE TABLE q (id int PRIMARY KEY)")
+    pair.set(TableSettings(column_mismatch="error"))
+    pair.run("TRUNCATE p", "INSERT INTO q VALUES (1)", "INSERT INTO p VALUES (1, 1)")
+    engine = pair.apply()
+    assert pair.there.execute("SELECT id FROM q").fetchall() == [(1,)]
+    assert [error.depends_on > 0 for error in pair.errors()] == [False, True]
+    assert "public.p" in pair.errors()[0].message
+    pair.there.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
+    assert set(engine.execute_errors([error.number for error in pair.errors()]).values()) == {""}
+    pair.assert_same()

@@ -212,6 +212,8 @@ ORDER BY 3, 4, 5, 6, 1, 2
 _CHECKED_KEYS = """
 WITH family(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r UNION SELECT %(oid)s::oid)
 SELECT k.conname AS "constraint", cn.nspname AS owner, c.relname AS name, pn.nspname AS referred_owner, p.relname AS referred_name,
+       format('%%s%%I.%%I', CASE c.relkind WHEN 'p' THEN '' ELSE 'ONLY ' END, cn.nspname, c.relname) AS relation,
+       format('%%s%%I.%%I', CASE p.relkind WHEN 'p' THEN '' ELSE 'ONLY ' END, pn.nspname, p.relname) AS referred_relation,
        ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY x(number, place)
              JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = x.number ORDER BY x.place) AS columns,
        ARRAY(SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY x(number, place)
@@ -300,6 +302,7 @@ class CheckedKey:
         owner, name: of the referring table; of a partition, its partitioned table's.
         columns: its columns there.
         referred_owner, referred_name, referred_columns: what it refers to, likewise.
+        relation, referred_relation: how statements name both: without tables that inherit from them, of which the constraint says nothing.
         operators: per column, referred = referring.
         referred_operators, own_operators: equality on either side.
         refers: the described table is the referring one.
@@ -313,6 +316,8 @@ class CheckedKey:
     referred_owner: str
     referred_name: str
     referred_columns: tuple[str, ...]
+    relation: str
+    referred_relation: str
     operators: tuple[str, ...]
     referred_operators: tuple[str, ...]
     own_operators: tuple[str, ...]

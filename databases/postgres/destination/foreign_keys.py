@@ -9,7 +9,8 @@ Rows that are referred to are locked FOR KEY SHARE, as the server's own check do
 transaction is committed.
 
 Where the values are not known (a log with keys alone, a foreign key of which an UPDATE set one column of several, more
-than `ROWS_MAX` rows, a row that a conflict handler removed), all rows of the referring table are looked at.
+than `ROWS_MAX` rows or `BYTES_MAX` bytes, a row that a conflict handler removed, a column that the destination computes), all rows of the
+referring table are looked at.
 
 Source: PostgreSQL ri_triggers.c; MATCH SIMPLE. Foreign keys that are not enforced, or over periods of time, are left out.
 """
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from databases.ports import Write
-from databases.postgres.connection import qualified, quote
+from databases.postgres.connection import quote
 from databases.postgres.destination.writes import SetBuilder, SetStatement
 from rules.table_settings import TableSettings
 from streams.errors import DataError
@@ -30,9 +31,10 @@ from streams.lcr_batch import Command
 if TYPE_CHECKING:
     from databases.postgres.destination.catalog import CatalogTable, CheckedKey
 
-__all__ = ["ROWS_MAX", "ForeignKeyChecks", "ValueCheck", "value_statement", "violation", "whole_check"]
+__all__ = ["BYTES_MAX", "ROWS_MAX", "ForeignKeyChecks", "ValueCheck", "value_statement", "violation", "whole_check"]
 
 ROWS_MAX = 50_000  # whose values are held until the commit: five full groups
+BYTES_MAX = 64 << 20  # of their rows, which are held whole: two of the largest round trips (`writes.CHUNK_BYTES`)
 _VIOLATION = "23503"
 
 
@@ -45,12 +47,21 @@ class ValueCheck:
     is_referred: bool
 
 
-def whole_check(key: CheckedKey) -> str:
-    """The statement that finds a row of the referring table without the row that it refers to."""
+def whole_check(key: CheckedKey, *, is_referred: bool) -> str:
+    """The statement that finds a row of the referring table without the row that it refers to.
+
+    Args:
+        key: the foreign key.
+        is_referred: rows that are referred to went, so that any row may refer to them. Else only rows count that were written since
+            this transaction began: one that referred to nothing before is no fault of it.
+    """
     given = " AND ".join(f"c.{quote(name)} IS NOT NULL" for name in key.columns)
+    if not is_referred:
+        # Savepoints' numbers are above their transaction's. Of other transactions' rows, which may be among them, each is checked by its own.
+        given += " AND pg_catalog.age(c.xmin) OPERATOR(pg_catalog.<=) pg_catalog.age(pg_catalog.pg_current_xact_id()::pg_catalog.xid)"
     return (
-        f"SELECT 1 FROM {qualified(key.owner, key.name)} c WHERE {given} AND NOT EXISTS (SELECT FROM"
-        f" {qualified(key.referred_owner, key.referred_name)} p WHERE {_joined(key, 'p', 'c')} FOR KEY SHARE OF p) LIMIT 1"
+        f"SELECT 1 FROM {key.relation} c WHERE {given} AND NOT EXISTS (SELECT FROM"
+        f" {key.referred_relation} p WHERE {_joined(key, 'p', 'c')} FOR KEY SHARE OF p) LIMIT 1"
     )
 
 
@@ -65,30 +76,35 @@ class ForeignKeyChecks:
 
     settings: TableSettings
     _values: list[ValueCheck] = field(default_factory=list)
-    _whole: dict[CheckedKey, None] = field(default_factory=dict)
+    _whole: dict[tuple[CheckedKey, bool], None] = field(default_factory=dict)  # and whether rows that are referred to went
     _rows: int = 0
+    _bytes: int = 0
 
     def clear(self) -> None:
         """The transaction is over."""
         self._values.clear()
         self._whole.clear()
-        self._rows = 0
+        self._rows = self._bytes = 0
 
     @property
-    def whole(self) -> tuple[CheckedKey, ...]:
-        """Foreign keys of which every row is looked at."""
+    def whole(self) -> tuple[tuple[CheckedKey, bool], ...]:
+        """Foreign keys of which every row is looked at, and whether rows that are referred to went."""
         return tuple(self._whole)
 
     @property
     def values(self) -> tuple[ValueCheck, ...]:
         """Values that are looked at, without those of `whole`."""
-        return tuple(each for each in self._values if each.key not in self._whole)
+        return tuple(self._values)
 
     def note_removed(self, catalog: CatalogTable) -> None:
-        """A row was deleted whose values are not known."""
+        """Rows were deleted whose values are not known."""
         for key in catalog.foreign_keys:
             if key.is_referred and self._is_asked(key):
-                self._whole[key] = None
+                self._look_at_all(key, is_referred=True)
+
+    def _look_at_all(self, key: CheckedKey, *, is_referred: bool) -> None:
+        self._whole[key, is_referred] = None
+        self._values = [each for each in self._values if (each.key, each.is_referred) != (key, is_referred)]
 
     def note(self, write: Write, catalog: CatalogTable) -> None:
         """Remember what a write changes of foreign keys.
@@ -101,24 +117,28 @@ class ForeignKeyChecks:
             if not self._is_asked(key) or not write.row_count:
                 continue
             if key.refers and write.command is not Command.DELETE:
-                self._note(key, write, key.columns, is_referred=False)
+                self._note(key, write, catalog, is_referred=False)
             if key.is_referred and write.command is not Command.INSERT:
-                self._note(key, write, key.referred_columns, is_referred=True)
+                self._note(key, write, catalog, is_referred=True)
 
     def _is_asked(self, key: CheckedKey) -> bool:
         return self.settings.checks_foreign_keys(key.owner, key.name)
 
-    def _note(self, key: CheckedKey, write: Write, names: Sequence[str], *, is_referred: bool) -> None:
+    def _note(self, key: CheckedKey, write: Write, catalog: CatalogTable, *, is_referred: bool) -> None:
+        names = key.referred_columns if is_referred else key.columns
         places = {column.name: place for place, column in enumerate(write.version.columns)}
         positions = [places.get(name, -1) for name in names]
-        is_set = [position in write.set_columns for position in positions]
-        if write.command is Command.UPDATE and not any(is_set):
+        # What the destination computes may change with any column that it is computed from.
+        is_computed = any(column.is_generated for column in catalog.table.columns if column.name in names)
+        is_set = is_computed or any(position in write.set_columns for position in positions)
+        if (key, is_referred) in self._whole or (write.command is Command.UPDATE and not is_set):
             return
         known = {*write.match_columns, *write.compare_columns} if is_referred else set(write.set_columns)
         self._rows += write.row_count
-        if self._rows > ROWS_MAX or any(position not in known for position in positions):
+        self._bytes += sum(values.data.nbytes for values in (write.old, write.new) if values is not None)
+        if self._rows > ROWS_MAX or self._bytes > BYTES_MAX or is_computed or any(position not in known for position in positions):
             # A column that an INSERT does not give has its default, which may refer to something.
-            self._whole[key] = None
+            self._look_at_all(key, is_referred=is_referred)
             return
         self._values.append(ValueCheck(key=key, write=write, is_referred=is_referred))
 
@@ -148,8 +168,8 @@ def value_statement(check: ValueCheck, catalog: CatalogTable, generation: int) -
     given = " AND ".join(f"{value} IS NOT NULL" for value in values)
     sql = (
         f"SELECT 1 FROM (SELECT {builder.select_list()}) u WHERE {given} AND NOT EXISTS (SELECT FROM"
-        f" {qualified(key.referred_owner, key.referred_name)} p WHERE {parent} FOR KEY SHARE OF p)"
-        f" AND EXISTS (SELECT FROM {qualified(key.owner, key.name)} c WHERE {child}) LIMIT 1"
+        f" {key.referred_relation} p WHERE {parent} FOR KEY SHARE OF p)"
+        f" AND EXISTS (SELECT FROM {key.relation} c WHERE {child}) LIMIT 1"
     )
     return builder.statement(sql), builder
 

@@ -403,8 +403,8 @@ class PostgresSession:
             DataError: a row refers to one that is not there; roll back.
         """
         found = self._foreign_keys
-        for key in found.whole:
-            if self._run([Statement(sql=whole_check(key))], "checking a foreign key")[-1].ntuples:
+        for key, is_referred in found.whole:
+            if self._run([Statement(sql=whole_check(key, is_referred=is_referred))], "checking a foreign key")[-1].ntuples:
                 raise violation(key)
         for check in found.values:
             statement, builder = value_statement(check, self._fitting(check.write), self._generation)
@@ -509,6 +509,8 @@ class PostgresSession:
             explain_undescribed(error, found)
             self._explain(error, [found.table], "TRUNCATE")
             raise
+        if (catalog := self._catalog(found.table.owner, found.table.name)) is not None:
+            self._foreign_keys.note_removed(catalog)
 
     def _plan(self, write: Write) -> WritePlan:
         version = write.version
