@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +170,7 @@ class Miner:
         self._sent_scn = start_scn
         self._gave_at = self._clock.monotonic() - MARK_INTERVAL_S
         self._unmarked_bytes = 0
+        self._given_rows = 0  # of the transaction in parts that is being given
         self._redo_bytes = self._transactions = self._dropped = self._kept = self._discarded = 0
         self._full_evaluations = self._batches = self._marks = self._last_commit_time_us = 0
 
@@ -266,11 +267,17 @@ class Miner:
 
     def _evaluated(self, batch: LcrBatch) -> LcrBatch | None:
         """The batch after full evaluation, where prefiltering did not decide; None: it became a mark."""
-        if not self._rules.is_undecided(batch):
-            return batch
-        self._full_evaluations += 1
-        batch = self._rules.filter(batch)
-        return None if batch.is_progress_mark else batch
+        if self._rules.is_undecided(batch):
+            self._full_evaluations += 1
+            batch = self._rules.filter(batch)
+        return None if batch.is_progress_mark else self._positioned(batch)
+
+    def _positioned(self, batch: LcrBatch) -> LcrBatch:
+        """The batch with its place in a transaction in parts: functions make several rows of one, or none, so what the log has does not count."""
+        before = self._given_rows if batch.continues else 0
+        is_part = len(batch.transactions) > 0 and int(batch.transactions.commit_scn[-1]) == 0
+        self._given_rows = before + batch.row_count if is_part else 0
+        return batch if batch.first_position == before else replace(batch, first_position=before)
 
     def _mark(self, *, is_due: bool) -> LcrBatch | None:
         """A progress mark, if there is progress to tell and it is time."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from rules.transformation import TransformationError
 from rules.user_code.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
-from rules.user_code.loading import load, place_of
+from rules.user_code.loading import load, message_of, place_of
 from rules.user_code.time_limit import TooLong, time_limit
 from streams.building import values_of_lcrs
 from streams.cutting import without_unused
@@ -114,7 +114,7 @@ class CustomCalls:
         except ConfigError as error:
             raise TransformationError(error.message, hint=error.hint) from error
         except BaseException as error:  # what a user's code raises, SystemExit among it, is an error of the transformation
-            text = error.message if isinstance(error, StreamsError) else f"{type(error).__name__}: {error}"
+            text = error.message if isinstance(error, StreamsError) else message_of(error)
             raise _failure(
                 batch, row, f"{custom.function} failed at {place_of(error, custom.code)}: {text}",
                 "correct the function and run `headrace up`; or take it out of the rule",

@@ -24,7 +24,7 @@ from typing import Any
 from rules.user_code.source import CodeFile, UserCode, UserFunction
 from streams.errors import ConfigError
 
-__all__ = ["load", "place_of"]
+__all__ = ["load", "message_of", "place_of"]
 
 _ROOT = "headrace_code_"
 
@@ -76,6 +76,23 @@ def place_of(error: BaseException, code: UserCode) -> str:
     if not users:
         return code.folder or "the user's code"
     return f"{users[-1].filename}, line {users[-1].lineno}, in {users[-1].name}"
+
+
+def message_of(error: BaseException) -> str:
+    """What users' code raised, in words that hold no values of rows: its type, and its message where that stands in the code as it is.
+
+    `int("ada@example.org")` and `raise ValueError(f"not {value}")` say what they were given, and it may be what the function is there to hide.
+
+    Args:
+        error: with its traceback.
+    """
+    kind = type(error).__name__
+    if isinstance(error, AttributeError | NameError):  # these name what stands in the code
+        return f"{kind}: {error}"
+    said = {each for frame, _ in traceback.walk_tb(error.__traceback__) for each in frame.f_code.co_consts if isinstance(each, str)}
+    if error.args and not all(isinstance(each, str) and each in said for each in error.args):
+        return f"{kind} (its message is not shown: it may hold values of the row)"
+    return f"{kind}: {error}"
 
 
 # --------------------------------------------------------------------------- inside

@@ -210,3 +210,21 @@ def test_code_that_cannot_be_loaded_stops_the_client_at_a_row_and_not_before() -
     assert rules.filter(progress) is progress
     with pytest.raises(TransformationError, match=r"own\.py has no function mask"):
         rules.filter(insert(b"a"))
+
+
+@pytest.mark.parametrize(("body", "told"), [
+    ("int(lcr.get_value('new', 'email').decoded)", "ValueError (its message is not shown"),
+    ("{}[lcr.get_value('new', 'email').decoded]", "KeyError (its message is not shown"),
+    ("raise ValueError(f\"not {lcr.get_value('new', 'email').decoded}\")", "ValueError (its message is not shown"),
+    ("raise ValueError(lcr.get_value('new', 'email').decoded.upper())", "ValueError (its message is not shown"),
+    ("import sys; sys.exit(lcr.get_value('new', 'email').decoded)", "SystemExit (its message is not shown"),
+    ("raise ValueError('no address')", "ValueError: no address"),
+    ("lcr.get_value('new', 'nowhere').decoded", "AttributeError: 'NoneType' object has no attribute 'decoded'"),
+    ("assert False", "AssertionError"),
+])
+def test_the_error_of_a_function_does_not_tell_the_value_that_it_should_hide(body: str, told: str) -> None:
+    with pytest.raises(TransformationError) as caught:
+        evaluation(custom(f"def mask(lcr):\n    {body}\n    return lcr\n")).filter(insert(b"ada@example.org"))
+    assert told in caught.value.message
+    assert "own.py, line 2, in mask" in caught.value.message
+    assert "ada" not in f"{caught.value.message} {caught.value.hint} {caught.value.context}".lower()

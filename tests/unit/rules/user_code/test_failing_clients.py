@@ -113,3 +113,20 @@ def _check_told(error: BaseException, body: str) -> None:
     assert error.hint
     if "return None" not in body:
         assert "handlers/own.py, line 3, in mask" in error.message
+
+
+@pytest.mark.parametrize("made", ["[lcr, lcr.copy(), lcr.copy()]", "[lcr] if int(lcr.get_value('new', 'id').raw) % 3 else []"])
+def test_rows_of_a_transaction_in_parts_have_positions_of_their_own_behind_a_function_that_makes_several_or_none(made: str, tmp_path: Path) -> None:
+    source = MemorySource()
+    source.create_table("hr.t", ["id", "a"], key=["id"])
+    with source.transaction() as transaction:
+        for number in range(20):
+            transaction.insert("hr.t", id=str(number), a="x")
+    writer = write_redo(tmp_path / "redo", source)
+    function = custom(f"def mask(lcr):\n    return {made}\n", is_at_capture=True)
+    several = RuleSet(include=(Rule(tags=ANY_TAG, transformation=Transformation(custom=function)),))
+    batches = [batch for batch in mine(miner(tmp_path / "redo", rules=several), writer, rows_max=4) if not batch.is_progress_mark]
+    assert len(batches) > 2
+    positions = [RowLcr(batch, row).position for batch in batches for row in range(batch.row_count)]
+    # `errors show` and `errors edit` find a row by its position.
+    assert positions == list(range(len(positions)))
