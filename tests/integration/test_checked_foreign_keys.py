@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -177,3 +178,23 @@ def test_large_values_are_not_held_until_the_commit(pair: Pair, monkeypatch: pyt
     pair.assert_same("SELECT id, o FROM p ORDER BY 1")
     assert held
     assert max(held) <= 30_000
+
+
+@pytest.mark.parametrize(("by_user", "statement"), [
+    ("DELETE FROM o WHERE id = 2", "INSERT INTO p VALUES (7, 2)"), ("INSERT INTO p VALUES (99, 2)", "DELETE FROM o WHERE id = 2"),
+], ids=["a user deletes the parent", "a user adds a child"])
+def test_what_a_user_has_not_committed_yet_is_waited_for(pair: Pair, by_user: str, statement: str) -> None:
+    """Each would see no harm in what the other has not committed: the locks on the parent make one of them wait."""
+    pair.create(TABLES, TABLES)
+    pair.run("INSERT INTO o VALUES (1, 0), (2, 0)")
+    engine = pair.apply()
+    pair.there.execute("BEGIN")
+    pair.there.execute(by_user)
+    pair.there.execute("SET CONSTRAINTS ALL IMMEDIATE")  # the server has checked it
+    pair.run(statement)
+    waiting = threading.Timer(2.0, lambda: pair.there.execute("COMMIT"))  # while apply waits: it gives up after 5 s, and tries again
+    waiting.start()
+    pair.more(engine)
+    waiting.join()
+    assert [error.conflict_type for error in pair.errors()] == ["foreign_key"]
+    assert pair.there.execute("SELECT count(*) FROM p WHERE o IS NOT NULL AND NOT EXISTS (SELECT FROM o WHERE o.id = p.o)").fetchone() == (0,)
