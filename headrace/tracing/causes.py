@@ -219,6 +219,12 @@ def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
         if not batch.row_count:
             rules = (*(client.rules.include or ()), *client.rules.exclude)
             conditions = "; ".join(str(rule.condition or rule.subset) for rule in rules if rule.looks_at_rows and rule.matches_object(*found.table))
+            transformation = client.rules.transformation_of(*found.table)
+            if not conditions and transformation is not None and transformation.custom is not None:
+                return _Stop(
+                    "CONDITION", name, f"the function {transformation.custom.function} of {name} discards this change",
+                    f"nothing, if that is meant; else correct the function, run headrace up {found.spec.file}, and copy the table again: headrace copy",
+                )
             return _Stop(
                 "CONDITION", name, f"the conditions of {name} leave out this change ({conditions})",
                 f"nothing, if that is meant; else correct the conditions of {name}, and copy the table again: headrace copy",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from databases.ports import ErrorTransaction, Instantiation
     from headrace.console import Output
     from redo.key_search import FoundChange, SearchedRedo
+    from rules.transformation import Transformation
     from streams.table_name import TableName
     from topology.spec import CaptureSpec, TopologySpec
     from topology.ways import Way
@@ -196,6 +197,21 @@ def _followed(column: str, steps: Iterable[Callable[[str], str | None]]) -> str 
     return found
 
 
+def _may_change(column: str, transformations: Iterable[Transformation]) -> bool:
+    """Whether a function on the way may give a column other values, so that two sites cannot be compared by it.
+
+    Args:
+        column: at the source.
+        transformations: one client after the other.
+    """
+    name: str | None = column
+    for each in transformations:
+        name = None if name is None else each.after(name)
+        if name is not None and each.may_change(name):
+            return True
+    return False
+
+
 class _Asked:
     """The questions to databases and components, each asked once."""
 
@@ -262,10 +278,17 @@ class _Asked:
                 raise ConfigError(
                     f"column {part.column} of {table} does not arrive at {way.apply.site}", hint="name the row by columns that arrive: COLUMN=VALUE"
                 )
+            if _may_change(part.column, transformations):
+                raise ConfigError(
+                    f"a function on the way to {way.apply.site} may change {part.column} of {table}: its row cannot be told from other ones there",
+                    hint="name the row by columns that no function changes: COLUMN=VALUE; or say in the file which ones a function may change:"
+                    " {function: ..., columns: [...]}",
+                )
             key.append(replace(part, column=column))
         here = self._row(way.apply.site, _destination(way, table), tuple(key))
         arriving = None if there is None else {
-            name: value for name, value in there.items() if _followed(name, (each.after for each in transformations)) is not None
+            name: value for name, value in there.items()
+            if _followed(name, (each.after for each in transformations)) is not None and not _may_change(name, transformations)
         }
         if here is None:
             return arriving, None
@@ -274,7 +297,10 @@ class _Asked:
         else:
             found = columns_at_the_end(list(there), transformations, table=str(table))
             origins = {name: origin for name, origin in found if isinstance(origin, str)}
-        return arriving, {origin: here[name] for name, origin in origins.items() if origin is not None and name in here}
+        return arriving, {
+            origin: here[name] for name, origin in origins.items()
+            if origin is not None and name in here and not _may_change(origin, transformations)
+        }
 
     def _row(self, site: str, table: TableName, key: tuple[KeyValue, ...]) -> Mapping[str, str | None] | None:
         if (site, table) not in self._rows:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 __all__ = ["TooLong", "time_limit"]
 
@@ -64,11 +65,32 @@ def _by_signal(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
 
 
 def _by_watchdog(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
-    watch = _WATCHDOG.begin(threading.get_ident(), time.monotonic() + limit_s, holds)
+    watch = _Watch(threading.get_ident(), time.monotonic() + limit_s, holds)
+    _WATCHDOG.begin(watch)
     try:
         yield
     finally:
-        _WATCHDOG.end(watch)
+        # It can be interrupted here, too, when the function has just ended: a watch that stayed would interrupt what the thread does later.
+        # No call stands outside of `try`: Python raises such an exception at calls and at the end of a loop alone.
+        is_watched = True
+        while is_watched:
+            try:
+                _WATCHDOG.end(watch)
+                is_watched = False
+            except TooLong:
+                pass
+    if watch.has_rung:
+        raise TooLong  # it has caught it
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A call that is watched: its thread, until when, and whether it was interrupted."""
+
+    thread: int
+    until: float
+    holds: Callable[[], bool]
+    has_rung: bool = False
 
 
 class _Watchdog:
@@ -76,29 +98,29 @@ class _Watchdog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls: dict[int, tuple[float, Callable[[], bool]]] = {}  # by thread
+        self._calls: dict[int, _Watch] = {}  # by thread
         self._has_thread = False
 
-    def begin(self, thread: int, until: float, holds: Callable[[], bool]) -> int:
+    def begin(self, watch: _Watch) -> None:
         with self._lock:
-            self._calls[thread] = (until, holds)
+            self._calls[watch.thread] = watch
             if not self._has_thread:
                 self._has_thread = True
                 threading.Thread(target=self._look, name="handler timeouts", daemon=True).start()
-        return thread
 
-    def end(self, thread: int) -> None:
+    def end(self, watch: _Watch) -> None:
         with self._lock:
-            self._calls.pop(thread, None)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)  # one that was not raised yet
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), None)  # one that was not raised yet
+            self._calls.pop(watch.thread, None)
 
     def _look(self) -> None:
         while True:
             time.sleep(1 / _LOOKS_PER_S)
             with self._lock:
-                for thread, (until, holds) in self._calls.items():
-                    if time.monotonic() > until and not holds():
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TooLong))
+                for watch in self._calls.values():
+                    if time.monotonic() > watch.until and not watch.holds():
+                        watch.has_rung = True
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), ctypes.py_object(TooLong))
 
 
 _WATCHDOG = _Watchdog()

@@ -1,9 +1,8 @@
 """How much memory users' handlers may take in an apply server's process.
 
-Two bounds, both above what the process had when the handlers were loaded, so that what their modules load while they are imported is free.
-A single call that asks for more than `CALL_BYTES_MAX` gets a MemoryError where it asks: its transaction goes into the error queue with the
-line. What calls leave behind is looked at between destination transactions: a process that has grown by `GROWTH_BYTES_MAX` ends and is
-replaced, which costs some seconds, and `status` says so. Only on Linux; elsewhere the operating system's bounds are all there is.
+Two bounds. A single call that asks for `CALL_BYTES_MAX` more than the process had before its destination transaction gets a MemoryError where it
+asks: its transaction goes into the error queue with the line. What the process holds for itself by then (groups that wait) is not counted. What calls leave
+behind is looked at between destination transactions: a process that has grown by `GROWTH_BYTES_MAX` since the handlers were loaded ends and is replaced, which costs some seconds, and `status` says so. Only on Linux; elsewhere the operating system's bounds are all there is.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ class MemoryBounds:
 
     def __init__(self) -> None:
         self._resident = _resident_bytes()
-        self._data = _data_bytes()
+        self._data = 0
+        self._is_before = True  # no function was called in this destination transaction
         self._calls = 0
         self._grown = 0
         self._names: dict[str, None] = {}  # of the functions that were called
@@ -56,6 +56,8 @@ class MemoryBounds:
         self._calls += 1
         if self._calls % _LOOK_CALLS == 0:
             self._grown = _resident_bytes() - self._resident
+        if self._is_before:
+            self._data, self._is_before = _data_bytes(), False
         if not self._data:
             yield
             return
@@ -76,6 +78,7 @@ class MemoryBounds:
         Raises:
             HandlersGrew: it has: end it.
         """
+        self._is_before = True
         if self._grown > GROWTH_BYTES_MAX:
             raise HandlersGrew(
                 f"the apply server's process has grown by {self._grown >> 20:,} MiB since its handlers were loaded ({', '.join(self._names)}):"

@@ -13,10 +13,12 @@ from headrace.tracing.causes import Evidence, Verdict, explain
 from redo.key_search import FoundChange
 from rules.parsing import parse
 from rules.rule import Rule, RuleSet
+from rules.transformation import Transformation
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.lcr_batches import column_values, insert_batch
 from tests.support.topologies import read
+from tests.unit.rules.user_code.test_custom import custom
 from topology.spec import TopologySpec
 from topology.ways import ways_to
 
@@ -257,3 +259,11 @@ def binary(found: FoundChange) -> FoundChange:
     """The change with values in binary form, as its bytes are."""
     table = replace(found.alone.tables[0], columns=tuple(replace(column, is_binary=True) for column in found.alone.tables[0].columns))
     return replace(found, alone=replace(found.alone, tables=(table,)))
+
+
+def test_change_that_a_function_of_the_capture_process_discards_names_the_function(spec: TopologySpec) -> None:
+    function = custom("def mask(lcr):\n    return []\n", is_at_capture=True)
+    rules = RuleSet(include=(Rule(owner="public", name="t", transformation=Transformation(custom=function)),))
+    spec = replace(spec, captures=tuple(replace(each, rules=rules) if each.name == "capture_a" else each for each in spec.captures))
+    found = explain(evidence(spec, changes=(binary(replace(change(), alone=insert_batch([SCN], value=b"\0\0\0\1"))),)))
+    assert_found(found, "CONDITION", "capture:capture_a", "the function own:mask")

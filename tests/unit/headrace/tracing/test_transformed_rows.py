@@ -46,3 +46,24 @@ def test_a_key_that_does_not_arrive_cannot_find_a_row(tmp_path):
     way = the_way(read(tmp_path, one_way(applied=SHAPE)))
     with pytest.raises(ConfigError, match="salary"):
         asked({("dbs1", EMPLOYEES, ("salary",)): {}}, "salary")._both_rows(way)
+
+
+def masked(folder, step: str):
+    (folder / "masks").mkdir(exist_ok=True)
+    (folder / "masks" / "masks.py").write_text("def mask(lcr):\n    return lcr\n")
+    rule = f"{{table: hr.employees, transform: [{{rename_column: {{from: name, to: alias}}}}, {step}]}}"
+    return the_way(read(folder, one_way(applied=rule) + "code: ./masks\n"))
+
+
+def test_columns_that_a_function_may_change_are_not_compared_and_are_not_said_to_differ(tmp_path):
+    way = masked(tmp_path, '{function: "masks:mask", columns: [alias]}')
+    rows = {("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"}, ("dbs2", EMPLOYEES, ("id",)): {"id": "7", "alias": "xxx"}}
+    assert asked(rows)._both_rows(way) == ({"id": "7"}, {"id": "7"})
+    rows["dbs2", EMPLOYEES, ("id",)] = None
+    assert asked(rows)._both_rows(way) == ({"id": "7"}, None)
+
+
+@pytest.mark.parametrize("step", ['{function: "masks:mask", columns: [id]}', '{function: "masks:mask"}'])
+def test_a_row_whose_key_a_function_may_change_is_not_said_to_be_missing(tmp_path, step):
+    with pytest.raises(ConfigError, match=r"a function on the way to dbs2 may change id of hr\.employees"):
+        asked({("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"}})._both_rows(masked(tmp_path, step))

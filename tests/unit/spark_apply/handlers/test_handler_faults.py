@@ -101,6 +101,17 @@ def test_a_call_that_asks_for_more_memory_than_it_may_have_is_an_error_with_its_
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
+def test_what_the_process_itself_holds_by_now_is_not_taken_from_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "CALL_BYTES_MAX", 512 << 20)
+    text = "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 2:\n        bytearray(16 << 20)\n"
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1))
+    held = bytearray(1 << 30)  # as groups of a slow destination would; no page of it is touched
+    at.apply(inserts(2))
+    assert (at.errors(), at.values()) == ((), {1: "a", 2: "a"})
+    del held
+
+
 def test_a_handler_that_leaks_ends_its_process_between_transactions_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "GROWTH_BYTES_MAX", 8 << 20)
     monkeypatch.setattr(memory, "_LOOK_CALLS", 1)

@@ -1,0 +1,66 @@
+"""The bound of time for a call in a thread that is not the main one, where capture processes, propagations and apply drivers call functions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rules.user_code import time_limit as module
+from rules.user_code.time_limit import TooLong, time_limit
+
+
+def in_thread(call: Callable[[], object]) -> BaseException | None:
+    """What a call in another thread raises; None: nothing."""
+    found: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - what is asked for
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    return found[0] if found else None
+
+
+def test_a_function_that_catches_the_interruption_in_a_thread_has_still_had_its_time() -> None:
+    def call() -> None:
+        with time_limit(0.05, lambda: False):
+            try:
+                while True:
+                    pass
+            except TooLong:
+                pass
+
+    assert isinstance(in_thread(call), TooLong)
+
+
+def test_an_interruption_just_behind_the_function_leaves_nothing_that_interrupts_the_thread_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, times = module._WATCHDOG.end, []
+
+    def interrupted(*arguments: object) -> None:
+        times.append(1)
+        if len(times) == 1:
+            raise TooLong
+        end(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module._WATCHDOG, "end", interrupted)
+
+    def call() -> None:
+        try:
+            with time_limit(0.05, lambda: False):
+                pass
+        except TooLong:
+            pass
+        until = time.monotonic() + 0.6  # three looks of the watchdog
+        while time.monotonic() < until:
+            pass
+
+    assert in_thread(call) is None
+    assert not module._WATCHDOG._calls
