@@ -212,6 +212,35 @@ def test_two_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_la
         database.close()
 
 
+def test_each_transaction_of_a_session_has_its_own_commit_time(destination_database: str) -> None:
+    """PostgreSQL keeps the time of a session's first commit for all that follow where nobody sets it, and logs the first one as of 2000-01-01."""
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text)")
+        user.execute("CREATE PUBLICATION every FOR TABLE c")
+        user.execute("SELECT pg_create_logical_replication_slot('commit_times', 'pgoutput')")
+        try:
+            database = PostgresDestination(destination_database, site="b")
+            database.prepare("top")
+            applier = Applier(database, "a")
+            bounds = list[tuple[int, int]]()
+            for number in (1, 2, 3):
+                before = time.time_ns() // 1000
+                applier.apply(Lcr(old=None, new=(number, "a", "b", 1, 1, "u")), before - 60_000_000)
+                bounds.append((before, time.time_ns() // 1000))
+            rows = user.execute("SELECT (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::int8 FROM c ORDER BY id").fetchall()
+            changes = user.execute(
+                "SELECT data FROM pg_logical_slot_get_binary_changes('commit_times', NULL, NULL, 'proto_version', '1', 'publication_names', 'every')"
+            ).fetchall()
+            applier.session.close()
+            database.close()
+        finally:
+            user.execute("SELECT pg_drop_replication_slot('commit_times')")
+    begins = [int.from_bytes(data[9:17], "big", signed=True) + 946_684_800_000_000 for (data,) in changes if data[:1] == b"B"]
+    for (first, last), (kept,), logged in zip(bounds, rows, begins[-3:], strict=True):
+        assert first <= kept <= last
+        assert first <= logged <= last
+
+
 def test_check_names_what_a_server_lacks(fresh_database: Callable[[EmbeddedServer], str], postgres_folder: Path) -> None:
     server = EmbeddedServer(postgres_folder / "untimed", version=18, name="untimed", settings={"shared_buffers": "16MB", "track_commit_timestamp": "off"})
     server.start()
