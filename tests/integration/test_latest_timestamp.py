@@ -111,6 +111,18 @@ def test_what_was_made_for_tombstones_goes_with_the_topology(network: PostgresNe
     site.user.execute("DELETE FROM shop.rooms")
 
 
+def test_what_was_made_for_a_table_that_is_gone_does_not_keep_the_schema(destination_database: str) -> None:
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE TABLE c (id int4 PRIMARY KEY)")
+        database = PostgresDestination(destination_database, site="b")
+        database.prepare("top")
+        database.keep_tombstones([("public", "c")])
+        user.execute("DROP TABLE c")
+        database.remove("top")
+        assert user.execute("SELECT to_regnamespace('headrace')").fetchone() == (None,)
+        database.close()
+
+
 # ------------------------------------------------------------------ at the same time
 
 

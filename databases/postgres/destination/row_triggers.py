@@ -30,9 +30,13 @@ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) A
 ORDER BY 1, 2
 """
 _MADE = f"""
-SELECT n.nspname, c.relname, p.oid::pg_catalog.regproc::text FROM pg_catalog.pg_trigger t
+SELECT n.nspname, c.relname FROM pg_catalog.pg_trigger t
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid WHERE t.tgname = '{_TRIGGER}' AND t.tgparentid = 0 ORDER BY 1, 2
+WHERE t.tgname = '{_TRIGGER}' AND t.tgparentid = 0 ORDER BY 1, 2
+"""
+_FUNCTIONS = """
+SELECT p.oid::pg_catalog.regprocedure::text FROM pg_catalog.pg_proc p
+WHERE p.pronamespace = 'headrace'::pg_catalog.regnamespace AND p.proname ~ '^note_gone_[0-9]+$' ORDER BY 1
 """
 
 
@@ -95,6 +99,7 @@ def drop_triggers(connection: psycopg.Connection[Any]) -> None:
     Args:
         connection: in a transaction.
     """
-    for owner, name, function in connection.execute(_MADE.encode()).fetchall():
+    for owner, name in connection.execute(_MADE.encode()).fetchall():
         connection.execute(f"DROP TRIGGER {_TRIGGER} ON {qualified(owner, name)}".encode())
-        connection.execute(f"DROP FUNCTION {function}()".encode())
+    for (function,) in connection.execute(_FUNCTIONS.encode()).fetchall():  # also those whose table was dropped
+        connection.execute(f"DROP FUNCTION {function}".encode())
