@@ -111,6 +111,18 @@ def test_what_was_made_for_tombstones_goes_with_the_topology(network: PostgresNe
     site.user.execute("DELETE FROM shop.rooms")
 
 
+def test_what_was_made_for_a_table_that_is_gone_does_not_keep_the_schema(destination_database: str) -> None:
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE TABLE c (id int4 PRIMARY KEY)")
+        database = PostgresDestination(destination_database, site="b")
+        database.prepare("top")
+        database.keep_tombstones([("public", "c")])
+        user.execute("DROP TABLE c")
+        database.remove("top")
+        assert user.execute("SELECT to_regnamespace('headrace')").fetchone() == (None,)
+        database.close()
+
+
 # ------------------------------------------------------------------ at the same time
 
 
@@ -209,6 +221,59 @@ def test_two_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_la
             assert note[1] == "" or text is None
         for applier in appliers:
             applier.session.close()
+        database.close()
+
+
+def test_each_transaction_of_a_session_has_its_own_commit_time(destination_database: str) -> None:
+    """PostgreSQL keeps the time of a session's first commit for all that follow where nobody sets it, and logs the first one as of 2000-01-01."""
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text)")
+        user.execute("CREATE PUBLICATION every FOR TABLE c")
+        user.execute("SELECT pg_create_logical_replication_slot('commit_times', 'pgoutput')")
+        try:
+            database = PostgresDestination(destination_database, site="b")
+            database.prepare("top")
+            applier = Applier(database, "a")
+            bounds = list[tuple[int, int]]()
+            for number in (1, 2, 3):
+                before = time.time_ns() // 1000
+                applier.apply(Lcr(old=None, new=(number, "a", "b", 1, 1, "u")), before - 60_000_000)
+                bounds.append((before, time.time_ns() // 1000))
+            rows = user.execute("SELECT (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::int8 FROM c ORDER BY id").fetchall()
+            changes = user.execute(
+                "SELECT data FROM pg_logical_slot_get_binary_changes('commit_times', NULL, NULL, 'proto_version', '1', 'publication_names', 'every')"
+            ).fetchall()
+            applier.session.close()
+            database.close()
+        finally:
+            user.execute("SELECT pg_drop_replication_slot('commit_times')")
+    begins = [int.from_bytes(data[9:17], "big", signed=True) + 946_684_800_000_000 for (data,) in changes if data[:1] == b"B"]
+    for (first, last), (kept,), logged in zip(bounds, rows, begins[-3:], strict=True):
+        assert first <= kept <= last
+        assert first <= logged <= last
+
+
+@pytest.mark.parametrize("altered", [False, True], ids=["included column", "renamed key"])
+def test_tombstones_know_the_key_as_it_is(destination_database: str, altered: bool) -> None:
+    """Columns that a key only includes are none of it; a trigger that was made for another key is made again."""
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE TABLE c (was int4, a text, b text, t int4, n int4, u text, PRIMARY KEY (was) INCLUDE (a))")
+        database = PostgresDestination(destination_database, site="b")
+        database.prepare("top")
+        if altered:
+            database.keep_tombstones([("public", "c")])
+        user.execute("ALTER TABLE c RENAME was TO id")
+        if altered:
+            assert database.preflight_times([("public", "c")], has_tombstones=True) == ()  # `up` may make it again
+        assert len(database.keep_tombstones([("public", "c")])) == 1
+        assert database.keep_tombstones([("public", "c")]) == ()
+        applier = Applier(database, "a")
+        at = time.time_ns() // 1000 - 60_000_000
+        user.execute("INSERT INTO c VALUES (1, 'user', 'b', 1, 1, 'u')")
+        user.execute("DELETE FROM c")
+        applier.apply(Lcr(old=None, new=(1, "a", "b", 1, 1, "u")), at)
+        assert user.execute("SELECT id FROM c").fetchall() == []
+        applier.session.close()
         database.close()
 
 

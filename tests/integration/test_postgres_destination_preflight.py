@@ -61,8 +61,8 @@ def role_dsn(admin: psycopg.Connection, dsn: str) -> Iterator[str]:
     admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (ROLE,))
     admin.execute(f"DROP OWNED BY {ROLE}")
     for grant in ("SET ON PARAMETER session_replication_role", *(
-        f"EXECUTE ON FUNCTION pg_catalog.{name}(text)"
-        for name in ("pg_replication_origin_create", "pg_replication_origin_session_setup")
+        f"EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_{name}"
+        for name in ("create(text)", "session_setup(text)", "xact_setup(pg_lsn, timestamptz)")
     )):
         admin.execute(f"REVOKE {grant} FROM {ROLE}")
     admin.execute(f"DROP ROLE {ROLE}")
@@ -84,7 +84,7 @@ def test_role_works_after_the_printed_statements(admin, role_dsn):
     destination = PostgresDestination(role_dsn, site="b")
     source = version(admin)
     needed = [*fixes(destination.preflight("top", sessions=2)), *fixes(destination.preflight_tables([source]))]
-    assert len(needed) == 6
+    assert len(needed) == 7
     for statement in needed:
         admin.execute(statement)
     assert destination.preflight("top", sessions=2) == ()

@@ -30,9 +30,14 @@ from databases.progress import check_epoch
 from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
 
 __all__ = [
-    "EPOCH_LIVES", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "raise_epoch",
+    "EPOCH_LIVES", "STAMP", "STAMP_FUNCTION", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "raise_epoch",
     "refuse_epoch", "take_apply_lock", "take_origin", "take_over", "take_server_lock",
 ]
+
+STAMP_FUNCTION = "pg_catalog.pg_replication_origin_xact_setup(pg_catalog.pg_lsn, pg_catalog.timestamptz)"
+STAMP = "pg_catalog.pg_replication_origin_xact_setup('0/0', pg_catalog.clock_timestamp())"
+"""Sets the commit time of a session with an origin. PostgreSQL 15 to 18 (RecordTransactionCommit) take the clock's for its first transaction
+alone, log that one as of 2000-01-01, and all later ones with the time of the first."""
 
 # A dead client's backend is ended at once, but a large transaction's locks and a slow disk take their time.
 _PREDECESSOR_WAIT_S = 60.0
@@ -299,13 +304,16 @@ def take_server_lock(connection: psycopg.Connection[Any], identity: SessionIdent
         _refuse(connection, identity)
 
 
-def take_origin(connection: psycopg.Connection[Any], name: str) -> None:
+def take_origin(connection: psycopg.Connection[Any], name: str) -> bool:
     """Mark everything the session will write with a replication origin, made if it is missing.
 
     Args:
         connection: of the session that is being opened; keeps the origin as long as it lives. While another session has the
             origin, this one waits, `_PREDECESSOR_WAIT_S` at most.
         name: of the origin, see `SessionIdentity.origin`.
+
+    Returns:
+        Whether the role may run `STAMP`, which each transaction needs to have its own commit time in the log and in pg_xact_commit_timestamp.
     """
     found = connection.execute("SELECT FROM pg_catalog.pg_replication_origin WHERE roname = %s", (name,)).fetchone()
     if found is None:
@@ -314,9 +322,14 @@ def take_origin(connection: psycopg.Connection[Any], name: str) -> None:
     while True:
         try:
             connection.execute("SELECT pg_catalog.pg_replication_origin_session_setup(%s)", (name,))
-            return
+            break
         except psycopg.errors.ObjectInUse:
             # A backend that ends lets go of its locks first and of its origin last.
             if time.monotonic() > deadline:
                 raise
             time.sleep(_PREDECESSOR_POLL_S)
+    may = connection.execute("SELECT pg_catalog.has_function_privilege(%s, 'EXECUTE')", (STAMP_FUNCTION,)).fetchone()
+    if may is None or not may[0]:
+        return False
+    connection.execute(f"SELECT {STAMP}".encode())  # for what commits without `commit`
+    return True

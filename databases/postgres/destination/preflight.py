@@ -16,6 +16,7 @@ from databases.ports import Finding
 from databases.postgres.claim import claim_name
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
+from databases.postgres.destination.fencing import STAMP_FUNCTION
 from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.types import missing_alter, missing_table
 from databases.postgres.versions import version_findings
@@ -27,7 +28,11 @@ __all__ = ["ADMINISTRATIVE_NAME", "has_rows", "preflight", "preflight_tables"]
 
 ADMINISTRATIVE_NAME = "headrace destination"  # what administrative sessions call themselves
 _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
-_ORIGIN_FUNCTIONS = ("pg_replication_origin_create", "pg_replication_origin_session_setup")
+_ORIGIN_FUNCTIONS = {
+    "pg_catalog.pg_replication_origin_create(text)": "without which changes cannot be tagged",
+    "pg_catalog.pg_replication_origin_session_setup(text)": "without which changes cannot be tagged",
+    STAMP_FUNCTION: "without which what is applied has the commit time of its session's first transaction, also where it is captured again",
+}
 # Besides the apply servers, and an administrative session of each apply process: the topology's claim, and one for `status` or `errors`.
 _OTHER_SESSIONS = 2
 # A task that copies writes in one session and compares in another; its apply process has one that plans, and one that reads.
@@ -134,12 +139,12 @@ def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[
             path=path, problem="the role may not switch off triggers for its own changes (session_replication_role)",
             fix=f"GRANT SET ON PARAMETER session_replication_role TO {role};",
         )
-    for function in _ORIGIN_FUNCTIONS:
-        signature = f"pg_catalog.{function}(text)"
+    for signature, reason in _ORIGIN_FUNCTIONS.items():
+        function = signature.removeprefix("pg_catalog.").partition("(")[0]
         may = connection.execute("SELECT has_function_privilege(%s, 'EXECUTE')", (signature,)).fetchone()
         if may is not None and not may[0]:
             yield Finding(
-                path=path, problem=f"the role may not call {function}, without which changes cannot be tagged",
+                path=path, problem=f"the role may not call {function}, {reason}",
                 fix=f"GRANT EXECUTE ON FUNCTION {signature} TO {role};",
             )
 

@@ -60,7 +60,7 @@ DECLARE
 BEGIN
     SELECT pg_catalog.string_agg(pg_catalog.format('OLD.%I', a.attname), ', ' ORDER BY a.attnum),
            pg_catalog.string_agg(pg_catalog.format('NEW.%I', a.attname), ', ' ORDER BY a.attnum) INTO old_key, new_key
-    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
     WHERE i.indrelid = of_table AND i.indisprimary;
     IF old_key IS NULL THEN
         RAISE EXCEPTION 'table % has no primary key', of_table USING ERRCODE = 'invalid_parameter_value';

@@ -18,13 +18,25 @@ SELECT n.nspname, c.relname, c.oid::pg_catalog.int8, pg_catalog.pg_has_role(c.re
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) AND c.relkind IN ('r', 'p')
-  AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = '{_TRIGGER}' AND t.tgenabled = 'O')
+  AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    WHERE t.tgrelid = c.oid AND t.tgname = '{_TRIGGER}' AND t.tgenabled = 'O'
+      AND p.proname = pg_catalog.format('note_gone_%%s', c.oid::pg_catalog.int8)
+      AND pg_catalog.strpos(p.prosrc, pg_catalog.format('IF ROW(%%s) IS NOT DISTINCT FROM', (
+        SELECT pg_catalog.string_agg(pg_catalog.format('OLD.%%I', a.attname), ', ' ORDER BY a.attnum)
+        FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a
+          ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+        WHERE i.indrelid = c.oid AND i.indisprimary))) > 0)
 ORDER BY 1, 2
 """
 _MADE = f"""
-SELECT n.nspname, c.relname, p.oid::pg_catalog.regproc::text FROM pg_catalog.pg_trigger t
+SELECT n.nspname, c.relname FROM pg_catalog.pg_trigger t
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid WHERE t.tgname = '{_TRIGGER}' AND t.tgparentid = 0 ORDER BY 1, 2
+WHERE t.tgname = '{_TRIGGER}' AND t.tgparentid = 0 ORDER BY 1, 2
+"""
+_FUNCTIONS = """
+SELECT p.oid::pg_catalog.regprocedure::text FROM pg_catalog.pg_proc p
+WHERE p.pronamespace = 'headrace'::pg_catalog.regnamespace AND p.proname ~ '^note_gone_[0-9]+$' ORDER BY 1
 """
 
 
@@ -71,7 +83,7 @@ def make_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[
 
 
 def lacking_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> list[tuple[str, str, int, bool, bool]]:
-    """The tables that lack the trigger: owner, name, number, whether this role may make it, and whether they have a primary key.
+    """The tables that lack the trigger, or have one of another table (a restored dump) or key (an ALTER): owner, name, number, whether this role may make it, and whether they have a primary key.
 
     Args:
         connection: to the database.
@@ -87,6 +99,7 @@ def drop_triggers(connection: psycopg.Connection[Any]) -> None:
     Args:
         connection: in a transaction.
     """
-    for owner, name, function in connection.execute(_MADE.encode()).fetchall():
+    for owner, name in connection.execute(_MADE.encode()).fetchall():
         connection.execute(f"DROP TRIGGER {_TRIGGER} ON {qualified(owner, name)}".encode())
-        connection.execute(f"DROP FUNCTION {function}()".encode())
+    for (function,) in connection.execute(_FUNCTIONS.encode()).fetchall():  # also those whose table was dropped
+        connection.execute(f"DROP FUNCTION {function}".encode())

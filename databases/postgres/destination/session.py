@@ -67,6 +67,7 @@ from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, describe_table
 from databases.postgres.destination.error_queue import delete_error, put_error
 from databases.postgres.destination.fencing import (
+    STAMP,
     SessionIdentity,
     apply_lock_key,
     claim,
@@ -182,6 +183,7 @@ _ADVANCE = """WITH moved AS (
     SET sequence = $5 + 1, low_watermark = $6, applied = $7, applied_at = pg_catalog.clock_timestamp()
     WHERE topology = $1 AND apply = $2 AND server = $3 AND epoch = $4 AND sequence = $5 RETURNING 1)
 SELECT 1 / pg_catalog.count(*) FROM moved"""
+_ADVANCE_STAMPED = _ADVANCE.replace(" FROM moved", f", {STAMP} FROM moved")
 
 
 class _State(Enum):
@@ -257,7 +259,7 @@ class PostgresSession:
             "SELECT pg_catalog.pg_advisory_lock_shared(%s)", (apply_lock_key(identity.topology, identity.apply),)
         )
         take_server_lock(connection, identity)
-        take_origin(connection, identity.origin)
+        self._may_stamp = take_origin(connection, identity.origin)
 
     def _read_progress(self) -> None:
         """Take over the server's row; see `take_over` for the errors."""
@@ -356,7 +358,7 @@ class PostgresSession:
         watermark = max(self._low_watermark, low_watermark)
         ranges = merge_ranges([*self._applied, *applied], watermark)
         advance = Statement(
-            sql=_ADVANCE, prepared=True, parameters=(
+            sql=_ADVANCE_STAMPED if self._may_stamp else _ADVANCE, prepared=True, parameters=(
                 identity.topology.encode(), identity.apply.encode(), _int4(identity.server), _int8(identity.epoch),
                 _int8(self._sequence), _int8(watermark), _int8_array(ranges_to_bounds(ranges)),
             ),
@@ -854,6 +856,8 @@ class PostgresSession:
     def copy_rows(self, owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str) -> int:
         """See `databases.copying.TableWriter.copy_rows`."""
         self._live()
+        if self._may_stamp:
+            self._connection.execute(f"SELECT {STAMP}".encode())
         return copy_in(self._connection, owner, name, columns, rows, form=form)
 
     def has_rows(self, table: DestinationTable) -> bool:
