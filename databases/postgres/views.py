@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["HANDLER_VIEWS", "VIEWS", "View", "handler_statements", "statements"]
+__all__ = ["VIEWS", "View", "statements"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +253,24 @@ VIEWS: tuple[View, ...] = (
             ("attempts", "v.attempts", "how often its task has begun"), _OBSERVED,
         ),
     ),
+    View(
+        "dba_apply_dml_handlers", "A handler of users' code or statements for one operation on a table.",
+        f"{_STATE}, jsonb_to_recordset(s.configuration -> 'dml_handlers') AS h (object_owner text, object_name text, operation_name text,"
+        " user_procedure text, code_version text, error_handler text, handler_type text, handler_name text, statement_number integer,"
+        " statement text)",
+        (
+            *_OF, ("object_owner", "h.object_owner", "schema of the table; NULL: a precommit handler, which is of no table"),
+            ("object_name", "h.object_name", "the table"), ("operation_name", "h.operation_name", "INSERT, UPDATE or DELETE; NULL: a precommit handler"),
+            ("user_procedure", "h.user_procedure", "function, as module:function; NULL: statements"),
+            ("code_version", "h.code_version", "version of the code that runs: of its module and what this imports from the code folder; NULL: statements"),
+            ("error_handler", "h.error_handler", "Y: it is called when an LCR fails; N: instead of applying an LCR, or before the commit"),
+            ("handler_type", "h.handler_type", "PROCEDURE HANDLER, STMT HANDLER, ERROR HANDLER or PRECOMMIT HANDLER"),
+            ("handler_name", "h.handler_name", "statements: where the file has them (dml_handlers[n]); NULL: a function"),
+            ("statement_number", "h.statement_number", "statements: in which order this one runs, from 1; NULL: a function"),
+            ("statement", "h.statement", "statements: this one, as in the file; NULL: a function"), _OBSERVED,
+        ),
+        since=13,
+    ),
 )
 
 
@@ -273,29 +291,3 @@ def _of(view: View) -> tuple[str, ...]:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-HANDLER_VIEWS: tuple[View, ...] = (
-    View(
-        "dba_apply_dml_handlers", "A handler of users' code or statements for one operation on a table.",
-        f"{_STATE}, jsonb_to_recordset(s.configuration -> 'dml_handlers') AS h (object_owner text, object_name text, operation_name text,"
-        " user_procedure text, code_version text, error_handler text, handler_type text, handler_name text, statement_number integer,"
-        " statement text)",
-        (
-            *_OF, ("object_owner", "h.object_owner", "schema of the table; NULL: a precommit handler, which is of no table"),
-            ("object_name", "h.object_name", "the table"), ("operation_name", "h.operation_name", "INSERT, UPDATE or DELETE; NULL: a precommit handler"),
-            ("user_procedure", "h.user_procedure", "function, as module:function; NULL: statements"),
-            ("code_version", "h.code_version", "version of the code that runs: of its module and what this imports from the code folder; NULL: statements"),
-            ("error_handler", "h.error_handler", "Y: it is called when an LCR fails; N: instead of applying an LCR, or before the commit"),
-            ("handler_type", "h.handler_type", "PROCEDURE HANDLER, STMT HANDLER, ERROR HANDLER or PRECOMMIT HANDLER"),
-            ("handler_name", "h.handler_name", "statements: where the file has them (dml_handlers[n]); NULL: a function"),
-            ("statement_number", "h.statement_number", "statements: in which order this one runs, from 1; NULL: a function"),
-            ("statement", "h.statement", "statements: this one, as in the file; NULL: a function"), _OBSERVED,
-        ),
-    ),
-)
-
-
-def handler_statements() -> tuple[str, ...]:
-    """What makes the views on handlers, a later version of the schema than the others."""
-    return tuple(statement for view in HANDLER_VIEWS for statement in _of(view))

@@ -40,7 +40,6 @@ from psycopg.abc import Query
 
 from databases.postgres.connection import translated
 from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
-from databases.postgres.views import handler_statements as handler_view_statements
 from databases.postgres.views import statements as view_statements
 from streams.errors import DatabaseError
 
@@ -226,7 +225,7 @@ _VERSION_13 = (
     topology text NOT NULL, apply text NOT NULL, scn bigint NOT NULL, function text NOT NULL, calls integer NOT NULL,
     called_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (topology, apply, scn, function)
 )""",
-    *handler_view_statements(),
+    *view_statements(13),
 )
 
 VERSIONS: tuple[tuple[str, ...], ...] = (
