@@ -14,7 +14,7 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "pinned_settings", "qualified", "quote", "translate",
+    "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "translate",
     "translated",
 ]
 
@@ -230,6 +230,11 @@ def database_identity(connection: psycopg.Connection[Any]) -> str:
 def quote(name: str) -> str:
     """An identifier, quoted."""
     return sql.Identifier(name).as_string(None)
+
+
+def literal(text: str) -> str:
+    """A text, quoted for SQL where `standard_conforming_strings` is on, as in every session of `connect`."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def qualified(owner: str, name: str) -> str:

@@ -2,7 +2,7 @@
 
 `dba_*` read what is recorded with the data, and what an apply process says of itself when it starts. `v_streams_apply_*` are the
 manuals' V$STREAMS_APPLY_*: the state that the apply process wrote last, with the time (`observed_time`); a dollar sign would have to be
-quoted in every query. What this module makes is one version of the schema: it is not changed, a later version replaces it.
+quoted in every query. A version of the schema makes a view once: what it made is not changed, a later version replaces it.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Monitoring Streams Apply Processes"; Database Reference.
 """
@@ -10,6 +10,8 @@ Source: Oracle Streams Concepts and Administration 11.2, "Monitoring Streams App
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from databases.postgres.connection import literal
 
 __all__ = ["VIEWS", "View", "statements"]
 
@@ -284,10 +286,6 @@ def _of(view: View) -> tuple[str, ...]:
     replaces = "OR REPLACE " if view.is_replaced else ""
     return (
         f"CREATE {replaces}VIEW headrace.{view.name} AS\nSELECT {columns}\nFROM {view.source}",
-        f"COMMENT ON VIEW headrace.{view.name} IS {_quoted(view.comment)}",
-        *(f"COMMENT ON COLUMN headrace.{view.name}.{name} IS {_quoted(meaning)}" for name, _, meaning in view.columns),
+        f"COMMENT ON VIEW headrace.{view.name} IS {literal(view.comment)}",
+        *(f"COMMENT ON COLUMN headrace.{view.name}.{name} IS {literal(meaning)}" for name, _, meaning in view.columns),
     )
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -19,23 +19,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import psycopg
 
 from databases.ports import LastChange
+from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable, ValueForm
 from databases.postgres.destination.pipeline import Statement
-from databases.postgres.destination.writes import SetBuilder, SetStatement, WritePlan, keyed, located, older_operator
+from databases.postgres.destination.writes import (
+    PG_EPOCH_US,
+    SetBuilder,
+    SetStatement,
+    WritePlan,
+    keyed,
+    located,
+    older_operator,
+)
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from psycopg.pq.abc import PGresult
 
     from databases.ports import Write, WriteTimes
 
 __all__ = [
-    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "note_statements", "noted_later", "plan_last_change", "read_last_change", "times_parameter",
+    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "note_statements", "noted_later", "plan_last_change", "read_last_change",
     "wait_for_clock",
 ]
 
@@ -43,8 +50,6 @@ CLOCK_AHEAD_MAX_S = 5.0
 """A source's clock may be ahead of this server's by so much: rows stay locked while a commit waits for it. Time services keep clocks within a
 fraction of a second, so more is a clock that is wrong."""
 
-_PG_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
-_TIMESTAMPTZ = 1184
 _FORGOTTEN_MAX = 200_000  # in one call: a second or two, in which its server applies nothing
 _FORGOTTEN_KEY = "relation = 0 AND key1 = 0 AND key2 = 0"  # the note of what was forgotten: no table has this number
 
@@ -89,26 +94,6 @@ _US = "(EXTRACT(epoch FROM {}) * 1000000)::pg_catalog.int8"
 _NOTED = "COALESCE(r.changed_at, pg_catalog.pg_xact_commit_timestamp(r.xmin))"
 
 
-def times_parameter(times: WriteTimes, first: int, last: int) -> NDArray[np.uint8]:
-    """The commit times of some rows as an array of timestamptz, in PostgreSQL's binary form.
-
-    Args:
-        times: of the write.
-        first: the first row.
-        last: behind the last row.
-
-    Returns:
-        uint8.
-    """
-    count = last - first
-    out = np.empty(20 + 12 * count, np.uint8)
-    out[:20] = np.array([1, 0, _TIMESTAMPTZ, count, 1], ">i4").view(np.uint8)
-    rows = out[20:].reshape(count, 12)
-    rows[:, :4] = np.array([8], ">i4").view(np.uint8)
-    rows[:, 4:] = (times.times_us[first:last] - _PG_EPOCH_US).astype(">i8").view(np.uint8).reshape(count, 8)
-    return out
-
-
 def _key(write: Write, catalog: CatalogTable) -> list[int]:
     """The table's key as positions in a write's version; in the table's order, as the trigger has it."""
     places = {column.name: place for place, column in enumerate(write.version.columns)}
@@ -128,13 +113,9 @@ def _note_is_older(times: WriteTimes, at: str, rank: str) -> str:
         f"COALESCE(pg_catalog.pg_xact_commit_timestamp(r.xmin) OPERATOR(pg_catalog.{older_operator(times)}) {at}, true)"
     )
     return (
-        f"(r.source OPERATOR(pg_catalog.=) {_literal(times.source)}{gone} OR CASE WHEN r.changed_at IS NULL THEN {own}"
+        f"(r.source OPERATOR(pg_catalog.=) {literal(times.source)}{gone} OR CASE WHEN r.changed_at IS NULL THEN {own}"
         f" ELSE r.changed_at OPERATOR(pg_catalog.<) {at} OR (r.changed_at OPERATOR(pg_catalog.=) {at} AND r.rank OPERATOR(pg_catalog.<=) {rank}) END)"
     )
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def note_statements(write: Write, catalog: CatalogTable, generation: int) -> tuple[tuple[SetStatement, ...], tuple[ValueForm, ...]]:
@@ -163,7 +144,7 @@ def note_statements(write: Write, catalog: CatalogTable, generation: int) -> tup
         hashes = ", ".join(_hashes(key, new=taken))
         sql = (
             f"INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
-            f" SELECT {catalog.oid}, {hashes}, u.at, {write.times.rank}, {'true' if is_gone else 'false'}, {_literal(write.times.source)}"
+            f" SELECT {catalog.oid}, {hashes}, u.at, {write.times.rank}, {'true' if is_gone else 'false'}, {literal(write.times.source)}"
             f" FROM ({builder.select()}) u"
             " ON CONFLICT (relation, key1, key2) DO UPDATE SET changed_at = excluded.changed_at, rank = excluded.rank,"
             " is_gone = excluded.is_gone, source = excluded.source"
@@ -234,7 +215,7 @@ def wait_for_clock(latest_us: int) -> Statement:
     Args:
         latest_us: the latest time that a transaction noted, microseconds since the epoch.
     """
-    at = (latest_us - _PG_EPOCH_US).to_bytes(8, "big", signed=True)
+    at = (latest_us - PG_EPOCH_US).to_bytes(8, "big", signed=True)
     return Statement(prepared=True, parameters=(at,), sql=(
         "SELECT CASE WHEN c.ahead OPERATOR(pg_catalog.<) 0 THEN NULL"
         f" WHEN c.ahead OPERATOR(pg_catalog.>) {CLOCK_AHEAD_MAX_S} THEN (1 / (c.ahead OPERATOR(pg_catalog.*) 0))::text"

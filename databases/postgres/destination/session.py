@@ -95,7 +95,6 @@ from databases.postgres.destination.row_changes import (
     note_statements,
     plan_last_change,
     read_last_change,
-    times_parameter,
     wait_for_clock,
 )
 from databases.postgres.destination.rows_in_the_way import plan_conflicting, plan_find, read_rows, remove_statement
@@ -460,8 +459,6 @@ class PostgresSession:
         for statement in planned:
             for first, last in row_chunks(statement, write):
                 values = parameters(statement, write, first, last)
-                if statement.is_timed and write.times is not None:
-                    values.append(times_parameter(write.times, first, last))
                 if is_paired:
                     statements.append((-1, _NO_LOOPS))
                 statements.append((number, Statement(sql=statement.sql, parameters=values, prepared=True)))
@@ -805,10 +802,7 @@ class PostgresSession:
         (statement,) = plan.statements
         results: list[tuple[int, pq.abc.PGresult]] = []
         for first, last in row_chunks(statement, write):
-            values = parameters(statement, write, first, last)
-            if statement.is_timed and write.times is not None:
-                values.append(times_parameter(write.times, first, last))
-            asked = Statement(sql=statement.sql, parameters=values, prepared=True)
+            asked = Statement(sql=statement.sql, parameters=parameters(statement, write, first, last), prepared=True)
             try:
                 results += ((first, result) for result in self._run([asked], "looking for rows in the way"))
             except DatabaseError as error:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "COPY_ROWS_MIN", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "not_later_here", "older_operator", "parameters",
+    "COPY_ROWS_MIN", "PG_EPOCH_US", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "not_later_here", "older_operator", "parameters",
     "plan_write", "row_chunks", "wrapper_name",
 ]
 
@@ -56,6 +56,8 @@ __all__ = [
 # and unnest, single runs on a busy machine: 0.27-0.34 and 0.25-0.28 in sets of 2,000, 0.20-0.21 and 0.24-0.26 in sets
 # of 4,000, 0.24-0.25 and 0.30-0.35 in sets of 10,000 (it writes whole pages at once).
 COPY_ROWS_MIN = 2000
+PG_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970: where the server's binary timestamps begin
+_TIMESTAMPTZ = 1184  # number of its type
 # Bytes of values in one statement. PostgreSQL refuses messages of 1 GB and more; far below it, memory on both sides
 # stays small and the next chunk is built while the server works on this one. A single larger row travels alone.
 CHUNK_BYTES = 32 << 20
@@ -85,7 +87,7 @@ class SetStatement:
         sql: with the old values' parameters first, then the new ones'.
         old: None: the statement needs no old values.
         new: None: the statement needs no new values.
-        is_timed: behind them it needs the rows' times (`row_changes.times_parameter`).
+        is_timed: the rows' times are one parameter more, the last one.
     """
 
     sql: str
@@ -529,7 +531,20 @@ def parameters(statement: SetStatement, write: Write, first: int, last: int) -> 
             starts, out,
         )
         found += [out[starts[k] : starts[k + 1]] for k in range(sizes.shape[0])]
+    if statement.is_timed and write.times is not None:
+        found.append(_times_parameter(write.times, first, last))
     return found
+
+
+def _times_parameter(times: WriteTimes, first: int, last: int) -> NDArray[np.uint8]:
+    """The commit times of some rows as an array of timestamptz, in PostgreSQL's binary form."""
+    count = last - first
+    out = np.empty(20 + 12 * count, np.uint8)
+    out[:20] = np.array([1, 0, _TIMESTAMPTZ, count, 1], ">i4").view(np.uint8)
+    rows = out[20:].reshape(count, 12)
+    rows[:, :4] = np.array([8], ">i4").view(np.uint8)
+    rows[:, 4:] = (times.times_us[first:last] - PG_EPOCH_US).astype(">i8").view(np.uint8).reshape(count, 8)
+    return out
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
