@@ -367,8 +367,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
             with closing(self._open_destination()) as destination:
                 statements += destination.prepare(spec.name)
                 for apply in applies:
-                    if apply.conflicts.times is not None and apply.conflicts.times.has_tombstones:
-                        statements += destination.keep_tombstones(apply.conflicts.timed)
+                    if apply.conflicts.with_tombstones:
+                        statements += destination.keep_tombstones(apply.conflicts.with_tombstones)
                     if f"apply:{apply.name}" in new:
                         statements += destination.forget(spec.name, apply.name)
         self._tables.is_prepared()

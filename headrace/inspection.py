@@ -307,7 +307,7 @@ def _planned(applies: Sequence[ApplySpec]) -> tuple[PlannedApply, ...]:
     return tuple(
         PlannedApply(
             name=apply.name, source=apply.source, parallelism=apply.parallelism, tag=apply.tag or b"",
-            tombstones=tuple(sorted(apply.conflicts.timed)) if apply.conflicts.times is not None and apply.conflicts.times.has_tombstones else (),
+            tombstones=tuple(sorted(apply.conflicts.with_tombstones)),
         )
         for apply in applies
     )

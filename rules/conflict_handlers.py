@@ -18,13 +18,12 @@ Source: Oracle Streams Replication Administrator's Guide, "Prebuilt Update Confl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from streams.plain_data import as_json, from_json
+from streams.plain_data import SettingsAsBytes
 
 if TYPE_CHECKING:
     from streams.lcr_batch import Command  # numpy: this module is also read where nobody sees a row
@@ -182,7 +181,7 @@ NOTHING_SET = TableConflicts()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConflictRules:
+class ConflictRules(SettingsAsBytes):
     """What holds for an apply process.
 
     Args:
@@ -223,19 +222,15 @@ class ConflictRules:
         """Every table with latest_timestamp."""
         return frozenset((each.owner, each.name) for each in self.handlers if each.method == "latest_timestamp")
 
+    @property
+    def with_tombstones(self) -> frozenset[tuple[str, str]]:
+        """Every table whose deletes are noted."""
+        return self.timed if self.times is not None and self.times.has_tombstones else frozenset()
+
     def _uncompared(self, owner: str, name: str) -> Iterator[tuple[str, frozenset[str]]]:
         for each in self.uncompared:
             if (each.owner, each.name) == (owner, name):
                 yield from ((operation, frozenset(each.columns)) for operation in each.operations)
-
-    def to_bytes(self) -> bytes:
-        """As it travels to apply servers; empty when nothing is set."""
-        return b"" if self == NO_CONFLICT_RULES else json.dumps(as_json(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ConflictRules:
-        """Read what `to_bytes` wrote."""
-        return from_json(cls, json.loads(data)) if data else NO_CONFLICT_RULES
 
 
 NO_CONFLICT_RULES = ConflictRules()

@@ -13,10 +13,9 @@ Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Column
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
-from streams.plain_data import as_json, from_json
+from streams.plain_data import SettingsAsBytes
 
 __all__ = ["NO_TABLE_SETTINGS", "KeyColumns", "TableSettings", "TriggerFiring"]
 
@@ -60,7 +59,7 @@ class TriggerFiring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSettings:
+class TableSettings(SettingsAsBytes):
     """What holds for the tables of an apply process; see the module."""
 
     key_columns: tuple[KeyColumns, ...] = ()
@@ -87,15 +86,6 @@ class TableSettings:
             name: of the table in that schema.
         """
         return next((each.columns for each in self.key_columns if (each.owner, each.name) == (owner, name)), ())
-
-    def to_bytes(self) -> bytes:
-        """As it travels to apply servers; empty when nothing is set."""
-        return b"" if self == NO_TABLE_SETTINGS else json.dumps(as_json(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> TableSettings:
-        """Read what `to_bytes` wrote."""
-        return from_json(cls, json.loads(data)) if data else NO_TABLE_SETTINGS
 
 
 NO_TABLE_SETTINGS = TableSettings()

@@ -10,11 +10,10 @@ Source: Oracle Streams Replication Administrator's Guide, "Virtual Dependency De
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streams.plain_data import as_json, from_json
+from streams.plain_data import SettingsAsBytes
 
 __all__ = ["NO_VIRTUAL_DEPENDENCIES", "ObjectDependency", "ValueColumns", "ValueDependency", "VirtualDependencies"]
 
@@ -70,7 +69,7 @@ class ObjectDependency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualDependencies:
+class VirtualDependencies(SettingsAsBytes):
     """The virtual dependency definitions of an apply process.
 
     Args:
@@ -100,15 +99,6 @@ class VirtualDependencies:
             column for value in self.values for each in value.tables if (each.owner, each.name) == (owner, name) for column in each.columns
         )
         return tuple(dict.fromkeys(found))
-
-    def to_bytes(self) -> bytes:
-        """As it travels to apply servers; empty when there are none."""
-        return b"" if self == NO_VIRTUAL_DEPENDENCIES else json.dumps(as_json(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> VirtualDependencies:
-        """Read what `to_bytes` wrote."""
-        return from_json(cls, json.loads(data)) if data else NO_VIRTUAL_DEPENDENCIES
 
 
 NO_VIRTUAL_DEPENDENCIES = VirtualDependencies()

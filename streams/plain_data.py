@@ -6,11 +6,11 @@ import dataclasses
 import json
 import types
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from streams.errors import ConfigError
 
-__all__ = ["as_json", "from_json"]
+__all__ = ["AsBytes", "SettingsAsBytes", "as_json", "from_json"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,36 @@ def from_json(kind: type[T], document: Any) -> T:  # noqa: ANN401 - what `json` 
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"the stored {kind.__name__} cannot be read ({type(error).__name__})") from error
     return found
+
+
+class AsBytes:
+    """A dataclass that travels to apply servers and tasks."""
+
+    __slots__ = ()
+
+    def to_bytes(self) -> bytes:
+        """As it travels."""
+        return json.dumps(as_json(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote."""
+        return from_json(cls, json.loads(data))
+
+
+class SettingsAsBytes(AsBytes):
+    """One of which every field has a default: where nothing is set, nothing travels."""
+
+    __slots__ = ()
+
+    def to_bytes(self) -> bytes:
+        """As it travels; empty when nothing is set."""
+        return b"" if self == type(self)() else super().to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote."""
+        return super().from_bytes(data) if data else cls()
 
 
 def _plain(value: object) -> str:

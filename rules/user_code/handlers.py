@@ -14,13 +14,12 @@ Source: Oracle Streams Replication Administrator's Guide, "Handlers and Row LCR 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from rules.user_code.source import NO_CODE, UserCode, UserFunction
-from streams.plain_data import as_json, from_json
+from streams.plain_data import AsBytes, SettingsAsBytes
 
 __all__ = [
     "EXECUTE_FALSE", "EXECUTE_TRUE", "NO_HANDLERS", "OPERATIONS", "TIMEOUT_DEFAULT_S", "DmlHandler", "ErrorHandler",
@@ -104,7 +103,7 @@ class ErrorHandler:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HandlerRules:
+class HandlerRules(SettingsAsBytes):
     """All of an apply process.
 
     Args:
@@ -162,18 +161,9 @@ class HandlerRules:
         found = [*map(str, self.dml), *map(str, self.errors)]
         return "; ".join([*found, f"{self.precommit} before each commit"] if self.precommit else found)
 
-    def to_bytes(self) -> bytes:
-        """As it travels to apply servers; empty when nothing is set."""
-        return b"" if self == NO_HANDLERS else json.dumps(as_json(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> HandlerRules:
-        """Read what `to_bytes` wrote."""
-        return from_json(cls, json.loads(data)) if data else NO_HANDLERS
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionHandler:
+class ExecutionHandler(AsBytes):
     """A function through which an operator has error transactions executed: it gets each of their row LCRs.
 
     Source: Oracle Database PL/SQL Packages and Types Reference, DBMS_APPLY_ADM.EXECUTE_ERROR, `user_procedure`.
@@ -187,15 +177,6 @@ class ExecutionHandler:
     function: UserFunction
     code: UserCode = NO_CODE
     timeout_s: float = TIMEOUT_DEFAULT_S
-
-    def to_bytes(self) -> bytes:
-        """As it travels to apply servers."""
-        return json.dumps(as_json(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ExecutionHandler:
-        """Read what `to_bytes` wrote."""
-        return from_json(cls, json.loads(data))
 
 
 NO_HANDLERS = HandlerRules()

@@ -8,7 +8,6 @@ return the same for the same row makes a copy that differs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from rules.reshaping import Reshaping
 from rules.transformation import Transformation, columns_at_the_end
 from streams.building import batch_of_values
 from streams.lcr_batch import NULL, Column, Command, LcrBatch, OldImage, TableVersion, content_version
-from streams.plain_data import as_json, from_json
+from streams.plain_data import AsBytes
 from streams.scn import NO_OBJECT
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def has_function(transformations: Sequence[Transformation]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReshapedTable:
+class ReshapedTable(AsBytes):
     """A table of the source, and what becomes of its rows.
 
     Args:
@@ -51,15 +50,6 @@ class ReshapedTable:
     columns: tuple[Column, ...]
     transformations: tuple[Transformation, ...]
     time_us: int = 0
-
-    def to_bytes(self) -> bytes:
-        """As it travels to tasks."""
-        return json.dumps(as_json(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ReshapedTable:
-        """Read what `to_bytes` wrote."""
-        return from_json(cls, json.loads(data))
 
     @property
     def version(self) -> TableVersion:
