@@ -75,11 +75,10 @@ class StatementTables:
         Returns:
             How many there were.
         """
-        found = [number for number, row in self._destination.numbered(table) if all(row[name] == value for name, value in where.items())]
-        known = dict(self._destination.numbered(table))
+        found = [(number, row) for number, row in self._destination.numbered(table) if all(row[name] == value for name, value in where.items())]
         owner, name = self._destination.name_of(table)
-        for number in found:
-            self._session.put_row(owner, name, self._destination.packed(table, {**known[number], **values}), instead_of=number)
+        for number, row in found:
+            self._session.put_row(owner, name, self._destination.packed(table, {**row, **values}), instead_of=number)
         return len(found)
 
 

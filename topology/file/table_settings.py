@@ -49,12 +49,10 @@ def table_setting_findings(top: TopologyModel, applies: Mapping[str, ApplyModel]
         top: the file.
         applies: its apply processes, as written.
     """
-    yield from _listed("key_columns", top.key_columns)
-    yield from _fired("triggers", top.triggers)
+    yield from _repeated("", top.key_columns, top.triggers)
     yield from _timed("key_columns", top.key_columns, top.conflict_handlers)
     for name, model in applies.items():
-        yield from _listed(f"applies.{name}.key_columns", model.key_columns or ())
-        yield from _fired(f"applies.{name}.triggers", model.triggers or ())
+        yield from _repeated(f"applies.{name}.", model.key_columns or (), model.triggers or ())
         if model.key_columns is not None or model.conflict_handlers is not None:
             keys = top.key_columns if model.key_columns is None else model.key_columns
             handlers = top.conflict_handlers if model.conflict_handlers is None else model.conflict_handlers
@@ -72,19 +70,15 @@ def _timed(path: str, keys: Sequence[KeyColumnsModel], handlers: Sequence[Confli
             )
 
 
-def _fired(path: str, models: Sequence[TriggerModel]) -> Iterator[Finding]:
-    seen: dict[tuple[str, ...], int] = {}
-    for place, model in enumerate(models):
-        trigger = (*model.table, model.trigger)
-        if trigger in seen:
-            yield Finding(path=f"{path}[{place}]", problem=f"the trigger {'.'.join(trigger)} is listed already, {path}[{seen[trigger]}]", fix="keep one of them")
-        seen.setdefault(trigger, place)
+def _repeated(path: str, keys: Sequence[KeyColumnsModel], triggers: Sequence[TriggerModel]) -> Iterator[Finding]:
+    """Entries of both lists at a place that are there already."""
+    yield from _again(f"{path}key_columns", [tuple(each.table) for each in keys], "{} has a substitute key already, {}")
+    yield from _again(f"{path}triggers", [(*each.table, each.trigger) for each in triggers], "the trigger {} is listed already, {}")
 
 
-def _listed(path: str, models: Sequence[KeyColumnsModel]) -> Iterator[Finding]:
+def _again(path: str, names: Sequence[tuple[str, ...]], problem: str) -> Iterator[Finding]:
     seen: dict[tuple[str, ...], int] = {}
-    for place, model in enumerate(models):
-        table = tuple(model.table)
-        if table in seen:
-            yield Finding(path=f"{path}[{place}]", problem=f"{'.'.join(table)} has a substitute key already, {path}[{seen[table]}]", fix="keep one of them")
-        seen.setdefault(table, place)
+    for place, name in enumerate(names):
+        if name in seen:
+            yield Finding(path=f"{path}[{place}]", problem=problem.format('.'.join(name), f"{path}[{seen[name]}]"), fix="keep one of them")
+        seen.setdefault(name, place)
