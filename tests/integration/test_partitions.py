@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from databases.embedded import EmbeddedServer
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import TableToInstantiate
@@ -36,15 +33,6 @@ CREATE TABLE p_rest PARTITION OF p FOR VALUES WITH (MODULUS 3, REMAINDER 2)"""
 HASH_CUT_DIFFERENTLY = """CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY HASH (id);
 CREATE TABLE p_low PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 CREATE TABLE p_rest PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 1)"""
-
-
-@pytest.fixture
-def pair(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
-) -> Iterator[Pair]:
-    made = Pair(fresh_database(pg_source), fresh_database(pg_destination), tmp_path / "redo")
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(("here", "there", "seed"), [

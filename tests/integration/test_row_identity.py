@@ -17,15 +17,6 @@ ROWS = "SELECT * FROM p ORDER BY 1, 2, 3"
 
 
 @pytest.fixture
-def pair(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
-) -> Iterator[Pair]:
-    made = Pair(fresh_database(pg_source), fresh_database(pg_destination), tmp_path / "redo")
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def collating(
     pg_source: EmbeddedServer, pg_icu: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
 ) -> Iterator[Pair]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from databases.embedded import EmbeddedServer
 from rules.table_settings import KeyColumns, TableSettings
 from tests.support.postgres_pair import Pair
 
@@ -16,15 +13,6 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 BY_CODE = (KeyColumns(owner="public", name="p", columns=("code",)),)
 HERE = "CREATE TABLE p (id int PRIMARY KEY, code text, v int); ALTER TABLE p REPLICA IDENTITY FULL"
-
-
-@pytest.fixture
-def pair(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
-) -> Iterator[Pair]:
-    made = Pair(fresh_database(pg_source), fresh_database(pg_destination), tmp_path / "redo")
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("there", [
