@@ -13,30 +13,20 @@ Five ways, by turns, each with a database of its own. A transaction has ten rows
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
 from dataclasses import replace
 
 import numpy as np
-import psycopg
 
-from benchmarks.conflicts import EACH, GROUP, updates_of
-from benchmarks.servers import running_servers
+from benchmarks.apply_server import EACH, Way, compare, options, running_server
 from databases.connectors import python_values
 from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
-from protos import codec
 from rules.user_code.handlers import NO_HANDLERS, DmlHandler, HandlerRules
 from rules.user_code.source import CodeFile, UserCode, UserFunction
-from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.handlers.loaded import Handlers
-from spark_apply.server.apply_server import ApplyServer
 from streams.cutting import select_values
 from streams.lcr_batch import LcrBatch
 from streams.scn import ObjectNumber
 
-APPLY = "apply"
 SHARE = 100  # one row of so many is of table h
 CODE = UserCode(folder="handlers", files=(CodeFile(path="own.py", text="def execute(lcr, session):\n    lcr.execute(conflict_resolution=False)\n"),))
 HANDLED = HandlerRules(code=CODE, dml=(
@@ -61,94 +51,35 @@ def _divided(batch: LcrBatch, *, share: int, each: int) -> LcrBatch:
     return replace(batch, tables=(table, other), groups=groups)
 
 
-class _Way:
-    """One way, at a database of its own."""
+class _Way(Way):
+    """Updates of which some are of table h; the rate is of the others, where there are others."""
 
     def __init__(self, server: EmbeddedServer, name: str, rules: HandlerRules, rows: int, *, share: int, each: int = 1) -> None:
-        with psycopg.connect(server.dsn(), autocommit=True) as admin:
-            admin.execute(f"CREATE DATABASE {name}".encode())
-        dsn = server.dsn(name)
-        self.user = psycopg.connect(dsn, autocommit=True)
-        for table in "th":
-            self.user.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, a text, b text, c text, n int, at bigint)".encode())
-            self.user.execute((
-                f"INSERT INTO {table} SELECT i, 'a0 of row ' || i, 'b0 of row ' || i, 'c0 of row ' || i, i % 1000, 0"
-                f" FROM generate_series(0, {rows - 1}) i"
-            ).encode())
-        self.rows, self.share, self.each, self.scn = rows, share, each, 100
-        self.destination = PostgresDestination(dsn)
-        self.destination.prepare(name)
-        epoch = self.destination.raise_epoch(name, APPLY).epoch
         decode, encode = python_values()
-        self.server = ApplyServer(
-            apply=APPLY, source="a", decode=codec.decode, encode=codec.encode, error_batches=self.destination.error_batches,
-            open_session=lambda: self.destination.open_session(name, APPLY, server=0, epoch=epoch, tag=b"\0"),
-            handlers=Handlers(rules, decode=decode, encode=encode),
-        )
-        self.server.connect()
-        self.version = 0
+        super().__init__(server, name, rows, tables=("t", "h"), handlers=Handlers(rules, decode=decode, encode=encode))
+        self.share, self.each = share, each
 
-    def measure(self) -> float:
-        """Apply one update of every row; rows of table t (of h, where there are no others) per second."""
-        for table in ("t", "h"):
-            self.user.execute(f"VACUUM {table}".encode())
-        self.user.execute("CHECKPOINT")
-        self.version += 1
-        groups = []
-        for start in range(0, self.rows, GROUP):
-            # In one order every time, so that each row stays in its table.
-            groups.append(_divided(updates_of(np.arange(start, start + GROUP, dtype=np.int64), self.version, self.scn), share=self.share, each=self.each))
-            self.scn = int(groups[-1].through_scn)
-        encoded = [codec.encode(group) for group in groups]
-        begun = time.monotonic()
-        for number, (group, data) in enumerate(zip(groups, encoded, strict=True), 1):
-            self.server.receive(GroupAssignment(
-                group=number, attempt=0, mode=GroupMode.SETS, streamed=False, batches=(data,), after_scn=int(group.previous_scn),
-                through_scn=int(group.through_scn),
-            ))
-            self.server.receive(GroupGo(group=number, attempt=0, low_watermark=int(group.previous_scn), below_applied=True))
-            while not (reports := self.server.step(time.monotonic()).reports):
-                pass
-            (result,) = reports
-            assert isinstance(result, GroupResult)
-            assert not result.errors
-        took = time.monotonic() - begun
-        done = self.user.execute("SELECT (SELECT count(*) FROM t WHERE at = %(at)s) + (SELECT count(*) FROM h WHERE at = %(at)s)", {"at": self.version * 10}).fetchone()
-        assert done == (self.rows,), done
-        counted = self.rows if self.share in {0, 1} else self.rows - self.rows // self.share
-        return counted / took
+    def order(self) -> np.ndarray:
+        return np.arange(self.rows, dtype=np.int64)  # the same every time, so that each row stays in its table
 
-    def close(self) -> None:
-        self.server.close()
-        self.destination.close()
-        self.user.close()
+    def made(self, batch: LcrBatch) -> LcrBatch:
+        return _divided(batch, share=self.share, each=self.each)
+
+    def counted(self) -> int:
+        return self.rows if self.share in {0, 1} else self.rows - self.rows // self.share
 
 
 def main() -> None:
-    """Run and print rows per second, the median of all runs, and what it is of the plain rate in the same run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=50_000, help="a multiple of 10,000")
-    parser.add_argument("--runs", type=int, default=3)
-    options = parser.parse_args()
-    with running_servers(("server",), {"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off"}) as (_, servers):
-        server = servers["server"]
-        ways = {
-            "plain": _Way(server, "plain", NO_HANDLERS, options.rows, share=0),
-            "beside a table with a handler": _Way(server, "beside", HANDLED, options.rows, share=0),
-            f"with its rows, 1 of {SHARE}": _Way(server, "rows", HANDLED, options.rows, share=SHARE, each=EACH),
-            f"in transactions, 1 row of {SHARE}": _Way(server, "together", HANDLED, options.rows, share=SHARE),
-            "the handler's own rows": _Way(server, "own", HANDLED, options.rows, share=1),
-        }
-        rates: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(options.runs + 1):  # the first one warms up
-            for name, way in ways.items():
-                rates[name].append(way.measure())
-        plain = rates["plain"][1:]
-        for name, found in rates.items():
-            ratio = statistics.median(rate / of for rate, of in zip(found[1:], plain, strict=True))
-            print(f"{name:36} {statistics.median(found[1:]):10,.0f} rows/s  {ratio:6.1%}  all runs: {', '.join(f'{rate:,.0f}' for rate in found[1:])}")
-        for way in ways.values():
-            way.close()
+    """Run and print."""
+    given = options(__doc__, rows=50_000)
+    with running_server() as server:
+        compare({
+            "plain": _Way(server, "plain", NO_HANDLERS, given.rows, share=0),
+            "beside a table with a handler": _Way(server, "beside", HANDLED, given.rows, share=0),
+            f"with its rows, 1 of {SHARE}": _Way(server, "rows", HANDLED, given.rows, share=SHARE, each=EACH),
+            f"in transactions, 1 row of {SHARE}": _Way(server, "together", HANDLED, given.rows, share=SHARE),
+            "the handler's own rows": _Way(server, "own", HANDLED, given.rows, share=1),
+        }, plain="plain", runs=given.runs)
 
 
 if __name__ == "__main__":
