@@ -335,8 +335,13 @@ def _is_simulated(subset: Condition) -> bool:
     return all(is_in((_key(1, kind, 1), value, None)) for kind, value in ((_JOURNAL, b"n"), (_COUNTER, b"0"), (_COUNTER, b"17")))
 
 
-def _refuse_handlers(spec: TopologySpec) -> None:
+def _refuse_of_applies(spec: TopologySpec) -> None:
     for apply in spec.applies:
+        if apply.tables.key_columns:
+            raise ConfigError(
+                f"applies.{apply.name}: substitute keys are not simulated yet: {', '.join(map(str, apply.tables.key_columns))}",
+                hint=f"simulate the topology without key_columns: the ways are the same (simulated tables have the columns {', '.join(LEDGER_COLUMNS)})",
+            )
         if apply.handlers != NO_HANDLERS:
             raise ConfigError(
                 f"applies.{apply.name}: handlers are not simulated: users' code does what it likes with the simulated tables",
@@ -377,7 +382,7 @@ def refuse_unsupported(spec: TopologySpec) -> None:
                         hint=f"simulate the topology without them: the ways are the same (simulated tables have the columns {', '.join(LEDGER_COLUMNS)};"
                         " a subset must hold the rows whose big is NULL)",
                     )
-    _refuse_handlers(spec)
+    _refuse_of_applies(spec)
     proof = Proof(spec)
     if not proof.hops:
         raise ConfigError(f"{spec.file}: nothing to simulate: no change reaches any apply process", hint="see `headrace plan`")

@@ -34,7 +34,8 @@ ROOT = Path(__file__).parents[2]
 REFUSED = {
     "archived_logs": "capture of archived logs is not simulated yet", "rules": "rules with conditions are not simulated yet",
     "transformations": "transformations are not simulated yet",
-    "handlers": "handlers are not simulated",
+    "functions": "transformations are not simulated yet",
+    "handlers": "handlers are not simulated", "keys": "substitute keys are not simulated yet",
 }
 EXAMPLES = sorted({path.stem for path in (ROOT / "examples").glob("*.yaml")} - set(REFUSED))
 SIX = ("one_way", "two_way", "n_way", "hub_and_spoke", "relay", "several_sources")

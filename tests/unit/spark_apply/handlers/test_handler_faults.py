@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import threading
 import time
@@ -115,7 +116,8 @@ def test_what_the_process_itself_holds_by_now_is_not_taken_from_a_call(monkeypat
 def test_a_handler_that_leaks_ends_its_process_between_transactions_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "GROWTH_BYTES_MAX", 8 << 20)
     monkeypatch.setattr(memory, "_LOOK_CALLS", 1)
-    at = Handled(rules_of("kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    kept.append(b'x' * (16 << 20))\n", dml=["run"]))
+    gc.collect()  # what earlier tests left must not be freed between the two looks: the process would have shrunk
+    at = Handled(rules_of("kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    kept.append(b'x' * (128 << 20))\n", dml=["run"]))
     with pytest.raises(memory.HandlersGrew, match=r"has grown by .* MiB since its handlers were loaded \(own:run\)") as told:
         at.apply(inserts(1), inserts(2))
     assert told.value.retry is Retry.TIMED
