@@ -851,7 +851,8 @@ class PostgresSession:
         """See `databases.copying.TableWriter.copy_rows`."""
         self._live()
         if self._may_stamp:
-            self._connection.execute(f"SELECT {STAMP}".encode())
+            with translated("copying rows", table=f"{owner}.{name}"):
+                self._connection.execute(f"SELECT {STAMP}".encode())
         return copy_in(self._connection, owner, name, columns, rows, form=form)
 
     def has_rows(self, table: DestinationTable) -> bool:
