@@ -263,7 +263,7 @@ def down(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --purge.")] = False,
 ) -> int:
     """Stop a topology; its objects in the databases stay unless purged. Idempotent."""
-    from headrace.kept import slots_kept
+    from headrace.kept import slots_kept, tombstones_kept
 
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment:
@@ -272,13 +272,19 @@ def down(
             return FINDING
         problems = deployment.down(purge=purge, progress=output.say)
         kept = [] if purge else slots_kept(deployment.spec)
-    output.json({"problems": problems, "slots_kept_at": [slot.site for slot in kept], "slots": [asdict(slot) for slot in kept]})
+        noting = {} if purge else tombstones_kept(deployment.spec)
+    output.json({
+        "problems": problems, "slots_kept_at": [slot.site for slot in kept], "slots": [asdict(slot) for slot in kept], "tombstones_kept": noting,
+    })
     for problem in problems:
         output.say(f"error: {problem}")
     if problems and purge:
         output.say("fix: correct it and run the same command again; what is done stays done")
     for slot in kept:
         output.say(f"warning: {slot.text()}; it ends with `headrace up {file}` or `headrace down {file} --purge`")
+    for site, tables in noting.items():
+        output.say(f"the triggers at {site} go on noting deletes of {', '.join(tables)} (tombstones), and nothing forgets old notes until `headrace up {file}`;"
+                   " `down --purge` drops them")
     return FAILURE if problems else DONE
 
 

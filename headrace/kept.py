@@ -12,7 +12,7 @@ from streams.errors import StreamsError
 if TYPE_CHECKING:
     from topology.spec import TopologySpec
 
-__all__ = ["KeptSlot", "purge_losses", "slots_kept"]
+__all__ = ["KeptSlot", "purge_losses", "slots_kept", "tombstones_kept"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,16 @@ def slots_kept(spec: TopologySpec) -> list[KeptSlot]:
             for each in left_in(spec.state_dir) if each.is_removed and each.kind != "embedded"
         ),
     ]
+
+
+def tombstones_kept(spec: TopologySpec) -> dict[str, list[str]]:
+    """By site the tables whose triggers go on to note deletes; embedded servers do not run then."""
+    found: dict[str, set[str]] = {}
+    for apply in spec.applies:
+        if spec.site(apply.site).database.kind == "postgres":
+            names = {f"{owner}.{name}" for owner, name in apply.conflicts.with_tombstones}
+            found[apply.site] = found.get(apply.site, set()) | names
+    return {site: sorted(names) for site, names in sorted(found.items()) if names}
 
 
 def purge_losses(spec: TopologySpec) -> list[str]:

@@ -107,7 +107,7 @@ def settle_by_time(session: DestinationSession, row: TimedRow) -> Latest:
     """
     kind, problem, found = "", "", tuple[RowInTheWay, ...]()
     for _ in range(_TRIES):
-        places = _look(session, [(row, key) for key in _keys(row)])
+        places = _as_one(_look(session, [(row, key) for key in _keys(row)]))
         found = tuple(place.row for place in places if place.row is not None)
         kind = _kind(row.write.command, places)
         _refuse_unknown(kind, row, places, found)
@@ -197,11 +197,23 @@ def _look(session: DestinationSession, asked: Sequence[tuple[TimedRow, tuple[_Va
     return made
 
 
+def _as_one(places: list[_Place]) -> list[_Place]:
+    """One place where two keys are the same to the table, which finds one row by both: 1.0 and 1.00, or letters that its collation takes for equal."""
+    if len(places) < 2 or any(place.row is None for place in places):
+        return places
+    first, last = places
+    is_same = first.row is not None and last.row is not None and first.row.number == last.row.number
+    return [replace(first, values=last.values, leaves_row=True)] if is_same else places
+
+
+def _is_moved(row: TimedRow) -> bool:
+    return row.write.command is Command.UPDATE and len(_keys(row)) > 1
+
+
 def _asking(row: TimedRow, values: _Values, *, leaves_row: bool) -> Write:
     """A write that finds the row with a key, and compares it with what the LCR expects there."""
     images, fit = row.row, row.fit
-    is_moved = row.write.command is Command.UPDATE and len(_keys(row)) > 1
-    expected = images.old if images.old and not (leaves_row and is_moved) else images.new
+    expected = images.old if images.old and not (leaves_row and _is_moved(row)) else images.new
     compare = tuple(sorted(place for place in expected if place in fit.all_columns and place not in fit.key))
     return replace(
         row.write, command=Command.UPDATE, old=images.values_of({**expected, **values}), new=None, match_columns=fit.key, compare_columns=compare,
@@ -252,7 +264,7 @@ def _settling(row: TimedRow, place: _Place) -> tuple[Write, int]:
     new = images.values_of({**images.new, **place.values})
     if place.row is None:
         return replace(asked, command=Command.INSERT, old=None, new=new, match_columns=(), set_columns=fit.all_columns), 1
-    others = tuple(each for each in fit.all_columns if each not in fit.key)
+    others = tuple(each for each in fit.all_columns if each not in fit.key or _is_moved(row))
     return replace(asked, command=Command.UPDATE, new=new, set_columns=others), 1
 
 

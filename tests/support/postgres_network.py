@@ -18,7 +18,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.source.pgoutput import PostgresLogDecoder
 from redo.log_writer import LogWriter
-from redo.mining import Miner
+from redo.mining import ROWS_MAX_DEFAULT, Miner
 from rules.evaluation import RuleEvaluation
 from streams.scn import FIRST_SCN
 from tests.support.apply_engine import Engine
@@ -107,6 +107,7 @@ class PostgresNetwork:
         self, spec: TopologySpec, dsns: Mapping[str, str], folder: Path, prepare: Callable[[str, psycopg.Connection], None]
     ) -> None:
         self.spec = spec
+        self.rows_max = ROWS_MAX_DEFAULT  # of a batch
         self.sites = {name: NetworkSite(spec, name, dsn, folder / name, prepare) for name, dsn in dsns.items()}
         self.engines = {apply.name: self._engine(number, apply) for number, apply in enumerate(spec.applies)}
         # From a capture process to every apply process behind it: the rules on the way, behind the capture process's own.
@@ -149,7 +150,7 @@ class PostgresNetwork:
     def _capture(self, site: NetworkSite, capture: CaptureSpec) -> int:
         """Mine what is new and send it on its ways; rows found."""
         rows = 0
-        while (batch := site.miners[capture.name].next_batch(site.writer.position)) is not None:
+        while (batch := site.miners[capture.name].next_batch(site.writer.position, rows_max=self.rows_max)) is not None:
             rows += batch.row_count
             for apply, rules in self._ways.get(capture.name, ()):
                 self.engines[apply].batches.append(rules.filter(batch))

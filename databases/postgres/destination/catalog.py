@@ -124,6 +124,7 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
        a.attgenerated <> '' AS is_generated, a.attidentity = 'a' AS is_identity_always,
        t.typarray AS array_number, bn.nspname AS base_owner, bt.typname AS base_name, bt.typtype AS base_kind,
        coalesce(l.collisdeterministic, true) AS is_deterministic,
+       CASE WHEN NOT l.collisdeterministic THEN format('%%I.%%I', ln.nspname, l.collname) ELSE '' END AS collation,
        (SELECT format('%%I.%%I(%%%%s%%s)', fn.nspname, f.proname, CASE f.pronargs WHEN 3 THEN format(', %%s, -1', bt.oid) END)
         FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
         WHERE f.oid = bt.typinput AND EXISTS (
@@ -144,7 +145,7 @@ FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
 JOIN bases b ON b.oid = t.oid
 JOIN pg_catalog.pg_type bt ON bt.oid = b.base JOIN pg_catalog.pg_namespace bn ON bn.oid = bt.typnamespace
-LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = l.collnamespace
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
@@ -282,6 +283,7 @@ class CatalogColumn:
         unique_equals: the same of any unique key's index, also of one that finds no rows.
         is_hashable: `hash_record_extended` can hash it, and gives the same for its values in a statement.
         conversions: other types whose values it takes.
+        collation: quoted, with its schema, where it takes texts for equal whose bytes differ; else empty.
     """
 
     name: str
@@ -291,6 +293,7 @@ class CatalogColumn:
     unique_equals: str
     is_hashable: bool
     conversions: tuple[Conversion, ...] = ()
+    collation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -543,7 +546,7 @@ def _catalog_column(column: dict[str, Any], equals: str, unique_equals: str, fun
         ),
         # A hash follows the collation, and the values in a statement have another one than a nondeterministic column.
         is_hashable=column["is_deterministic"] and (base in _HASHABLE or column["base_kind"] == "e"),
-        conversions=(*converted, *(_widening(name) for name in wider)),
+        conversions=(*converted, *(_widening(name) for name in wider)), collation=column["collation"] or "",
     )
 
 

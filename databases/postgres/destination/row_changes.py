@@ -102,10 +102,16 @@ def _key(write: Write, catalog: CatalogTable) -> list[int]:
     return [places[catalog.table.columns[place].name] for place in sorted(catalog.table.key)]
 
 
-def _hashes(key: list[int], *, new: frozenset[int] = frozenset()) -> tuple[str, str]:
+def _hashes(write: Write, catalog: CatalogTable, *, new: frozenset[int] = frozenset()) -> tuple[str, str]:
     """Two hashes of a key in the set `u`: nobody meets two keys with the same pair; `new`: positions taken from the new values."""
-    values = ", ".join(f"u.{'n' if place in new else 'o'}{place}" for place in key)
+    values = ", ".join(f"u.{'n' if place in new else 'o'}{place}{_collated(write, catalog, place)}" for place in _key(write, catalog))
     return f"pg_catalog.hash_record_extended(ROW({values}), 0)", f"pg_catalog.hash_record_extended(ROW({values}), 1)"
+
+
+def _collated(write: Write, catalog: CatalogTable, place: int) -> str:
+    """A hash follows the collation: that of the key's column, as in the trigger, so that equal keys are one."""
+    collation = catalog.columns[catalog.positions[write.version.columns[place].name]].collation
+    return f" COLLATE {collation}" if collation else ""
 
 
 def _note_is_older(times: WriteTimes, at: str, rank: str) -> str:
@@ -143,7 +149,7 @@ def note_statements(write: Write, catalog: CatalogTable, generation: int) -> tup
     statements, wrapped = [], list[ValueForm]()
     for taken, is_gone in kinds:
         builder = SetBuilder(write, catalog, generation, old=[p for p in key if p not in taken], new=[p for p in key if p in taken])
-        hashes = ", ".join(_hashes(key, new=taken))
+        hashes = ", ".join(_hashes(write, catalog, new=taken))
         sql = (
             f"INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
             f" SELECT {catalog.oid}, {hashes}, u.at, {write.times.rank}, {'true' if is_gone else 'false'}, {literal(write.times.source)}"
@@ -166,7 +172,7 @@ def noted_later(write: Write, catalog: CatalogTable) -> str:
     """
     assert write.times is not None
     key = _key(write, catalog)
-    first, second = _hashes(key, new=frozenset(key) if write.command is Command.INSERT else frozenset())
+    first, second = _hashes(write, catalog, new=frozenset(key) if write.command is Command.INSERT else frozenset())
     return (
         f"EXISTS (SELECT FROM headrace.row_change r WHERE r.relation OPERATOR(pg_catalog.=) {catalog.oid}"
         f" AND r.key1 OPERATOR(pg_catalog.=) {first} AND r.key2 OPERATOR(pg_catalog.=) {second}"
@@ -184,7 +190,7 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
     """
     find = located(write, catalog).find
     builder = SetBuilder(write, catalog, generation, old=find, new=[])
-    first, second = _hashes(_key(write, catalog))
+    first, second = _hashes(write, catalog)
     own = (
         f'SELECT {_US.format("c.timestamp")} FROM {catalog.relation} t,'
         " LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c"

@@ -29,6 +29,15 @@ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) A
         WHERE i.indrelid = c.oid AND i.indisprimary))) > 0)
 ORDER BY 1, 2
 """
+_KEY_TYPES = """
+SELECT n.nspname, c.relname, pg_catalog.array_agg(a.attname::text ORDER BY a.attnum),
+       pg_catalog.array_agg(pg_catalog.format_type(a.atttypid, a.atttypmod) ORDER BY a.attnum)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indisprimary
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) AND c.relkind IN ('r', 'p')
+GROUP BY 1, 2 ORDER BY 1, 2
+"""
 _MADE = f"""
 SELECT n.nspname, c.relname FROM pg_catalog.pg_trigger t
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -57,6 +66,7 @@ def times_findings(
             path=f"sites.{site}", problem="track_commit_timestamp is off, and latest_timestamp must know when rows were committed here",
             fix="ALTER SYSTEM SET track_commit_timestamp = on; then restart the server",
         )
+    yield from _unhashed(connection, site, tables)
     for owner, name, _, may, has_key in lacking_triggers(connection, tables) if has_tombstones else ():
         path = f"sites.{site} table {owner}.{name}"
         if not has_key:
@@ -66,6 +76,23 @@ def times_findings(
                 path=path, problem="tombstones need a trigger on it, and this role does not own it",
                 fix=f"let the role be a member of the table's owner; or, once `up` has made the schema: SELECT headrace.keep_tombstones('{owner}.{name}');",
             )
+
+
+def _unhashed(connection: psycopg.Connection[Any], site: str, tables: Collection[tuple[str, str]]) -> Iterator[Finding]:
+    """Keys that the server cannot hash, as notes are found: it is asked for each type, because arrays, domains and ranges have what is below them."""
+    wanted = sorted(tables)
+    found = connection.execute(_KEY_TYPES.encode(), ([owner for owner, _ in wanted], [name for _, name in wanted])).fetchall()
+    for owner, name, columns, types in found:
+        for column, kind in zip(columns, types, strict=True):
+            try:
+                with connection.transaction():
+                    connection.execute(f"SELECT pg_catalog.hash_record_extended(ROW(NULL::{kind}), 0)".encode())
+            except psycopg.errors.UndefinedFunction:
+                yield Finding(
+                    path=f"sites.{site} table {owner}.{name}",
+                    problem=f"latest_timestamp finds the times of its rows by hashes of the key, and the server has none for {column} {kind}",
+                    fix="take a key of other types, or another method",
+                )
 
 
 def make_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> tuple[str, ...]:

@@ -465,6 +465,22 @@ def test_down_speaks_only_of_slots_that_exist(run, tmp_path, monkeypatch, capsys
     assert "a cannot be reached (connection refused): if it has a slot" in told[2]
 
 
+def test_down_says_where_triggers_go_on_noting_deletes(run, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        OWN.replace("tables: [public.*], from: a, to: [b]", "tables: [public.t, public.u], between: [a, b]")
+        + "conflict_handlers: [{table: public.t, method: latest_timestamp}]\ntombstones: {retention_days: 7}\n"
+    )
+    monkeypatch.setenv("S6_DSN", "host=127.0.0.1 port=1 dbname=nowhere")
+    monkeypatch.setattr("actors.site.connection.retained_bytes", lambda *_: None)
+    assert run("down", file) == DONE
+    told = capsys.readouterr().err
+    assert "the triggers at a go on noting deletes of public.t (tombstones)" in told
+    assert "triggers at b" not in told, "an embedded server does not run then"
+    assert run("down", file, "--json") == DONE
+    assert json.loads(capsys.readouterr().out)["tombstones_kept"] == {"a": ["public.t"]}
+
+
 def test_odd_schema_name_is_refused_with_the_way_to_write_it(run, tmp_path, capsys):
     file = tmp_path / "odd.yaml"
     file.write_text(ONE_WAY.replace("tables: [public.*]", "schemas: [Ünï cödé]"))
