@@ -364,7 +364,7 @@ def _arriving(
     way: _Way, table: TableName, columns: tuple[Column, ...], now: set[str],
 ) -> Iterator[tuple[Key, dict[str, Column], set[str]]]:
     """As what a table comes to the end of a way, if it does, and which of its columns have the time."""
-    change = RowChange(owner=table.owner, name=table.name, columns=columns, command=Command.INSERT, new=dict.fromkeys((c.name for c in columns)))
+    change = RowChange(owner=table.owner, name=table.name, columns=columns, command=Command.INSERT, new=dict.fromkeys(c.name for c in columns))
     times = set(now)
     for rules in way.clients:
         if not rules.keeps(change.owner, change.name):

@@ -169,13 +169,12 @@ def _called(custom: CustomTransformation, change: RowChange, source: str) -> lis
             " simulate the topology without this function: the ways are the same",
         ) from error
     lcrs = cast("list[RowLcr]", found if isinstance(found, list) else [found])
-    return [
-        replace(change, **{
-            image: None if before is None else {**before, **{name: value.raw for name, value in lcr.get_values(image, use_old=False).items()}}
-            for image, before in (("old", change.old), ("new", change.new))
-        })
-        for lcr in lcrs
-    ]
+    return [replace(change, old=_seen(lcr, "old", change.old), new=_seen(lcr, "new", change.new)) for lcr in lcrs]
+
+
+def _seen(lcr: RowLcr, image: str, before: Values | None) -> Values | None:
+    """The values that an LCR has of one kind, over those that the change had."""
+    return None if before is None else {**before, **{name: value.raw for name, value in lcr.get_values(image, use_old=False).items()}}
 
 
 @lru_cache(maxsize=_FUNCTIONS_MAX)

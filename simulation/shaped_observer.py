@@ -112,9 +112,9 @@ class ShapedObserver:
     def check_content(self) -> None:
         """In the end: what must be there, and nothing else."""
         for (_, owner, name), table in self._sim.workload.expected.at(self._site):
-            found = {row[0]: table.comparable(row) for row in self._database.store.tables[owner, name].rows.values()}
+            found = {row[0] or b"": table.comparable(row) for row in self._database.store.tables[owner, name].rows.values()}
             wanted = {key: table.comparable(row) for key, row in table.rows.items()}
-            wrong = sorted(key or b"" for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
+            wrong = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
             if wrong:
                 raise Violation(
                     Invariant.CONVERGENCE, self._site,

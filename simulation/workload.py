@@ -331,7 +331,7 @@ def _refuse_of_applies(spec: TopologySpec) -> None:
     for apply in spec.applies:
         if apply.handlers != NO_HANDLERS:
             raise ConfigError(
-                f"applies.{apply.name}: handlers are not simulated: users' code does what it likes with the simulated tables",
+                f"applies.{apply.name}: handlers are not simulated: their statements and procedures run SQL at the destination, and databases in memory have none",
                 hint="simulate the topology without dml_handlers, error_handlers and precommit_handler: the ways are the same",
             )
 
