@@ -19,14 +19,18 @@ def find_rows(found: StoredTable, write: Write, question: RowQuestion) -> list[t
 
     Args:
         found: the table.
-        write: with one row.
+        write: any number of rows.
         question: what to find out.
 
     Returns:
         Each row with its number in `found`.
     """
+    return [each for row in range(write.row_count) for each in _found_by(found, write, question, row)]
+
+
+def _found_by(found: StoredTable, write: Write, question: RowQuestion, of: int) -> list[tuple[int, RowInTheWay]]:
     target = targets(found, write)
-    old, new = _row(write.old), _row(write.new)
+    old, new = _row(write.old, of), _row(write.new, of)
     is_insert = write.command is Command.INSERT
     if question.by_key:
         numbers = {n: True for n, row in found.rows.items() if old is not None and _has(row, old, write.match_columns, target)}
@@ -42,7 +46,7 @@ def find_rows(found: StoredTable, write: Write, question: RowQuestion) -> list[t
     image = new if is_insert else old
     return [
         (n, RowInTheWay(
-            number=str(n), is_same=is_same, differs=frozenset(p for p in question.compare if image and found.rows[n][target[p]] != image[p]),
+            number=str(n), of=of, is_same=is_same, differs=frozenset(p for p in question.compare if image and found.rows[n][target[p]] != image[p]),
             order={p: _order(new[p], found.rows[n][target[p]]) for p in question.order if new},
             sums={p: _sum(found.rows[n][target[p]], new[p], old[p]) for p in question.sums if new and old},
             values={c.name: None if v is None else _shown(v, c.type_name) for c, v in zip(found.table.columns, found.rows[n], strict=True)},
@@ -104,11 +108,11 @@ def targets(found: StoredTable, write: Write) -> list[int]:
     return [place[column.name] for column in write.version.columns]
 
 
-def _row(values: ColumnValues | None) -> dict[int, bytes | None] | None:
-    """The values of the only row, by position; without those that it does not carry."""
+def _row(values: ColumnValues | None, row: int) -> dict[int, bytes | None] | None:
+    """The values of a row, by position; without those that it does not carry."""
     if values is None:
         return None
-    found = {p: values.value(p, 0) for p in range(values.column_count)}
+    found = {p: values.value(p, row) for p in range(values.column_count)}
     return {p: value if isinstance(value, bytes) else None for p, value in found.items() if isinstance(value, bytes) or value == NULL}
 
 

@@ -657,11 +657,11 @@ class MemorySession:
         rows = find_rows(found, write, question)
         for number, _ in rows:
             self._lock((id(found), "row", number))
-        if question.by_key and not rows and write.old is not None:
-            # A row that another open transaction has deleted or moved: the real one waits for it.
-            target = targets(found, write)
-            (values,) = rows_of(write.old, write.match_columns, write)
-            self._wait_for_key(found, write, target, dict(zip(write.match_columns, values, strict=True)))
+        if question.by_key and write.old is not None:
+            target, there = targets(found, write), {row.of for _, row in rows}
+            for number, values in enumerate(rows_of(write.old, write.match_columns, write)):
+                if number not in there:  # another open transaction has deleted or moved it: the real one waits for it
+                    self._wait_for_key(found, write, target, dict(zip(write.match_columns, values, strict=True)))
         return tuple(row for _, row in rows)
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
@@ -677,14 +677,15 @@ class MemorySession:
             numbers = sorted({*numbers, *later})
         return np.array(numbers, np.int64)
 
-    def last_change(self, write: Write) -> LastChange:
-        """See `DestinationSession.last_change`."""
+    def last_changes(self, write: Write) -> tuple[LastChange, ...]:
+        """See `DestinationSession.last_changes`."""
         self._in_transaction()
         found = self._table(write)
         assert write.old is not None
-        (key,) = rows_of(write.old, _key_places(found, write), write)
         known = self._store.changes.get((write.version.owner, write.version.name), {})
-        return replace(known.get(key, LastChange()), forgotten_us=self._store.forgotten_us)
+        return tuple(
+            replace(known.get(key, LastChange()), forgotten_us=self._store.forgotten_us) for key in rows_of(write.old, _key_places(found, write), write)
+        )
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
         """See `DestinationSession.forget_changes`."""

@@ -15,7 +15,7 @@ __all__ = ["ConflictRecord", "LastChange", "RowInTheWay", "RowQuestion", "WriteT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowQuestion:
-    """What to find out about the rows that one row of a write meets.
+    """What to find out about the rows that each row of a write meets.
 
     Args:
         by_key: the row that the write's `match_columns` find; False: the rows that have one of the new values' unique keys.
@@ -41,6 +41,7 @@ class RowInTheWay:
         order: of `RowQuestion.order`: 1 where the write's value is higher than the row's, -1 lower, 0 equal; None: one is NULL.
         sums: of `RowQuestion.sums`, in the form of the write's columns; None: NULL.
         is_same: it has the values of `Write.match_columns` (an INSERT: of the table's key).
+        of: number of the write's row that meets it.
     """
 
     number: str
@@ -49,6 +50,7 @@ class RowInTheWay:
     order: Mapping[int, int | None] = field(default_factory=dict)
     sums: Mapping[int, bytes | None] = field(default_factory=dict)
     is_same: bool = True
+    of: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

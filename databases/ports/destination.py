@@ -402,25 +402,28 @@ class DestinationSession(TableWriter, Protocol):
         ...
 
     def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:
-        """Find and lock the rows that the one row of a write meets, inside the transaction.
+        """Find and lock the rows that the rows of a write meet, inside the transaction.
 
         Args:
-            write: with one row; not `paired`.
+            write: any number of rows; not `paired`.
             question: what to find out about them.
 
         Returns:
-            By key one at most. By unique keys: one for each row that has one of them, but for the row that an UPDATE is about;
-            a uniqueness that values do not show (partial or expression indexes) finds none.
+            In any order, for each row of the write (`RowInTheWay.of`): by key one at most; by unique keys one for each row that has one
+            of them, but for the row that an UPDATE is about. A uniqueness that values do not show (partial or expression indexes) finds none.
         """
         ...
 
-    def last_change(self, write: Write) -> LastChange:
-        """What is known of the last change of the row that an UPDATE or a DELETE of one row finds; the row may be gone.
+    def last_changes(self, write: Write) -> tuple[LastChange, ...]:
+        """What is known of the last changes of the rows that an UPDATE or a DELETE finds; a row may be gone.
 
         Nothing is locked: what was found with `find_rows` stays as it is, and `write` looks again before it notes anything.
 
         Args:
-            write: with one row and with `times`.
+            write: with `times`.
+
+        Returns:
+            One for each row of the write, in their order.
         """
         ...
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import psycopg
@@ -74,7 +73,7 @@ def _plain(record: ConflictRecord, *, is_utf8: bool) -> dict[str, Any]:
         found = value.replace("\0", "")
         return found if is_utf8 else found.encode("ascii", "backslashreplace").decode()
 
-    return {name: text(value) for name, value in asdict(record).items()}
+    return {name: text(getattr(record, name)) for name in _FIELDS}
 
 
 def conflicts(connection: psycopg.Connection[Any], topology: str, apply: str | None, last: int) -> tuple[ConflictRecord, ...]:

@@ -44,7 +44,7 @@ from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, Old
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ExpectedWrite", "FitOf", "Step", "TruncateTables", "plan_rows", "plan_sets", "rows_in_conflict"]
+__all__ = ["ExpectedWrite", "FitOf", "ResolvablePlan", "Step", "TruncateTables", "plan_resolvable", "plan_rows", "plan_sets"]
 
 FitOf = Callable[[TableVersion], TableFit]
 
@@ -131,55 +131,123 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf, numbers: Sequence[int] | None = No
             yield number, _exact_write(tables[group], row)
 
 
-def rows_in_conflict(
-    batches: Sequence[LcrBatch], fit_of: FitOf, conflicting: Callable[[Write], NDArray[np.int64] | None],
-) -> NDArray[np.bool_] | None:
-    """Find the rows that must go one by one, so that all others can be written as sets.
+@dataclass(frozen=True, slots=True)
+class _NetTable:
+    """The net changes of a table with conflict handlers: its steps, and each row's hash of its key and its number among all rows."""
 
-    A net change that meets a conflict brings all rows of its key: what each of them does depends on how the one before it ended.
+    steps: list[ExpectedWrite]
+    hashes: NDArray[np.uint64]
+    numbers: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvablePlan:
+    """Sets out of which rows can be taken that meet conflicts.
 
     Args:
-        batches: rows of consecutive transactions, in order.
+        row_count: of all rows.
+        plain: the steps for tables without conflict handlers.
+        tables: those with some.
+    """
+
+    row_count: int
+    plain: list[Step]
+    tables: list[_NetTable]
+
+    @property
+    def steps(self) -> list[Step]:
+        """The writes of all rows, in order."""
+        return [*self.plain, *(step for table in self.tables for step in table.steps)]
+
+    def around(self, conflicting: Callable[[Write], NDArray[np.int64] | None]) -> tuple[list[Step], NDArray[np.int32]] | None:
+        """Take out the rows that meet conflicts.
+
+        A net change that meets one brings all rows of its key: what each of them does depends on how the one before it ended.
+
+        Args:
+            conflicting: see `DestinationSession.conflicting`.
+
+        Returns:
+            The writes of all other rows; and int32, one for each row: -1, or how many rows of its key come before it among those that are taken
+            out. None: that cannot be told.
+        """
+        steps, turns = list(self.plain), np.full(self.row_count, -1, np.int32)
+        for table in self.tables:
+            met = [np.empty(0, np.int32)]
+            for step in table.steps:
+                found = conflicting(step.write)
+                if found is None:
+                    return None
+                if step.expected == 0:  # a guard: its rows must not be there
+                    found = np.setdiff1d(np.arange(step.write.row_count), found)
+                met.append(step.rows[found])
+            taken = np.concatenate(met)
+            if not taken.shape[0]:
+                steps += table.steps
+                continue
+            is_taken = np.isin(table.hashes, table.hashes[taken])
+            turns[table.numbers[is_taken]] = _turns(table.hashes[is_taken])
+            steps += [rest for step in table.steps if (rest := _without(step, is_taken[step.rows])) is not None]
+        return steps, turns
+
+
+def plan_resolvable(batches: Sequence[LcrBatch], fit_of: FitOf) -> ResolvablePlan | None:
+    """Plan consecutive transactions as sets out of which rows can be taken that meet conflicts.
+
+    Args:
+        batches: their rows, in order.
         fit_of: returns the fit of a table version.
-        conflicting: see `DestinationSession.conflicting`.
 
     Returns:
-        bool, one per row of all batches, of the tables with conflict handlers. None: that cannot be told: a TRUNCATE is among
-        them, or rows of such a table that cannot be collapsed.
+        None: there is a TRUNCATE among them, or rows of a table with conflict handlers that cannot be collapsed.
     """
     if any(batch.truncates for batch in batches):
         return None
-    found = np.zeros(sum(batch.row_count for batch in batches), np.bool_)
-    for blocks in _by_table(batches, fit_of).values():
-        if not blocks[0].fit.conflicts.handlers:
-            continue
+    plain: list[Step] = []
+    tables: list[_NetTable] = []
+    found = _by_table(batches, fit_of)
+    for name in sorted(found):
+        blocks = found[name]
         pieces = list(_same_shape(blocks))
-        hashes = _in_conflict(pieces[0][0], conflicting) if len(pieces) == 1 else None
-        if hashes is None:
+        if not blocks[0].fit.conflicts.handlers:
+            for rows, must_order in pieces:
+                plain += _plan_table(rows, must_order=must_order)
+            continue
+        (rows, _), *others = pieces
+        if others or not rows.is_collapsible(rows.find_keys()):
+            return None
+        hashes = rows.hash_keys()
+        steps = _collapsed(rows, hashes)
+        if steps is None:
             return None
         numbers = np.sort(np.concatenate([block.base + block.group.row_numbers for block in blocks]))
-        found[numbers[hashes]] = True
-    return found
+        tables.append(_NetTable(steps, hashes, numbers))
+    return ResolvablePlan(row_count=sum(batch.row_count for batch in batches), plain=plain, tables=tables)
 
 
-def _in_conflict(rows: _TableRows, conflicting: Callable[[Write], NDArray[np.int64] | None]) -> NDArray[np.bool_] | None:
-    """Which rows of a table have the key of a net change that meets a conflict; None: see `rows_in_conflict`."""
-    if not rows.is_collapsible(rows.find_keys()):
+def _turns(hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """For each row how many rows of its key come before it."""
+    order = np.argsort(hashes, kind="stable")
+    places = np.arange(hashes.shape[0])
+    is_first = np.concatenate([[True], np.diff(hashes[order]) != 0])
+    turns = np.empty(hashes.shape[0], np.int32)
+    turns[order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return turns
+
+
+def _without(step: ExpectedWrite, taken: NDArray[np.bool_]) -> ExpectedWrite | None:
+    """A step without some of its rows; None: without all."""
+    if not taken.any():
+        return step
+    kept = np.flatnonzero(~taken).astype(np.int32)
+    if not kept.shape[0]:
         return None
-    hashes = rows.hash_keys()
-    steps = _collapsed(rows, hashes)
-    if steps is None:
-        return None
-    met = [np.empty(0, np.int32)]
-    for step in steps:
-        assert isinstance(step, ExpectedWrite)
-        found = conflicting(step.write)
-        if found is None:
-            return None
-        if step.expected == 0:  # a guard: its rows must not be there
-            found = np.setdiff1d(np.arange(step.write.row_count), found)
-        met.append(step.rows[found])
-    return np.isin(hashes, hashes[np.concatenate(met)])
+    write, times = step.write, step.write.times
+    rest = replace(
+        write, old=select_values(write.old, kept), new=select_values(write.new, kept),
+        times=None if times is None else replace(times, times_us=times.times_us[kept]),
+    )
+    return ExpectedWrite(write=rest, expected=kept.shape[0] if step.expected else 0, rows=step.rows[kept])
 
 
 # --------------------------------------------------------------------------- pieces of the input
@@ -416,7 +484,7 @@ def _plan_table(rows: _TableRows, *, must_order: bool) -> Iterator[Step]:
     yield from _in_order(rows)
 
 
-def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[Step] | None:
+def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWrite] | None:
     """The net changes; None when the history cannot be collapsed (`rows` is then unchanged)."""
     data = rows.new.data
     net = np.zeros(rows.command.shape[0], np.uint8)
@@ -430,7 +498,7 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[Step] | Non
     )
     if int(answer) != kernels.COLLAPSED:
         return None
-    steps: list[Step] = []
+    steps: list[ExpectedWrite] = []
     guards = _where(net, kernels.NET_GUARD)
     if rows.times is not None:
         if guards.shape[0]:
@@ -484,7 +552,7 @@ def _in_order(rows: _TableRows) -> Iterator[Step]:
         start = end
 
 
-def _same_command(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
+def _same_command(rows: _TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
     command = Command(int(rows.command[chosen[0]]))
     if command is Command.INSERT:
         return _inserts(rows, chosen)
@@ -493,7 +561,7 @@ def _same_command(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
     return _updates(rows, chosen, split=False)
 
 
-def _exact_write(rows: _TableRows, chosen: NDArray[np.int32]) -> Step:
+def _exact_write(rows: _TableRows, chosen: NDArray[np.int32]) -> ExpectedWrite:
     (step,) = _same_command(rows, chosen)
     return step
 
@@ -501,8 +569,8 @@ def _exact_write(rows: _TableRows, chosen: NDArray[np.int32]) -> Step:
 # --------------------------------------------------------------------------- writes
 
 
-def _inserts(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
-    steps: list[Step] = []
+def _inserts(rows: _TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
+    steps: list[ExpectedWrite] = []
     for part, absent in _by_absence(rows.new.lengths, chosen):
         columns = tuple(column for column in rows.fit.all_columns if not absent[column])
         whole = rows.direct is not None and part.shape[0] == rows.command.shape[0]
@@ -540,8 +608,8 @@ def _by_nulls(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDA
             yield part, is_null
 
 
-def _deletes(rows: _TableRows, chosen: NDArray[np.int32]) -> list[Step]:
-    steps: list[Step] = []
+def _deletes(rows: _TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
+    steps: list[ExpectedWrite] = []
     for part, has_null in _by_nulls(rows, chosen):
         carried, match = _carried(rows, part), _match(rows, has_null=has_null)
         compared = rows.fit.compared(Command.DELETE)
@@ -563,8 +631,8 @@ def _delete(rows: _TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, 
     )
 
 
-def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> list[Step]:
-    steps: list[Step] = []
+def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> list[ExpectedWrite]:
+    steps: list[ExpectedWrite] = []
     for identified, has_null in _by_nulls(rows, chosen):
         for same in _by_bits(rows.unset, identified):
             # A column that is not compared may only be set where it changed.

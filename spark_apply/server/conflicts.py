@@ -4,6 +4,9 @@ Sets are only attempts: any failure of a set leads here, with everything below a
 are written in source order, one chunk per round trip. If a chunk fails, its rows are written one at a time behind a
 savepoint until the failing row is found. Then the cause is determined.
 
+Where conflict handlers resolve what a set would meet, only its rows in conflict come here (`resolve_rows`), and need no savepoint: it is an
+attempt too.
+
     insert_exists, update_exists    a unique key has the value already
     update_missing, delete_missing  no row has the key
     update_differs, delete_differs  the row exists, but an old value differs
@@ -22,10 +25,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import DestinationSession, Write
+from databases.ports import ConflictRecord, DestinationSession, Write
 from spark_apply.groups import Failure
 from spark_apply.server.collapse import ExpectedWrite, FitOf, Step, TruncateTables, plan_rows, plan_sets
-from spark_apply.server.resolution import Resolution
+from spark_apply.server.resolution import Resolution, RowToResolve
 from spark_apply.server.row_images import CHARACTERS_MAX, RowImages, ShowValue, named, shown
 from streams.errors import DataError
 from streams.lcr_batch import ABSENT, UNCHANGED, ColumnValues, Command, LcrBatch
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from spark_apply.tables import TableFit
     from streams.lcr_batch import TableVersion
 
-__all__ = ["RowWriter", "apply_final", "apply_rows", "execute_steps", "runs_of"]
+__all__ = ["RowWriter", "apply_final", "apply_rows", "execute_steps", "resolve_rows", "runs_of"]
 
 _DIFFERS = "the row has other values than the LCR's old values"
 _MISSING = "no row has the LCR's key values"
@@ -73,7 +76,6 @@ def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | N
 
 def apply_rows(
     session: DestinationSession, batch: LcrBatch, fit_of: FitOf, resolution: Resolution, *, numbers: Sequence[int] | None = None,
-    expects_conflicts: bool = False,
 ) -> Failure | None:
     """Apply rows one by one, in source order, inside the session's transaction.
 
@@ -82,14 +84,49 @@ def apply_rows(
         batch: the rows of one transaction, or of a part of it; with `numbers`, of any number of transactions.
         fit_of: returns the fit of a table version.
         resolution: resolves conflicts, and remembers what became of them.
-        numbers: of the rows that are applied, each of which is expected to conflict; None: all, most of which are not.
-        expects_conflicts: the rows go to their handlers before they are tried. A failure then only says that it was no such conflict.
+        numbers: of the rows that are applied, one at a time; None: all, in chunks as long as none fails.
 
     Returns:
         None when all rows are applied; otherwise the failure: roll back.
     """
     rows = plan_rows(batch, fit_of, numbers)
-    return _apply_planned(session, rows, batch, fit_of, resolution, is_chunked=numbers is None, expects_conflicts=expects_conflicts)
+    return _apply_planned(session, rows, batch, fit_of, resolution, is_chunked=numbers is None)
+
+
+def resolve_rows(
+    session: DestinationSession, batches: Sequence[LcrBatch], turns: NDArray[np.int32], fit_of: FitOf, resolution: Resolution,
+) -> bool:
+    """Resolve what rows meet that are expected to conflict: those of different keys together, those of one key one after the other.
+
+    Args:
+        session: in a transaction.
+        batches: consecutive transactions.
+        turns: of `ResolvablePlan.around`: one for each row of all batches.
+        fit_of: returns the fit of a table version.
+        resolution: resolves conflicts, and remembers what became of them, in source order.
+
+    Returns:
+        False: one cannot be resolved; roll back.
+
+    Raises:
+        DataError: the destination refused a value; roll back.
+    """
+    rows: list[RowToResolve] = []
+    for batch, part in zip(batches, np.split(turns, np.cumsum([batch.row_count for batch in batches])[:-1]), strict=True):
+        for number, step in plan_rows(batch, fit_of, np.flatnonzero(part >= 0).tolist()):
+            assert isinstance(step, ExpectedWrite)
+            images = RowImages.of(batch, number)
+            rows.append(RowToResolve(write=step.write, fit=fit_of(images.version), row=images))
+    mine = turns[turns >= 0]
+    records: dict[int, ConflictRecord] = {}
+    for turn in range(int(mine.max(initial=-1)) + 1):
+        places = np.flatnonzero(mine == turn).tolist()
+        found = resolution.resolve_all(session, [rows[place] for place in places])
+        if found is None:
+            return False
+        records |= {place: record for place, record in zip(places, found, strict=True) if record is not None}
+    resolution.records += [records[place] for place in sorted(records)]
+    return True
 
 
 def apply_final(
@@ -138,7 +175,7 @@ def runs_of(handled: NDArray[np.bool_]) -> Iterator[tuple[bool, list[int]]]:
 
 def _apply_planned(
     session: DestinationSession, rows: Iterator[tuple[int, Step]], batch: LcrBatch, fit_of: FitOf, resolution: Resolution, *,
-    is_chunked: bool, handling: Handling | None = None, expects_conflicts: bool = False,
+    is_chunked: bool, handling: Handling | None = None,
 ) -> Failure | None:
     while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
         if is_chunked:
@@ -151,7 +188,7 @@ def _apply_planned(
             session.rollback_to_savepoint()
         for number, step in chunk:
             at = _Row(batch, number, fit_of)
-            failure = _expected(session, step, at, resolution) if expects_conflicts else _apply_row(session, step, at, resolution)
+            failure = _apply_row(session, step, at, resolution)
             if failure is not None and handling is not None:
                 session.rollback_to_savepoint()
                 failure = handling.error(batch, number, failure)
@@ -199,18 +236,6 @@ class _Row:
     @property
     def position(self) -> int:
         return self.batch.first_position + self.number - int(self.batch.transactions.first_row[0])
-
-
-def _expected(session: DestinationSession, step: Step, row: _Row, resolution: Resolution) -> Failure | None:
-    """Apply a row that is expected to conflict: what its handlers ask shows whether it does, and of what kind."""
-    if isinstance(step, TruncateTables) or not _is_asked(step.write, row):
-        return _apply_row(session, step, row, resolution)
-    session.savepoint()
-    images = RowImages.of(row.batch, row.number)
-    answer = resolution.resolve(
-        session, step.write, row.fit_of(images.version), images, f"{step.write.command.name.lower()}_differs", is_tried=False,
-    )
-    return None if answer is None else Failure(position=row.position, conflict_type=answer.kind, sqlstate="", message=answer.reason)
 
 
 def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: Resolution) -> Failure | None:

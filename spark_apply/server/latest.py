@@ -5,7 +5,7 @@ none. A site takes what was committed later than what it has, and nothing else: 
 in whatever order changes arrive. An UPDATE that changes the key leaves nothing at the old one and a row at the new one.
 
 Sets are an attempt here too. A write with `Write.times` finds no row that was changed later, and notes its own times; where it does
-not succeed, each row comes here. What is in the way is locked, its last change is asked for, the later of the two is written, and the
+not succeed, each row comes here, those of different keys together. What is in the way is locked, its last change is asked for, the later of the two is written, and the
 time of what was written is noted, everything in the destination transaction of the group.
 
 Durable when the group is: times and rows are one transaction.
@@ -19,12 +19,13 @@ Worked flow (t: commit times; the row is as dbs1 left it at t=30)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from databases.ports import LastChange, RowInTheWay, RowQuestion, Write
+from spark_apply.server.row_sets import alike, joined, write_each
 from streams.errors import DataError
 from streams.lcr_batch import Command
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from spark_apply.server.row_images import RowImages
     from spark_apply.tables import TableFit
 
-__all__ = ["METHOD", "Latest", "TimeUnknown", "settle_by_time"]
+__all__ = ["METHOD", "Latest", "TimeUnknown", "TimedRow", "settle_all_by_time", "settle_by_time"]
 
 METHOD = "latest_timestamp"
 _TRIES = 5  # a session of the site must commit a change of the same row between a look and the write, each time
@@ -79,72 +80,133 @@ class _Place:
     loses: bool
 
 
-def settle_by_time(session: DestinationSession, write: Write, fit: TableFit, row: RowImages) -> Latest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRow:
+    """A row LCR.
+
+    Args:
+        write: of it alone, as it was tried; with `times`.
+        fit: of its table.
+        row: its values.
+    """
+
+    write: Write
+    fit: TableFit
+    row: RowImages
+
+
+def settle_by_time(session: DestinationSession, row: TimedRow) -> Latest:
     """Apply a row LCR if no later change is there; behind the session's savepoint, which is what `session` is at.
 
     Args:
         session: in a transaction with a savepoint.
-        write: of the row, as it was tried; with `times`.
-        fit: of its table.
-        row: the LCR's values.
+        row: the LCR.
 
     Raises:
         TimeUnknown: it cannot be decided; roll back.
     """
     kind, problem, found = "", "", tuple[RowInTheWay, ...]()
     for _ in range(_TRIES):
-        places = [_look(session, write, fit, row, values, leaves_row=leaves) for values, leaves in _keys(write, fit, row)]
+        places = _look(session, [(row, key) for key in _keys(row)])
         found = tuple(place.row for place in places if place.row is not None)
-        kind = _kind(write.command, places)
-        _refuse_unknown(kind, write, places, found)
+        kind = _kind(row.write.command, places)
+        _refuse_unknown(kind, row, places, found)
         try:
-            done = [not place.loses and _settle(session, write, fit, row, place) for place in places]
+            for place in places:
+                if not place.loses and not write_each(session, [_settling(row, place)]):
+                    raise _Overtaken("the row was changed again and again while it was written")
         except _Overtaken as error:
             problem = str(error)
         except DataError as error:
             problem = error.message
         else:
-            applied = tuple(row.new) if any(place.leaves_row and is_done for place, is_done in zip(places, done, strict=True)) else ()
-            if kind == "delete_missing":
-                done = [False]  # it is noted, if it is the last change, and there is nothing to delete
-            outcome = "LCR APPLIED" if all(done) else "MERGED" if any(done) else "LCR DISCARDED"
-            return Latest(kind=kind, outcome=outcome, applied=applied, found=found, last=_last(places))
+            return _settled(row, places, kind, found)
         session.rollback_to_savepoint()
-    raise TimeUnknown(kind or _missing(write.command), f"what is to be done about it is refused: {problem}", found)
+    raise TimeUnknown(kind or _missing(row.write.command), f"what is to be done about it is refused: {problem}", found)
+
+
+def settle_all_by_time(session: DestinationSession, rows: Sequence[TimedRow]) -> list[Latest] | None:
+    """Apply row LCRs of different keys, each if no later change is there.
+
+    Args:
+        session: in a transaction.
+        rows: the LCRs; none changes a key.
+
+    Returns:
+        What became of each; None: a session of the site was in between, or one changes a key; roll back.
+
+    Raises:
+        TimeUnknown: one cannot be decided; roll back.
+        DataError: the destination refused a value; roll back.
+    """
+    keys = [_keys(row) for row in rows]
+    if any(len(each) > 1 for each in keys):
+        return None
+    settled, writes = [], []
+    for row, place in zip(rows, _look(session, [(row, key) for row, (key,) in zip(rows, keys, strict=True)]), strict=True):
+        found = () if place.row is None else (place.row,)
+        kind = _kind(row.write.command, [place])
+        _refuse_unknown(kind, row, [place], found)
+        writes += [] if place.loses else [_settling(row, place)]
+        settled.append(_settled(row, [place], kind, found))
+    return settled if write_each(session, writes) else None
+
+
+def _settled(row: TimedRow, places: list[_Place], kind: str, found: tuple[RowInTheWay, ...]) -> Latest:
+    done = [not place.loses for place in places]
+    applied = tuple(row.row.new) if any(place.leaves_row and is_done for place, is_done in zip(places, done, strict=True)) else ()
+    if kind == "delete_missing":
+        done = [False]  # it is noted, if it is the last change, and there is nothing to delete
+    outcome = "LCR APPLIED" if all(done) else "MERGED" if any(done) else "LCR DISCARDED"
+    return Latest(kind=kind, outcome=outcome, applied=applied, found=found, last=_last(places))
 
 
 class _Overtaken(Exception):  # noqa: N818 - an outcome
     """Another session changed the row between the look and the write."""
 
 
-def _keys(write: Write, fit: TableFit, row: RowImages) -> list[tuple[_Values, bool]]:
+def _keys(row: TimedRow) -> list[tuple[_Values, bool]]:
     """The keys that the LCR says something of, and whether it leaves a row there; the one that it leaves comes first."""
+    write, fit = row.write, row.fit
     found = {} if write.old is None else {place: write.old.value(place, 0) for place in write.match_columns}
-    old = {place: value if isinstance(value, bytes) else None for place, value in found.items()} | dict(row.old)
+    old = {place: value if isinstance(value, bytes) else None for place, value in found.items()} | dict(row.row.old)
     before = {place: old.get(place) for place in fit.key}
     if write.command is Command.DELETE:
         return [(before, False)]
-    after = {place: row.new.get(place, before.get(place)) for place in fit.key}
+    after = {place: row.row.new.get(place, before.get(place)) for place in fit.key}
     if write.command is Command.INSERT or before == after:
         return [(after, True)]
     return [(before, False), (after, True)]
 
 
-def _look(session: DestinationSession, write: Write, fit: TableFit, row: RowImages, values: _Values, *, leaves_row: bool) -> _Place:
-    assert write.times is not None
-    expected = row.old if row.old and not (leaves_row and _is_moved(write, fit, row)) else row.new
+def _look(session: DestinationSession, asked: Sequence[tuple[TimedRow, tuple[_Values, bool]]]) -> list[_Place]:
+    """What is at keys that LCRs say something of, each of another key or table; locked, as far as it is there."""
+    writes = [_asking(row, values, leaves_row=leaves_row) for row, (values, leaves_row) in asked]
+    found: list[RowInTheWay | None] = [None] * len(asked)
+    lasts: list[LastChange] = [LastChange()] * len(asked)
+    for places in alike(writes):
+        write = joined([writes[place] for place in places])
+        for row_found in session.find_rows(write, RowQuestion(by_key=True, compare=write.compare_columns)):
+            found[places[row_found.of]] = row_found
+        for place, last in zip(places, session.last_changes(write), strict=True):
+            lasts[place] = last
+    made = []
+    for (row, (values, leaves_row)), in_the_way, last in zip(asked, found, lasts, strict=True):
+        assert row.write.times is not None
+        made.append(_Place(values, leaves_row, in_the_way, last, last.is_later_than(row.write.times)))
+    return made
+
+
+def _asking(row: TimedRow, values: _Values, *, leaves_row: bool) -> Write:
+    """A write that finds the row with a key, and compares it with what the LCR expects there."""
+    images, fit = row.row, row.fit
+    is_moved = row.write.command is Command.UPDATE and len(_keys(row)) > 1
+    expected = images.old if images.old and not (leaves_row and is_moved) else images.new
     compare = tuple(sorted(place for place in expected if place in fit.all_columns and place not in fit.key))
-    asked = replace(
-        write, command=Command.UPDATE, old=row.values_of({**expected, **values}), new=None, match_columns=fit.key, compare_columns=compare,
-        set_columns=(),
+    return replace(
+        row.write, command=Command.UPDATE, old=images.values_of({**expected, **values}), new=None, match_columns=fit.key, compare_columns=compare,
+        set_columns=(), paired=False,
     )
-    found = session.find_rows(asked, RowQuestion(by_key=True, compare=compare))
-    last = session.last_change(asked)
-    return _Place(values, leaves_row, found[0] if found else None, last, last.is_later_than(write.times))
-
-
-def _is_moved(write: Write, fit: TableFit, row: RowImages) -> bool:
-    return write.command is Command.UPDATE and len(_keys(write, fit, row)) > 1
 
 
 def _kind(command: Command, places: list[_Place]) -> str:
@@ -163,12 +225,13 @@ def _missing(command: Command) -> str:
     return "insert_exists" if command is Command.INSERT else f"{command.name.lower()}_missing"
 
 
-def _refuse_unknown(kind: str, write: Write, places: list[_Place], found: tuple[RowInTheWay, ...]) -> None:
+def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple[RowInTheWay, ...]) -> None:
     """A change that is older than what is kept may meet what was changed later, or deleted, and is forgotten."""
-    assert write.times is not None
+    times = row.write.times
+    assert times is not None
     for place in places:
         unknown = place.last.own_us is None and place.last.noted_us is None and kind not in {"", "delete_missing"}
-        if unknown and int(write.times.times_us[0]) <= place.last.forgotten_us:
+        if unknown and int(times.times_us[0]) <= place.last.forgotten_us:
             reason = (
                 f"{METHOD}: it was committed before {_shown(place.last.forgotten_us)}, and what was changed or deleted up to then may be"
                 " forgotten (tombstones: retention_days, count)"
@@ -176,30 +239,21 @@ def _refuse_unknown(kind: str, write: Write, places: list[_Place], found: tuple[
             raise TimeUnknown(kind, reason, found)
 
 
-def _settle(session: DestinationSession, write: Write, fit: TableFit, row: RowImages, place: _Place) -> bool:
-    """Make a key what the LCR left there."""
-    asked = replace(write, old=row.values_of(place.values), match_columns=fit.key, compare_columns=(), paired=False)
+def _settling(row: TimedRow, place: _Place) -> tuple[Write, int]:
+    """The write that makes a key what the LCR left there, and how many rows of the table it must change."""
+    write, fit, images = row.write, row.fit, row.row
+    asked = replace(write, old=images.values_of(place.values), match_columns=fit.key, compare_columns=(), paired=False)
     if not place.leaves_row:
-        expected = 0 if place.row is None else 1
-        _write_one(session, replace(asked, command=Command.DELETE, new=None, set_columns=()), expected)
-        return True
-    lacking = [fit.version.columns[each].name for each in fit.all_columns if each not in row.new]
+        return replace(asked, command=Command.DELETE, new=None, set_columns=()), 0 if place.row is None else 1
+    lacking = [fit.version.columns[each].name for each in fit.all_columns if each not in images.new]
     if lacking:
         found = () if place.row is None else (place.row,)
         raise TimeUnknown(_kind(write.command, [place]), f"{METHOD}: the LCR lacks {', '.join(lacking)}, and the whole row is needed", found)
-    new = row.values_of({**row.new, **place.values})
+    new = images.values_of({**images.new, **place.values})
     if place.row is None:
-        made = replace(asked, command=Command.INSERT, old=None, new=new, match_columns=(), set_columns=fit.all_columns)
-    else:
-        others = tuple(each for each in fit.all_columns if each not in fit.key)
-        made = replace(asked, command=Command.UPDATE, new=new, set_columns=others)
-    _write_one(session, made, 1)
-    return True
-
-
-def _write_one(session: DestinationSession, write: Write, expected: int) -> None:
-    if session.write([write]) != (expected,):
-        raise _Overtaken("the row was changed again and again while it was written")
+        return replace(asked, command=Command.INSERT, old=None, new=new, match_columns=(), set_columns=fit.all_columns), 1
+    others = tuple(each for each in fit.all_columns if each not in fit.key)
+    return replace(asked, command=Command.UPDATE, new=new, set_columns=others), 1
 
 
 def _last(places: list[_Place]) -> str:

@@ -1,8 +1,10 @@
 """Conflict handlers: what happens when a row LCR and the destination's row do not agree.
 
 The row in the way is found and locked first (`DestinationSession.find_rows`); the database compares its values and puts them in
-order, and the handler decides. What it decides is written in the same destination transaction as everything else of the
-group, and so is the history of it: a conflict is resolved exactly once, whatever dies.
+order, and the handler decides (`spark_apply.server.decisions`). What it decides is written in the same destination transaction as
+everything else of the group, and so is the history of it: a conflict is resolved exactly once, whatever dies.
+
+Row LCRs of different keys are asked for, decided and written together (`resolve_all`); those of one key follow each other.
 
 A conflict that no handler resolves leaves nothing behind: its transaction is rolled back and enters the error queue.
 
@@ -16,15 +18,16 @@ Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from databases.ports import ConflictRecord, RowInTheWay, RowQuestion, Write
-from rules.conflict_handlers import BY_COLUMN, NO_CONFLICT_RULES, ConflictHandler, ConflictRules
-from spark_apply.server.latest import METHOD, TimeUnknown, settle_by_time
+from databases.ports import ConflictRecord, RowInTheWay, Write
+from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
+from spark_apply.server.decisions import NO_KEY, RESOLVED_KINDS, Decision, GivenUp, Met, as_it_is, decide, question_of
+from spark_apply.server.latest import METHOD, Latest, TimedRow, TimeUnknown, settle_all_by_time, settle_by_time
 from spark_apply.server.row_images import RowImages, ShowValue, named, show_raw
+from spark_apply.server.row_sets import alike, joined, write_each
 from streams.errors import DataError
 from streams.failpoints import failpoint
 from streams.lcr_batch import Command
@@ -35,22 +38,12 @@ if TYPE_CHECKING:
     from spark_apply.tables import TableFit
     from streams.lcr_batch import LcrBatch
 
-__all__ = ["DIFFERS", "ConflictSettings", "Resolution", "Unresolved", "failed_conflict"]
+__all__ = ["DIFFERS", "ConflictSettings", "Resolution", "RowToResolve", "Unresolved", "failed_conflict"]
 
 DIFFERS = "DIFFERS: "
 """Prefix of the names of conflicting columns among the texts stored with an error."""
 
 _CURRENT = "current."
-
-
-class _GivenUp(Exception):  # noqa: N818 - an outcome
-    """No handler resolves it, and why."""
-
-
-class _Verdict(Enum):
-    LCR = "the LCR wins"
-    ROW = "the row wins"
-    SUM = "both count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,27 +80,19 @@ class Unresolved:
     texts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Met:
-    """A conflict: the write that met it, and what is known of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowToResolve:
+    """A row LCR that is expected to conflict, and was not tried.
+
+    Args:
+        write: of it alone.
+        fit: of its table.
+        row: its values.
+    """
 
     write: Write
     fit: TableFit
     row: RowImages
-    kind: str
-
-    def name(self, position: int) -> str:
-        return self.fit.version.columns[position].name
-
-    def position(self, name: str) -> int:
-        return next((place for place, column in enumerate(self.fit.version.columns) if column.name == name), -1)
-
-    def listed(self, handler: ConflictHandler) -> tuple[int, ...]:
-        """A column list as positions, -1 for a column that the LCRs do not have."""
-        if handler.columns:
-            return tuple(self.position(name) for name in handler.columns)
-        key = {self.fit.table.columns[place].name for place in self.fit.table.key}
-        return tuple(place for place in self.fit.all_columns if self.name(place) not in key)
 
 
 @dataclass(slots=True)
@@ -123,7 +108,7 @@ class Resolution:
     records: list[ConflictRecord] = field(default_factory=list)
 
     def resolve(
-        self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages, kind: str, *, is_tried: bool = True,
+        self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages, kind: str,
     ) -> Unresolved | None:
         """Resolve a conflict, behind the session's savepoint.
 
@@ -133,39 +118,63 @@ class Resolution:
             fit: of its table.
             row: the LCR's values.
             kind: of the conflict, by the write that was tried.
-            is_tried: False: it was not tried, and nothing happened behind the savepoint; there may be no conflict at all.
 
         Returns:
             None: it is resolved. Otherwise the transaction must be rolled back.
         """
-        if is_tried:
-            session.rollback_to_savepoint()
-        if write.times is not None and fit.conflicts.handlers and kind in _RESOLVE and not write.paired and fit.key:
+        session.rollback_to_savepoint()
+        if write.times is not None and fit.conflicts.handlers and kind in RESOLVED_KINDS and not write.paired and fit.key:
             return self._by_time(session, write, fit, row)
-        if kind not in _RESOLVE or write.paired or not fit.key:
-            reason = "conflict handlers need a key that identifies the row" if kind in _RESOLVE and fit.conflicts.handlers else ""
+        if kind not in RESOLVED_KINDS or write.paired or not fit.key:
+            reason = NO_KEY if kind in RESOLVED_KINDS and fit.conflicts.handlers else ""
             return Unresolved(kind=kind, reason=reason)
-        met = _Met(replace(write, old=row.old_values(write), new=row.new_values()), fit, row, kind)
+        met = _met(write, fit, row, kind)
         found: tuple[RowInTheWay, ...] = ()
         try:
-            found = session.find_rows(met.write, self._question(met))
-            met = _as_it_is(met, found)
-            if met.kind == "multiple_rows":
-                _give_up("conflict handlers need a key that identifies the row")
+            found = session.find_rows(met.write, question_of(met))
+            met = as_it_is(met, found)
             if met.kind == "":  # another session changed the row meanwhile: there is no conflict any more
                 _write_one(session, write)
                 return None
             failpoint("apply.conflict")
-            record = self._decided(session, met, found, write)
-        except _GivenUp as reason:
+            decision = decide(self.settings, met, found, write)
+            for each in decision.removed:
+                session.remove_row(fit.table, each.number)
+            for made in decision.writes:
+                _write_one(session, made)
+        except GivenUp as reason:
             return Unresolved(kind=met.kind or kind, reason=str(reason), texts=_current_texts(met, found))
         except DataError as error:
             session.rollback_to_savepoint()
             return Unresolved(
                 kind=met.kind or kind, reason=f"what is to be done about it is refused: {error.message}", texts=_current_texts(met, found),
             )
-        self.records.append(record)
+        self.records.append(self._recorded(met, found, decision))
         return None
+
+    def resolve_all(self, session: DestinationSession, rows: Sequence[RowToResolve]) -> list[ConflictRecord | None] | None:
+        """Resolve what row LCRs meet that are expected to conflict, together; some may meet nothing, and are written.
+
+        Args:
+            session: in a transaction.
+            rows: each of another key, of tables whose only unique key that is (`TableFit.is_collapsible`).
+
+        Returns:
+            What became of each, None where nothing was in its way: for `records`, in the order in which the rows were made. None: one of
+            them cannot be resolved; roll back.
+
+        Raises:
+            DataError: the destination refused a value; roll back.
+        """
+        timed = [place for place, each in enumerate(rows) if each.write.times is not None]
+        others = [place for place, each in enumerate(rows) if each.write.times is None]
+        found: dict[int, ConflictRecord | None] = {}
+        for places, resolve in ((timed, self._all_by_time), (others, self._all_by_value)):
+            records = resolve(session, [rows[place] for place in places])
+            if records is None:
+                return None
+            found |= zip(places, records, strict=True)
+        return [found[place] for place in range(len(rows))]
 
     def write(self, session: DestinationSession) -> None:
         """Write what happened since the last call into the history, in the transaction of the data."""
@@ -177,243 +186,82 @@ class Resolution:
     # ------------------------------------------------------------------ inside
 
     def _by_time(self, session: DestinationSession, write: Write, fit: TableFit, row: RowImages) -> Unresolved | None:
-        met = _Met(write, fit, row, "")
+        met = Met(write, fit, row, "")
         try:
-            found = settle_by_time(session, write, fit, row)
+            found = settle_by_time(session, TimedRow(write=write, fit=fit, row=row))
         except TimeUnknown as unknown:
             session.rollback_to_savepoint()
             return Unresolved(kind=unknown.kind, reason=unknown.reason, texts=_current_texts(replace(met, kind=unknown.kind), unknown.found))
-        if found.kind:
-            met = replace(met, kind=found.kind)
-            record = self._recorded(met, found.found, (found.applied, found.outcome, METHOD))
-            self.records.append(replace(record, current=(*record.current, found.last) if found.last else record.current))
+        record = self._recorded_latest(met, found)
+        self.records += [] if record is None else [record]
         return None
 
-    def _question(self, met: _Met) -> RowQuestion:
-        handlers = met.fit.conflicts.handlers
-        columns = {met.position(each.resolution_column) for each in handlers if each.method in BY_COLUMN}
-        sums = {place for each in handlers if each.method == "delta" for place in met.listed(each) if place in met.row.changed}
-        is_unique = met.kind in {"insert_exists", "update_exists"}
-        compare = met.write.compare_columns
-        if met.kind == "insert_exists":
-            compare = tuple(sorted(place for place in met.row.new if place in met.fit.all_columns))
-        return RowQuestion(
-            by_key=not is_unique, compare=() if met.kind == "update_exists" else compare,
-            order=tuple(sorted(place for place in columns if place in met.row.new)) if met.row.new else (),
-            sums=tuple(sorted(place for place in sums if place in met.row.old and place in met.row.new)),
-        )
+    def _all_by_time(self, session: DestinationSession, rows: Sequence[RowToResolve]) -> list[ConflictRecord | None] | None:
+        try:
+            found = settle_all_by_time(session, [TimedRow(write=each.write, fit=each.fit, row=each.row) for each in rows])
+        except TimeUnknown:
+            return None
+        if found is None:
+            return None
+        return [self._recorded_latest(Met(each.write, each.fit, each.row, ""), latest) for each, latest in zip(rows, found, strict=True)]
 
-    def _decided(self, session: DestinationSession, met: _Met, found: tuple[RowInTheWay, ...], write: Write) -> ConflictRecord:
-        handlers = met.fit.conflicts.of_kind(met.kind)
-        if not handlers:
-            _give_up("" if not met.fit.conflicts.handlers else f"no conflict handler is set for {met.kind}")
-        return self._recorded(met, found, _RESOLVE[met.kind](self.settings, session, met, found, handlers, write))
+    def _all_by_value(self, session: DestinationSession, rows: Sequence[RowToResolve]) -> list[ConflictRecord | None] | None:
+        met = [_met(each.write, each.fit, each.row, _expected_kind(each.write.command)) for each in rows]
+        questions = [question_of(each) for each in met]
+        found: list[list[RowInTheWay]] = [[] for _ in rows]
+        for places in alike([each.write for each in met], questions):
+            for row in session.find_rows(joined([met[place].write for place in places]), questions[places[0]]):
+                found[places[row.of]].append(row)
+        records: list[ConflictRecord | None] = []
+        writes: list[Write] = []
+        for each, tried, ways in zip(rows, met, map(tuple, found), strict=True):
+            is_free = tried.kind == "insert_exists" and not ways
+            seen = replace(tried, kind="") if is_free else as_it_is(tried, ways)
+            if seen.kind == "":
+                records.append(None)
+                writes.append(each.write)
+                continue
+            failpoint("apply.conflict")
+            try:
+                decision = decide(self.settings, seen, ways, each.write)
+            except GivenUp:
+                return None
+            for removed in decision.removed:
+                session.remove_row(each.fit.table, removed.number)
+            writes += decision.writes
+            records.append(self._recorded(seen, ways, decision))
+        return records if write_each(session, [(write, 1) for write in writes]) else None
 
-    def _recorded(self, met: _Met, found: tuple[RowInTheWay, ...], decision: _Applied) -> ConflictRecord:
-        (applied, outcome, by), row = decision, met.row
+    def _recorded_latest(self, met: Met, found: Latest) -> ConflictRecord | None:
+        if not found.kind:
+            return None
+        record = self._recorded(replace(met, kind=found.kind), found.found, Decision(columns=found.applied, outcome=found.outcome, by=METHOD))
+        return replace(record, current=(*record.current, found.last)) if found.last else record
+
+    def _recorded(self, met: Met, found: tuple[RowInTheWay, ...], decision: Decision) -> ConflictRecord:
+        row = met.row
         return ConflictRecord(
             apply=self.settings.apply, source=self.settings.source, transaction_id=row.transaction_id, commit_scn=row.commit_scn,
             position=row.position, owner=met.fit.version.owner, name=met.fit.version.name, command=met.write.command.name, kind=met.kind,
             columns=tuple(sorted(met.name(place) for each in found for place in each.differs)) if met.kind.endswith("differs") else (),
-            handler=by, outcome=outcome, applied_columns=tuple(met.name(place) for place in sorted(applied)),
+            handler=decision.by, outcome=decision.outcome, applied_columns=tuple(met.name(place) for place in sorted(decision.columns)),
             old=row.texts(row.old, self.settings.show), new=row.texts(row.new, self.settings.show),
             current=tuple(text for each in found for text in _row_texts(each)),
         )
 
 
-def _give_up(reason: str) -> NoReturn:
-    raise _GivenUp(reason)
+def _met(write: Write, fit: TableFit, row: RowImages, kind: str) -> Met:
+    return Met(replace(write, old=row.old_values(write), new=row.new_values()), fit, row, kind)
 
 
-def _as_it_is(met: _Met, found: Sequence[RowInTheWay]) -> _Met:
-    """The conflict by the row that is locked now: it may have come, gone or changed since the write was tried."""
-    command = met.write.command.name.lower()
-    if met.kind in {"insert_exists", "update_exists"}:
-        return met
-    if not found:
-        return replace(met, kind=f"{command}_missing")
-    if len(found) > 1:
-        return replace(met, kind="multiple_rows")
-    return replace(met, kind=f"{command}_differs" if found[0].differs else "")
-
-
-# --------------------------------------------------------------------------- who wins
-
-_Applied = tuple[Iterable[int], str, str]  # columns of the LCR that were written, the outcome, and what decided
-
-
-def _verdict(settings: ConflictSettings, met: _Met, handler: ConflictHandler, row: RowInTheWay) -> _Verdict:
-    """Who wins: the LCR or the row."""
-    if handler.method in BY_COLUMN:
-        return _by_column(met, handler, row)
-    if handler.method == "site_priority":
-        ranks = [handler.priority.index(site) if site in handler.priority else -1 for site in (settings.source, settings.site)]
-        if min(ranks) < 0:
-            _give_up(f"site_priority lists {', '.join(handler.priority)}, and not both {settings.source} and {settings.site}")
-        return _Verdict.LCR if ranks[0] < ranks[1] else _Verdict.ROW
-    return {"overwrite": _Verdict.LCR, "discard": _Verdict.ROW, "delta": _Verdict.SUM}[handler.method]
-
-
-def _by_column(met: _Met, handler: ConflictHandler, row: RowInTheWay) -> _Verdict:
-    place = met.position(handler.resolution_column)
-    if place not in met.row.new:
-        _give_up(f"{handler}: the LCR lacks the column {handler.resolution_column}")
-    order = row.order[place]
-    if order is None:
-        _give_up(f"{handler}: {handler.resolution_column} is NULL in the LCR or in the row")
-    if order == 0:
-        _give_up(f"{handler}: {handler.resolution_column} has the same value in the LCR and in the row")
-    return _Verdict.LCR if (order > 0) == (handler.method == "maximum") else _Verdict.ROW
-
-
-def _whole_list(met: _Met, handler: ConflictHandler) -> tuple[int, ...]:
-    listed = met.listed(handler)
-    lacking = [name for name, place in zip(handler.columns, listed, strict=False) if place < 0]
-    lacking += [met.name(place) for place in listed if place >= 0 and place not in met.row.new]
-    if lacking:
-        _give_up(f"{handler}: the LCR lacks {', '.join(lacking)} of the column list")
-    return listed
-
-
-def _update_differs(
-    settings: ConflictSettings, session: DestinationSession, met: _Met, found: tuple[RowInTheWay, ...],
-    handlers: Sequence[ConflictHandler], write: Write,
-) -> _Applied:
-    """Each column list by itself: a row may end up with columns of both."""
-    (row,) = found
-    lists = [(handler, set(met.listed(handler))) for handler in handlers]
-    alone = [met.name(place) for place in sorted(row.differs) if not any(place in listed for _, listed in lists)]
-    if alone:
-        _give_up(f"{', '.join(alone)} conflicts, and is in no column list")
-    values: dict[int, bytes | None] = {place: met.row.new[place] for place in write.set_columns}
-    verdicts = []
-    for handler, listed in lists:
-        if not row.differs & listed:
-            continue
-        verdict = _verdict(settings, met, handler, row)
-        verdicts.append(verdict)
-        for place in listed:
-            values.pop(place, None)
-        if verdict is _Verdict.LCR:
-            values |= {place: met.row.new[place] for place in _whole_list(met, handler)}
-        elif verdict is _Verdict.SUM:
-            values |= _sums(met, handler, listed, row)
-    if values:
-        _write_one(session, _update_of(met, values))
-    by = ", ".join(str(handler) for handler, listed in lists if row.differs & listed)
-    if set(verdicts) == {_Verdict.LCR}:
-        return values, "LCR APPLIED", by
-    return values, "MERGED" if values else "LCR DISCARDED", by
-
-
-def _sums(met: _Met, handler: ConflictHandler, listed: Iterable[int], row: RowInTheWay) -> dict[int, bytes | None]:
-    found: dict[int, bytes | None] = {}
-    for place in sorted(listed):
-        if place not in met.row.changed:
-            continue
-        value = row.sums.get(place)
-        if value is None:
-            _give_up(f"{handler}: {met.name(place)} is NULL, or not in the LCR")
-        found[place] = value
-    return found
-
-
-def _update_of(met: _Met, values: Mapping[int, bytes | None]) -> Write:
-    """An UPDATE of the row that was found, with these values; it is locked, so nothing is compared."""
-    return replace(
-        met.write, command=Command.UPDATE, new=met.row.values_of(values), compare_columns=(), set_columns=tuple(sorted(values)),
-    )
+def _expected_kind(command: Command) -> str:
+    """Of a row that was not tried: what its handlers ask shows which it is."""
+    return "insert_exists" if command is Command.INSERT else f"{command.name.lower()}_differs"
 
 
 def _write_one(session: DestinationSession, write: Write) -> None:
     if session.write([write]) != (1,):
-        _give_up("the row went while it was written")
-
-
-def _update_missing(
-    settings: ConflictSettings, session: DestinationSession, met: _Met, found: tuple[RowInTheWay, ...],  # noqa: ARG001
-    handlers: Sequence[ConflictHandler], write: Write,  # noqa: ARG001
-) -> _Applied:
-    (handler,) = handlers
-    if handler.method == "discard":
-        return (), "LCR DISCARDED", str(handler)
-    columns = met.fit.all_columns
-    lacking = [met.name(place) for place in columns if place not in met.row.new]
-    if lacking:
-        _give_up(f"{handler}: the LCR lacks {', '.join(lacking)}, without which no row can be made of it")
-    _write_one(session, _insert_of(met, columns))
-    return columns, "LCR APPLIED", str(handler)
-
-
-def _insert_of(met: _Met, columns: Iterable[int]) -> Write:
-    return replace(met.write, command=Command.INSERT, old=None, match_columns=(), compare_columns=(), set_columns=tuple(columns))
-
-
-def _delete_differs(
-    settings: ConflictSettings, session: DestinationSession, met: _Met, found: tuple[RowInTheWay, ...],
-    handlers: Sequence[ConflictHandler], write: Write,
-) -> _Applied:
-    (handler,) = handlers
-    if _verdict(settings, met, handler, found[0]) is _Verdict.ROW:
-        return (), "LCR DISCARDED", str(handler)
-    _write_one(session, replace(write, compare_columns=()))
-    return (), "LCR APPLIED", str(handler)
-
-
-def _delete_missing(
-    settings: ConflictSettings, session: DestinationSession, met: _Met, found: tuple[RowInTheWay, ...],  # noqa: ARG001
-    handlers: Sequence[ConflictHandler], write: Write,  # noqa: ARG001
-) -> _Applied:
-    return (), "LCR DISCARDED", str(handlers[0])
-
-
-def _insert_exists(
-    settings: ConflictSettings, session: DestinationSession, met: _Met, found: tuple[RowInTheWay, ...],
-    handlers: Sequence[ConflictHandler], write: Write,
-) -> _Applied:
-    """The LCR must win against every row that is in its way."""
-    (handler,) = handlers
-    if not found:
-        _give_up(f"{handler}: the row in the way cannot be found by its values")
-    (first, *others) = found
-    if not others and first.is_same and not first.differs:
-        return (), "LCR DISCARDED", f"{handler}: the row is the same"
-    if any(_verdict(settings, met, handler, row) is _Verdict.ROW for row in found):
-        return (), "LCR DISCARDED", str(handler)
-    for row in found:
-        if not row.is_same:
-            session.remove_row(met.fit.table, row.number)
-    if not any(row.is_same for row in found):
-        _write_one(session, write)
-        return write.set_columns, "LCR APPLIED", str(handler)
-    key = {met.position(met.fit.table.columns[place].name) for place in met.fit.table.key}
-    columns = tuple(place for place in write.set_columns if place not in key)
-    if columns:
-        _write_one(session, replace(
-            met.write, command=Command.UPDATE, old=met.write.new, match_columns=tuple(sorted(key)), set_columns=columns,
-        ))
-    return columns, "LCR APPLIED", str(handler)
-
-
-def _update_exists(
-    settings: ConflictSettings, session: DestinationSession, met: _Met, found: tuple[RowInTheWay, ...],
-    handlers: Sequence[ConflictHandler], write: Write,
-) -> _Applied:
-    (handler,) = handlers
-    if not found:
-        _give_up(f"{handler}: the row in the way cannot be found by its values")
-    if any(_verdict(settings, met, handler, row) is _Verdict.ROW for row in found):
-        return (), "LCR DISCARDED", str(handler)
-    for row in found:
-        session.remove_row(met.fit.table, row.number)
-    _write_one(session, write)
-    return write.set_columns, "LCR APPLIED", str(handler)
-
-
-_RESOLVE = {
-    "update_differs": _update_differs, "update_missing": _update_missing, "update_exists": _update_exists,
-    "insert_exists": _insert_exists, "delete_differs": _delete_differs, "delete_missing": _delete_missing,
-}
+        raise GivenUp("the row went while it was written")
 
 
 # --------------------------------------------------------------------------- what is shown
@@ -423,7 +271,7 @@ def _row_texts(row: RowInTheWay) -> Iterable[str]:
     return (named(name, "NULL" if text is None else text) for name, text in row.values.items())
 
 
-def _current_texts(met: _Met, found: Sequence[RowInTheWay]) -> tuple[str, ...]:
+def _current_texts(met: Met, found: Sequence[RowInTheWay]) -> tuple[str, ...]:
     differing = sorted({met.name(place) for each in found for place in each.differs})
     texts = tuple(f"{_CURRENT}{text}" for each in found for text in _row_texts(each))
     return (*texts, f"{DIFFERS}{', '.join(differing)}") if differing and met.kind.endswith("differs") else texts

@@ -23,8 +23,8 @@ from spark_apply.groups import (
 )
 from spark_apply.handlers.groups import write_group
 from spark_apply.handlers.loaded import NOTHING_LOADED, AttemptFailed
-from spark_apply.server.collapse import Step, plan_sets, rows_in_conflict
-from spark_apply.server.conflicts import apply_final, apply_rows, execute_steps
+from spark_apply.server.collapse import ResolvablePlan, Step, plan_resolvable, plan_sets
+from spark_apply.server.conflicts import apply_final, execute_steps, resolve_rows
 from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
 from spark_apply.server.resolution import Resolution, failed_conflict
 from streams.cutting import row_transactions, select_rows, slice_transactions
@@ -66,6 +66,7 @@ class SetsWork(Work):
         self._batches: list[LcrBatch] | None = None
         self._ranges: list[tuple[int, int]] = []  # transactions left, the next one last
         self._plan: list[Step] | None = None  # of the whole group
+        self._resolvable: ResolvablePlan | None = None  # the same, where conflicts are expected
         self._hashes: KeyHashes | None = None
         self._failed: dict[int, int] = {}  # transaction -> its number in the error queue
         self._behind: NDArray[np.int64] | None = None  # see `held_transactions`; None: nothing is held
@@ -78,7 +79,10 @@ class SetsWork(Work):
         self._decode()
         first = self._assignment.first_transaction
         if self._plan is None:
-            self._plan = plan_sets(self._slice(first, self._count, None), self._context.fit_of)
+            batches, fit_of = self._slice(first, self._count, None), self._context.fit_of
+            if self._context.expects_conflicts and self._has_handlers:
+                self._resolvable = plan_resolvable(batches, fit_of)
+            self._plan = plan_sets(batches, fit_of) if self._resolvable is None else self._resolvable.steps
         return True
 
     def step(self) -> tuple[ServerMessage, bool] | None:
@@ -210,10 +214,8 @@ class SetsWork(Work):
 
     def _apply_sets(self, first: int, last: int) -> bool:
         """Apply transactions as sets, as if there were no conflicts."""
-        behind = self._behind
-        batches = self._slice(first, last, behind)
-        whole = behind is None and last == self._count and first == self._assignment.first_transaction
-        steps = self._plan if whole and self._plan is not None else plan_sets(batches, self._context.fit_of)
+        batches = self._slice(first, last, self._behind)
+        steps = self._plan if self._plan is not None and self._is_whole(first, last) else plan_sets(batches, self._context.fit_of)
         self._context.session.begin()
         try:
             written = execute_steps(self._context.session, steps)
@@ -238,47 +240,36 @@ class SetsWork(Work):
         assert self._batches is not None
         return bool(tables) and any((version.owner, version.name) in tables for batch in self._batches for version in batch.tables)
 
+    def _is_whole(self, first: int, last: int) -> bool:
+        """Whether a range is all that the plans are of."""
+        return self._behind is None and last == self._count and first == self._assignment.first_transaction
+
     def _apply_resolving(self, first: int, last: int) -> bool | None:
-        """Apply rows that meet conflicts one by one, and all others as sets; None: there is no conflict, or it cannot be told.
+        """Apply rows that meet conflicts behind all others, which are written as sets; None: there is no conflict, or it cannot be told.
 
         The rows that the group depends on are there, so what a row of it finds under its key is what it conflicts with. Where
         that is not sure (unique keys beside the table's own) the group is bisected instead.
         """
         session, fit_of = self._context.session, self._context.fit_of
         batches = self._slice(first, last, self._behind)
+        plan = self._resolvable if self._resolvable is not None and self._is_whole(first, last) else plan_resolvable(batches, fit_of)
         session.begin()
         try:
-            found = rows_in_conflict(batches, fit_of, session.conflicting)
-            self._context.expects_conflicts = found is not None and bool(found.any())
-            if found is None or not found.any():
+            found = None if plan is None else plan.around(session.conflicting)
+            self._context.expects_conflicts = found is not None and bool((found[1] >= 0).any())
+            if found is None or not self._context.expects_conflicts:
                 session.rollback()  # of nothing
                 return None
-            resolution = Resolution(self._context.conflicts)
-            written = self._write_around(batches, found, resolution)
-            if written is not None:
+            (steps, turns), resolution = found, Resolution(self._context.conflicts)
+            written = execute_steps(session, steps)
+            if written is not None and resolve_rows(session, batches, turns, fit_of, resolution):
                 self._write_history(resolution)
-                self._finish_sets(first, last, batches, written)
+                self._finish_sets(first, last, batches, written + int((turns >= 0).sum()))
                 return True
         except DataError:
             pass
         self._roll_back()
         return False
-
-    def _write_around(self, batches: Sequence[LcrBatch], found: NDArray[np.bool_], resolution: Resolution) -> int | None:
-        """Write all rows but some as sets, then these one by one; rows written, None: roll back."""
-        session, fit_of = self._context.session, self._context.fit_of
-        parts = np.split(found, np.cumsum([batch.row_count for batch in batches])[:-1])
-        rest = [select_rows(batch, ~part) for batch, part in zip(batches, parts, strict=True)]
-        written = execute_steps(session, plan_sets(rest, fit_of))
-        if written is None:
-            return None
-        for batch, part in zip(batches, parts, strict=True):
-            if not part.any():
-                continue
-            failure = apply_rows(session, batch, fit_of, resolution, numbers=np.flatnonzero(part).tolist(), expects_conflicts=True)
-            if failure is not None:
-                return None
-        return written + int(found.sum())
 
     def _apply_alone(self, transaction: int) -> None:
         """Apply one transaction row by row; everything below is applied, so a failure is a conflict."""

@@ -17,6 +17,7 @@ Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Track
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -32,6 +33,7 @@ from databases.postgres.destination.writes import (
     WritePlan,
     keyed,
     located,
+    numbered,
     older_operator,
 )
 from streams.lcr_batch import Command
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from databases.ports import Write, WriteTimes
 
 __all__ = [
-    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "note_statements", "noted_later", "plan_last_change", "read_last_change",
+    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "note_statements", "noted_later", "plan_last_changes", "read_last_changes",
     "wait_for_clock",
 ]
 
@@ -172,11 +174,11 @@ def noted_later(write: Write, catalog: CatalogTable) -> str:
     )
 
 
-def plan_last_change(write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
-    """The statement that tells what is known of the last change of one row.
+def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
+    """The statement that tells what is known of the last change of each row of a write.
 
     Args:
-        write: with one row.
+        write: any number of rows.
         catalog: the destination table; every column of the version fits.
         generation: see `writes.wrapper_name`.
     """
@@ -190,23 +192,24 @@ def plan_last_change(write: Write, catalog: CatalogTable, generation: int) -> Wr
     )
     forgotten = f"SELECT {_US.format('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
     sql = (
-        f"SELECT ({own}), {_US.format(_NOTED)}, r.rank, r.source, r.is_gone, ({forgotten}) FROM (SELECT {builder.select_list()}) u"
-        f" LEFT JOIN headrace.row_change r ON r.relation = {catalog.oid} AND r.key1 = {first} AND r.key2 = {second}"
+        f"SELECT ({own}), {_US.format(_NOTED)}, r.rank, r.source, r.is_gone, ({forgotten}) FROM {numbered(builder)}"
+        f" LEFT JOIN headrace.row_change r ON r.relation = {catalog.oid} AND r.key1 = {first} AND r.key2 = {second} ORDER BY u.r"
     )
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
 
 
-def read_last_change(result: PGresult) -> LastChange:
-    """Read the answer of `plan_last_change`'s statement.
+def read_last_changes(result: PGresult) -> Iterator[LastChange]:
+    """Read the answer of `plan_last_changes`' statement.
 
     Args:
         result: of it.
     """
-    own, noted, rank, source, gone, forgotten = (result.get_value(0, place) for place in range(6))
-    return LastChange(
-        own_us=None if own is None else int(own), noted_us=None if noted is None else int(noted), noted_rank=int(rank or 0),
-        noted_source=(source or b"").decode(), is_gone=gone == b"t", forgotten_us=int(forgotten or 0),
-    )
+    for row in range(result.ntuples):
+        own, noted, rank, source, gone, forgotten = (result.get_value(row, place) for place in range(6))
+        yield LastChange(
+            own_us=None if own is None else int(own), noted_us=None if noted is None else int(noted), noted_rank=int(rank or 0),
+            noted_source=(source or b"").decode(), is_gone=gone == b"t", forgotten_us=int(forgotten or 0),
+        )
 
 
 def wait_for_clock(latest_us: int) -> Statement:

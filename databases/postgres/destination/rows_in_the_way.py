@@ -2,8 +2,8 @@
 
 Two statements, both over the set that a write sends (see `writes`):
 
-    find          one row of a write: the rows that it meets, locked, with everything that a conflict handler must know of them
-    conflicting   any number of rows: the numbers of those that would not find what they expect
+    find          the rows that each of them meets, locked, with everything that a conflict handler must know of them
+    conflicting   the numbers of those that would not find what they expect
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from databases.ports import FoundRows, RowInTheWay, RowQuestion, Write
 from databases.postgres.destination.row_changes import noted_later
-from databases.postgres.destination.writes import SetBuilder, WritePlan, keyed, located, not_later_here
+from databases.postgres.destination.writes import SetBuilder, WritePlan, keyed, located, not_later_here, numbered
 from streams.lcr_batch import NULL, Command
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["plan_conflicting", "plan_find", "read_rows", "remove_statement"]
 
 _SEND = {"pg_catalog.int2": "int2send", "pg_catalog.int4": "int4send", "pg_catalog.int8": "int8send", "pg_catalog.numeric": "numeric_send"}
-_FIXED = 3  # columns of an answer before those that were asked for: two that number the row, and whether it is the same
+_FIXED = 4  # columns of an answer before those that were asked for: which row meets it, two that number it, and whether it is the same
 
 
 def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, generation: int) -> WritePlan | None:
-    """Make the statement that finds the rows in the way of one row.
+    """Make the statement that finds the rows in the way of the rows of a write.
 
     Args:
-        write: with one row.
+        write: any number of rows.
         catalog: the destination table; every column of the version fits.
         question: what to find out.
         generation: see `writes.wrapper_name`.
@@ -58,13 +58,13 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
         same = f"({_unique(builder, table_key)})" if table_key in keys and is_insert else "false"
     image = "n" if is_insert else "o"
     shown = [
-        "t.tableoid::pg_catalog.int8", "t.ctid", same,
+        "u.r", "t.tableoid::pg_catalog.int8", "t.ctid", same,
         *(f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW(u.{image}{p}))" for p in question.compare),
         *(_order(builder, p) for p in question.order), *(_sum(builder, p) for p in question.sums),
         *(f"t.{column.name}" for column in catalog.columns),
     ]
     sql = (
-        f"SELECT {', '.join(shown)} FROM {catalog.relation} t, (SELECT {builder.select_list()}) u WHERE {condition} FOR UPDATE OF t"
+        f"SELECT {', '.join(shown)} FROM {catalog.relation} t, {numbered(builder)} WHERE {condition} FOR UPDATE OF t"
     )
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
 
@@ -96,26 +96,24 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {own})"
     if write.times is not None:
         condition += f" OR {noted_later(write, catalog)}"
-    sql = (
-        f"SELECT u.r FROM (SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM ({builder.select()}) s) u"
-        f" WHERE {condition}"
-    )
+    sql = f"SELECT u.r FROM {numbered(builder)} WHERE {condition}"
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
 
 
-def read_rows(result: PGresult, catalog: CatalogTable, question: RowQuestion) -> Iterator[RowInTheWay]:
+def read_rows(result: PGresult, catalog: CatalogTable, question: RowQuestion, *, first: int = 0) -> Iterator[RowInTheWay]:
     """Read the answer of `plan_find`'s statement.
 
     Args:
         result: of it.
         catalog: as it was given.
         question: as it was given.
+        first: number of the write's row that is the statement's first.
     """
     for row in range(result.ntuples):
         found = [result.get_value(row, place) for place in range(result.nfields)]
         answers, compare = iter(found[_FIXED:]), question.compare
         yield RowInTheWay(
-            number=f"{_text(found[0])} {_text(found[1])}", is_same=found[2] == b"t",
+            of=first + int(found[0] or 0), number=f"{_text(found[1])} {_text(found[2])}", is_same=found[3] == b"t",
             differs=frozenset(p for p in compare if next(answers) == b"t"),
             order={p: None if (order := next(answers)) is None else int(order) for p in question.order},
             sums={p: None if (summed := next(answers)) is None else bytes.fromhex(summed.decode()) for p in question.sums},

@@ -93,8 +93,8 @@ from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
     forget_changes,
     note_statements,
-    plan_last_change,
-    read_last_change,
+    plan_last_changes,
+    read_last_changes,
     wait_for_clock,
 )
 from databases.postgres.destination.rows_in_the_way import plan_conflicting, plan_find, read_rows, remove_statement
@@ -654,13 +654,12 @@ class PostgresSession:
         plan = plan_find(write, catalog, question, self._generation)
         if plan is None:
             return ()
-        ((_, result),) = self._ask(plan, write)
-        return tuple(read_rows(result, catalog, question))
+        return tuple(row for first, result in self._ask(plan, write) for row in read_rows(result, catalog, question, first=first))
 
-    def last_change(self, write: Write) -> LastChange:
-        """See `DestinationSession.last_change`."""
-        ((_, result),) = self._ask(plan_last_change(write, self._fitting(write), self._generation), write)
-        return read_last_change(result)
+    def last_changes(self, write: Write) -> tuple[LastChange, ...]:
+        """See `DestinationSession.last_changes`."""
+        plan = plan_last_changes(write, self._fitting(write), self._generation)
+        return tuple(found for _, result in self._ask(plan, write) for found in read_last_changes(result))
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
         """See `DestinationSession.forget_changes`."""

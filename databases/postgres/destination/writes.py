@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "COPY_ROWS_MIN", "PG_EPOCH_US", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "not_later_here", "older_operator", "parameters",
+    "COPY_ROWS_MIN", "PG_EPOCH_US", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "not_later_here", "numbered", "older_operator", "parameters",
     "plan_write", "row_chunks", "wrapper_name",
 ]
 
@@ -342,6 +342,15 @@ def not_later_here(times: WriteTimes) -> str:
         '(SELECT c.roident OPERATOR(pg_catalog.<>) 0 OR c."timestamp" IS NULL OR'
         f' c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) u.at FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c)'
     )
+
+
+def numbered(builder: SetBuilder) -> str:
+    """The set as `u` in a FROM clause, its rows numbered from 0 as `r`.
+
+    Args:
+        builder: of the set.
+    """
+    return f"(SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM ({builder.select()}) s) u"
 
 
 def keyed(builder: SetBuilder, find: list[int], compare: list[int]) -> str:

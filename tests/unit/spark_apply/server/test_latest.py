@@ -126,7 +126,7 @@ def test_a_group_without_conflicts_is_one_transaction_of_sets_and_none_of_its_ro
     at = Destination()
     at.group("a", [Lcr(new=row(key, "first")) for key in range(50)], [10] * 50)
     session = at.servers["a"]._session()
-    monkeypatch.setattr(session, "last_change", lambda write: pytest.fail("asked for"))
+    monkeypatch.setattr(session, "last_changes", lambda write: pytest.fail("asked for"))
     result = at.group("a", [Lcr(old=row(key, "first"), new=row(key, "second")) for key in range(50)], [20] * 50)
     assert (result.statistics.commits, result.statistics.rollbacks) == (1, 0)
     assert at.database.conflicts(TOPOLOGY, last=1) == ()

@@ -1,0 +1,318 @@
+"""What conflict handlers decide: nothing is asked or written here.
+
+The database says what a row LCR meets (`question_of`); `decide` answers with the writes of single rows that make the destination what the
+handlers want. So one conflict is resolved by itself, and many of different rows by few statements (`spark_apply.server.resolution`).
+
+Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns"; `rules.conflict_handlers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, NoReturn
+
+from databases.ports import RowInTheWay, RowQuestion, Write
+from rules.conflict_handlers import BY_COLUMN, ConflictHandler
+from streams.lcr_batch import Command
+
+if TYPE_CHECKING:
+    from spark_apply.server.resolution import ConflictSettings
+    from spark_apply.server.row_images import RowImages
+    from spark_apply.tables import TableFit
+
+__all__ = ["NO_KEY", "RESOLVED_KINDS", "Decision", "GivenUp", "Met", "as_it_is", "decide", "question_of"]
+
+
+NO_KEY = "conflict handlers need a key that identifies the row"
+"""Why none is asked where several rows may match."""
+
+
+class GivenUp(Exception):  # noqa: N818 - an outcome
+    """No handler resolves it, and why."""
+
+
+class _Verdict(Enum):
+    LCR = "the LCR wins"
+    ROW = "the row wins"
+    SUM = "both count"
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A conflict, and what is known of it.
+
+    Args:
+        write: that met it, of one row, with all values that the log has.
+        fit: of its table.
+        row: the LCR's values.
+        kind: of the conflict, as far as it is known.
+    """
+
+    write: Write
+    fit: TableFit
+    row: RowImages
+    kind: str
+
+    def name(self, position: int) -> str:
+        """The column's name.
+
+        Args:
+            position: in the version.
+        """
+        return self.fit.version.columns[position].name
+
+    def position(self, name: str) -> int:
+        """The column's position in the version; -1: the LCRs do not have it.
+
+        Args:
+            name: of the column.
+        """
+        return next((place for place, column in enumerate(self.fit.version.columns) if column.name == name), -1)
+
+    def listed(self, handler: ConflictHandler) -> tuple[int, ...]:
+        """A column list as positions, -1 for a column that the LCRs do not have.
+
+        Args:
+            handler: whose list.
+        """
+        if handler.columns:
+            return tuple(self.position(name) for name in handler.columns)
+        key = {self.fit.table.columns[place].name for place in self.fit.table.key}
+        return tuple(place for place in self.fit.all_columns if self.name(place) not in key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is to be done about a conflict.
+
+    Args:
+        columns: positions of the LCR's columns that are written.
+        outcome: LCR APPLIED, LCR DISCARDED, or MERGED.
+        by: what decided.
+        writes: of one row each, which each must change; behind the removals.
+        removed: rows that go.
+    """
+
+    columns: Iterable[int] = ()
+    outcome: str
+    by: str
+    writes: tuple[Write, ...] = ()
+    removed: tuple[RowInTheWay, ...] = ()
+
+
+def question_of(met: Met) -> RowQuestion:
+    """What the database must say of the rows in the way.
+
+    Args:
+        met: of a kind among `RESOLVED_KINDS`; of an UPDATE or a DELETE it may still turn out to be another one.
+    """
+    handlers = met.fit.conflicts.handlers
+    columns = {met.position(each.resolution_column) for each in handlers if each.method in BY_COLUMN}
+    sums = {place for each in handlers if each.method == "delta" for place in met.listed(each) if place in met.row.changed}
+    is_unique = met.kind in {"insert_exists", "update_exists"}
+    compare = met.write.compare_columns
+    if met.kind == "insert_exists":
+        compare = tuple(sorted(place for place in met.row.new if place in met.fit.all_columns))
+    return RowQuestion(
+        by_key=not is_unique, compare=() if met.kind == "update_exists" else compare,
+        order=tuple(sorted(place for place in columns if place in met.row.new)) if met.row.new else (),
+        sums=tuple(sorted(place for place in sums if place in met.row.old and place in met.row.new)),
+    )
+
+
+def _give_up(reason: str) -> NoReturn:
+    raise GivenUp(reason)
+
+
+def as_it_is(met: Met, found: Sequence[RowInTheWay]) -> Met:
+    """The conflict by the row that is locked now: it may have come, gone or changed since the write was tried; of kind "" there is none.
+
+    Args:
+        met: the conflict as it was met.
+        found: the rows in the way.
+    """
+    command = met.write.command.name.lower()
+    if met.kind in {"insert_exists", "update_exists"}:
+        return met
+    if not found:
+        return replace(met, kind=f"{command}_missing")
+    if len(found) > 1:
+        return replace(met, kind="multiple_rows")
+    return replace(met, kind=f"{command}_differs" if found[0].differs else "")
+
+
+def decide(settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], write: Write) -> Decision:
+    """What the handlers of the table want.
+
+    Args:
+        settings: of the apply process.
+        met: the conflict by the rows as they are (`as_it_is`); of a kind among `RESOLVED_KINDS`.
+        found: the rows in the way, locked.
+        write: of the row, as it was tried.
+
+    Raises:
+        GivenUp: no handler resolves it.
+    """
+    if met.kind == "multiple_rows":
+        _give_up(NO_KEY)
+    handlers = met.fit.conflicts.of_kind(met.kind)
+    if not handlers:
+        _give_up("" if not met.fit.conflicts.handlers else f"no conflict handler is set for {met.kind}")
+    return _DECIDE[met.kind](settings, met, found, handlers, write)
+
+
+# --------------------------------------------------------------------------- who wins
+
+
+def _verdict(settings: ConflictSettings, met: Met, handler: ConflictHandler, row: RowInTheWay) -> _Verdict:
+    """Who wins: the LCR or the row."""
+    if handler.method in BY_COLUMN:
+        return _by_column(met, handler, row)
+    if handler.method == "site_priority":
+        ranks = [handler.priority.index(site) if site in handler.priority else -1 for site in (settings.source, settings.site)]
+        if min(ranks) < 0:
+            _give_up(f"site_priority lists {', '.join(handler.priority)}, and not both {settings.source} and {settings.site}")
+        return _Verdict.LCR if ranks[0] < ranks[1] else _Verdict.ROW
+    return {"overwrite": _Verdict.LCR, "discard": _Verdict.ROW, "delta": _Verdict.SUM}[handler.method]
+
+
+def _by_column(met: Met, handler: ConflictHandler, row: RowInTheWay) -> _Verdict:
+    place = met.position(handler.resolution_column)
+    if place not in met.row.new:
+        _give_up(f"{handler}: the LCR lacks the column {handler.resolution_column}")
+    order = row.order[place]
+    if order is None:
+        _give_up(f"{handler}: {handler.resolution_column} is NULL in the LCR or in the row")
+    if order == 0:
+        _give_up(f"{handler}: {handler.resolution_column} has the same value in the LCR and in the row")
+    return _Verdict.LCR if (order > 0) == (handler.method == "maximum") else _Verdict.ROW
+
+
+def _whole_list(met: Met, handler: ConflictHandler) -> tuple[int, ...]:
+    listed = met.listed(handler)
+    lacking = [name for name, place in zip(handler.columns, listed, strict=False) if place < 0]
+    lacking += [met.name(place) for place in listed if place >= 0 and place not in met.row.new]
+    if lacking:
+        _give_up(f"{handler}: the LCR lacks {', '.join(lacking)} of the column list")
+    return listed
+
+
+def _update_differs(
+    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,
+) -> Decision:
+    """Each column list by itself: a row may end up with columns of both."""
+    (row,) = found
+    lists = [(handler, set(met.listed(handler))) for handler in handlers]
+    alone = [met.name(place) for place in sorted(row.differs) if not any(place in listed for _, listed in lists)]
+    if alone:
+        _give_up(f"{', '.join(alone)} conflicts, and is in no column list")
+    values: dict[int, bytes | None] = {place: met.row.new[place] for place in write.set_columns}
+    verdicts = []
+    for handler, listed in lists:
+        if not row.differs & listed:
+            continue
+        verdict = _verdict(settings, met, handler, row)
+        verdicts.append(verdict)
+        for place in listed:
+            values.pop(place, None)
+        if verdict is _Verdict.LCR:
+            values |= {place: met.row.new[place] for place in _whole_list(met, handler)}
+        elif verdict is _Verdict.SUM:
+            values |= _sums(met, handler, listed, row)
+    outcome = "LCR APPLIED" if set(verdicts) == {_Verdict.LCR} else "MERGED" if values else "LCR DISCARDED"
+    by = ", ".join(str(handler) for handler, listed in lists if row.differs & listed)
+    return Decision(columns=values, outcome=outcome, by=by, writes=(_update_of(met, values),) if values else ())
+
+
+def _sums(met: Met, handler: ConflictHandler, listed: Iterable[int], row: RowInTheWay) -> dict[int, bytes | None]:
+    found: dict[int, bytes | None] = {}
+    for place in sorted(listed):
+        if place not in met.row.changed:
+            continue
+        value = row.sums.get(place)
+        if value is None:
+            _give_up(f"{handler}: {met.name(place)} is NULL, or not in the LCR")
+        found[place] = value
+    return found
+
+
+def _update_of(met: Met, values: Mapping[int, bytes | None]) -> Write:
+    """An UPDATE of the row that was found, with these values; it is locked, so nothing is compared."""
+    return replace(
+        met.write, command=Command.UPDATE, new=met.row.values_of(values), compare_columns=(), set_columns=tuple(sorted(values)),
+    )
+
+
+def _update_missing(
+    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,  # noqa: ARG001 - one form for all kinds
+) -> Decision:
+    (handler,) = handlers
+    if handler.method == "discard":
+        return Decision(outcome="LCR DISCARDED", by=str(handler))
+    columns = met.fit.all_columns
+    lacking = [met.name(place) for place in columns if place not in met.row.new]
+    if lacking:
+        _give_up(f"{handler}: the LCR lacks {', '.join(lacking)}, without which no row can be made of it")
+    return Decision(columns=columns, outcome="LCR APPLIED", by=str(handler), writes=(_insert_of(met, columns),))
+
+
+def _insert_of(met: Met, columns: Iterable[int]) -> Write:
+    return replace(met.write, command=Command.INSERT, old=None, match_columns=(), compare_columns=(), set_columns=tuple(columns))
+
+
+def _delete_differs(
+    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,
+) -> Decision:
+    (handler,) = handlers
+    if _verdict(settings, met, handler, found[0]) is _Verdict.ROW:
+        return Decision(outcome="LCR DISCARDED", by=str(handler))
+    return Decision(outcome="LCR APPLIED", by=str(handler), writes=(replace(write, compare_columns=()),))
+
+
+def _delete_missing(
+    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,  # noqa: ARG001 - one form for all kinds
+) -> Decision:
+    return Decision(outcome="LCR DISCARDED", by=str(handlers[0]))
+
+
+def _insert_exists(
+    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,
+) -> Decision:
+    """The LCR must win against every row that is in its way."""
+    (handler,) = handlers
+    if not found:
+        _give_up(f"{handler}: the row in the way cannot be found by its values")
+    (first, *others) = found
+    if not others and first.is_same and not first.differs:
+        return Decision(outcome="LCR DISCARDED", by=f"{handler}: the row is the same")
+    if any(_verdict(settings, met, handler, row) is _Verdict.ROW for row in found):
+        return Decision(outcome="LCR DISCARDED", by=str(handler))
+    removed = tuple(row for row in found if not row.is_same)
+    if len(removed) == len(found):
+        return Decision(columns=write.set_columns, outcome="LCR APPLIED", by=str(handler), writes=(write,), removed=removed)
+    key = {met.position(met.fit.table.columns[place].name) for place in met.fit.table.key}
+    columns = tuple(place for place in write.set_columns if place not in key)
+    replaced = replace(met.write, command=Command.UPDATE, old=met.write.new, match_columns=tuple(sorted(key)), set_columns=columns)
+    return Decision(columns=columns, outcome="LCR APPLIED", by=str(handler), writes=(replaced,) if columns else (), removed=removed)
+
+
+def _update_exists(
+    settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], handlers: Sequence[ConflictHandler], write: Write,
+) -> Decision:
+    (handler,) = handlers
+    if not found:
+        _give_up(f"{handler}: the row in the way cannot be found by its values")
+    if any(_verdict(settings, met, handler, row) is _Verdict.ROW for row in found):
+        return Decision(outcome="LCR DISCARDED", by=str(handler))
+    return Decision(columns=write.set_columns, outcome="LCR APPLIED", by=str(handler), writes=(write,), removed=found)
+
+
+_DECIDE = {
+    "update_differs": _update_differs, "update_missing": _update_missing, "update_exists": _update_exists,
+    "insert_exists": _insert_exists, "delete_differs": _delete_differs, "delete_missing": _delete_missing,
+}
+
+RESOLVED_KINDS = frozenset(_DECIDE)
+"""Kinds of conflicts that handlers can resolve."""
