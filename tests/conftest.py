@@ -11,11 +11,9 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # `tests` is not installed
@@ -29,8 +27,6 @@ pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.
 SESSION_VARIABLE = "HEADRACE_TEST_SESSION"
 # A server that was told to stop may need a moment; Spark's JVMs are the slowest.
 LEFT_OVER_GRACE_S = 45.0
-# Fixtures whose Ray cluster the tests of several files share, be it for a topology of their own.
-SHARED_CLUSTERS = ("one_way", "make_drivers")
 
 # No deadline per example: numba compiles in the first one, and CI machines stall.
 hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
@@ -49,20 +45,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _is_worker(config):  # a worker inherits the variable, and the session's own process looks after all of them
         config.stash[SESSION] = uuid.uuid4().hex
         os.environ[SESSION_VARIABLE] = config.stash[SESSION]
-
-
-class _OneClusterOneWorker(LoadScopeScheduling):  # type: ignore[misc]
-    """The tests of a file run in one worker, and those of all files that use the shared cluster: none is started twice."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        text = (ROOT / file).read_text(encoding="utf-8")
-        return next((fixture for fixture in SHARED_CLUSTERS if fixture in text), file)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """Divide tests with a Ray cluster by cluster (`--dist loadscope`)."""
-    return _OneClusterOneWorker(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(trylast=True)
