@@ -98,14 +98,21 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let the clean-up finish: a second Ctrl-C would leave things as they must not stay."""
+    """Let the clean-up finish: a Ctrl-C in the middle would leave things as they must not stay. It takes effect after the block.
+
+    Raises:
+        KeyboardInterrupt: behind the block, if SIGINT, SIGTERM or SIGHUP came during it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if came:
+            raise KeyboardInterrupt

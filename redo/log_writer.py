@@ -725,8 +725,11 @@ class LogWriter:
             self.purge(needed, kept)
 
     def _make_room(self, options: StreamOptions) -> bool:
-        """Make the online segment purgeable when it alone fills the redo log; tell whether there is room now."""
-        if self._kept.count == 1 and self._switch_if_used():
+        """Make the online segment purgeable when it alone fills the redo log, or nothing in it is needed; tell whether there is room now."""
+        needed = self.required_checkpoints.needed_scn
+        # It keeps the segment before it, too, where a transaction began there: nothing that is applied would ever make room.
+        is_done = needed is not None and not self._state.is_open and needed >= self._state.commit_scn
+        if (self._kept.count == 1 or is_done) and self._switch_if_used():
             self._create_segment(options)
             self._save_and_purge()
         return self._kept.redo_bytes < self._redo_bytes_max

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.connectors import DatabaseAccess, value_types
-from databases.memory_conditions import condition_in_memory
 from databases.memory_destination import MemoryDestination
 from databases.ports import Instantiation
 from protos import apply_pb2 as pb
@@ -36,7 +35,7 @@ from spark_apply.server.resolution import ConflictSettings
 from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, LogGone, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
-from topology.ways import arriving, rules_at_the_end, ways_to
+from topology.ways import rules_at_the_end, ways_to
 
 if TYPE_CHECKING:
     from databases.memory_source import MemorySnapshot
@@ -253,10 +252,10 @@ class Beginning:
             return None
         found = self._destination.instantiations(self._sim.topology.name, self._spec.name)
         done = {(each.owner, each.name): each.scn for each in found if each.state != "COPYING"}
-        pending = [table for table in self._sim.arriving(self._spec) if (table.owner, table.name) not in done]
+        pending = [each for each in self._sim.arriving(self._spec) if each[1] not in done]
         if not pending or not self._copies:
             return done
-        self._copy(pending[0])
+        self._copy(*pending[0])
         return None
 
     def close(self) -> None:
@@ -277,7 +276,7 @@ class Beginning:
             self.progress = replace(self.progress, low_watermark=scn)
             self.close()
 
-    def _copy(self, table: Table) -> None:
+    def _copy(self, table: Table, arriving_as: TableName) -> None:
         """One step of two: a table that is begun and not done is copied again, under another snapshot."""
         database = self._sim.databases[self._spec.source]
         if database.is_down:
@@ -285,26 +284,26 @@ class Beginning:
         if self._snapshot is None:
             self._snapshot = database.source.open_snapshot(self._sim.topology.name)
         if self._copied is table:
-            self._record(table, "DONE", self._snapshot)
+            self._record(table, arriving_as, "DONE", self._snapshot)
             return
-        self._record(table, "COPYING", self._snapshot)
+        self._record(table, arriving_as, "COPYING", self._snapshot)
         self._sim.operator.alter_destination(self._spec.site)
-        stored = self._store.tables[table.owner, table.name]
+        stored = self._store.tables[arriving_as]
         for number in list(stored.rows):
             stored.put(number, None)
-        width = len(stored.table.columns)
         rows = self._snapshot.rows[table.qualified_name]
-        subset = arriving(ways_to(self._sim.topology, self._spec), [TableName(table.owner, table.name)])[0].rows
-        if subset:
-            rows = tuple(filter(condition_in_memory(subset, table.version.columns), rows))
-        self._store.insert(table.owner, table.name, [row + (None,) * (width - len(row)) for row in rows])
+        expected = self._sim.workload.expected
+        if expected.find(self._spec.source, table.owner, table.name) is not None:
+            rows = tuple(row for _, row in expected.copied(self._spec.name, table, rows))
+        width = len(stored.table.columns)
+        self._store.insert(*arriving_as, [row + (None,) * (width - len(row)) for row in rows])
         self._copied = table
 
-    def _record(self, table: Table, state: str, snapshot: MemorySnapshot) -> None:
+    def _record(self, table: Table, arriving_as: TableName, state: str, snapshot: MemorySnapshot) -> None:
         self._destination.record_instantiation(
             self._sim.topology.name, self._spec.name, self.progress.epoch,
             Instantiation(
-                source=self._spec.source, identity=table.qualified_name, owner=table.owner, name=table.name, scn=snapshot.scn, state=state,
+                source=self._spec.source, identity=table.qualified_name, owner=arriving_as.owner, name=arriving_as.name, scn=snapshot.scn, state=state,
             ),
         )
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from databases.memory_conditions import condition_in_memory
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import Row, StoredChange
+from simulation.shaped_observer import ShapedObserver
 from simulation.violations import Invariant, Violation, require
 from simulation.workload import Ledger, ledger_entry, stream_of
 from streams.lcr_batch import Command
@@ -43,6 +43,7 @@ class SiteObserver:
     def __init__(self, sim: Simulation, database: SiteDatabase) -> None:
         self._sim, self._database, self.site = sim, database, database.site
         self.there: dict[Entries, set[int]] = {}
+        self.shaped = ShapedObserver(sim, database)
         self._last: dict[tuple[int, int, int], int] = {}  # stream, class, counter -> its last transaction that is there
         self.ignored: set[int] = set()  # streams of which only a copy came
         self.is_of_one_moment = True  # False while tables are copied
@@ -56,13 +57,12 @@ class SiteObserver:
             changes: of it.
         """
         touched: set[tuple[int, int, int]] = set()
-        for change in changes:
+        others = self.shaped.committed(apply, changes, is_checked=self.is_of_one_moment)
+        for change in others:
             ledger = self._sim.workload.ledger_of(change.owner, change.name)
             if apply and self.is_of_one_moment:
                 self._check_place(apply, change)
             if ledger is None:
-                continue
-            if ledger.is_cut and ledger_entry((change.new or change.old or (b"",))[0] or b"")[0] == "":
                 continue
             if change.command in {Command.TRUNCATE, Command.DELETE}:
                 raise Violation(Invariant.CONVERGENCE, self.site, f"{apply} emptied {change.owner}.{change.name}, which nobody does")
@@ -133,6 +133,7 @@ class SiteObserver:
         """Take the content as it is: a backup was restored, or a copy is complete."""
         self.there.clear()
         self._last.clear()
+        self.shaped.rescan()
         touched = set()
         for ledger in self._sim.workload.ledgers:
             for row in self._database.store.tables[ledger.table.owner, ledger.table.name].rows.values():
@@ -160,9 +161,7 @@ class SiteObserver:
                 for stream in sim.workload.streams:
                     reach = sim.reach[stream.number, ledger.number]
                     if stream.number not in self.ignored and (stream.site == self.site or self.site in reach.applies):
-                        rows = reach.rows.get(self.site, "") if table is ledger.table and stream.site != self.site else ""
-                        is_in = condition_in_memory(rows, table.version.columns) if rows else None
-                        expected += [row for row in sim.workload.rows_of(stream, table, ledger) if is_in is None or is_in(row)]
+                        expected += sim.workload.rows_of(stream, table, ledger)
                 found = [
                     row for row in self._database.store.rows(table.owner, table.name)
                     if row[0] is None or stream_of(row[0]) not in self.ignored
@@ -170,6 +169,7 @@ class SiteObserver:
                 expected.sort(key=lambda row: [(value is not None, value or b"") for value in row])
                 if found != expected:
                     self._tell_difference(table.qualified_name, expected, found)
+        self.shaped.check_content()
 
     def _tell_difference(self, table: str, expected: list[Row], found: list[Row]) -> None:
         missing = [row for row in expected if row not in found]
@@ -199,6 +199,7 @@ class ApplyObserver:
         self.store = sim.databases[apply.site].store
         self.low_watermark = FIRST_SCN
         self.is_restored_below = FIRST_SCN  # a restored backup took what was applied up to here
+        self._checked_arrivals = 0
         self.has_gap = False  # something above the low watermark is applied, something below it is not
         self._commits = -1
         self._checked = 0  # so many of what its source published
@@ -234,6 +235,7 @@ class ApplyObserver:
         if self.is_new and not self._is_complete():
             return True
         self._check_lost()
+        self._checked_arrivals = self.site.shaped.check_lost(self.apply, self.low_watermark, self._checked_arrivals)
         return True
 
     @property
@@ -273,11 +275,11 @@ class ApplyObserver:
     def restored(self) -> None:
         """The destination is as it was: everything may be behind, and comes again."""
         self.is_restored_below = max(self.is_restored_below, self.low_watermark)
-        self.low_watermark, self._checked, self._commits = FIRST_SCN, 0, -1
+        self.low_watermark, self._checked, self._checked_arrivals, self._commits = FIRST_SCN, 0, 0, -1
 
     def begun_anew(self) -> None:
         """The apply process was forgotten at its destination, and copies its tables."""
-        self.is_new, self.low_watermark, self._checked = True, FIRST_SCN, 0
+        self.is_new, self.low_watermark, self._checked, self._checked_arrivals = True, FIRST_SCN, 0, 0
         self.is_restored_below = FIRST_SCN
         self.site.is_of_one_moment = False
 

@@ -8,6 +8,8 @@ Edits
 A destination that loses commits
     A site that only receives, from one apply process, is set back to a backup. Either it is sent again what it lacks, or it
     is refused by name, as redo is gone; then the operator has it copied again. The others go on meanwhile.
+
+Where conditions or functions let single changes of a row pass, a copy is not what the changes make of the table: nothing is copied there.
 """
 
 from __future__ import annotations
@@ -135,7 +137,8 @@ class Operator:
         if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.components)):
             return
         # A backup is looked after more often than the file is edited: it must wait for redo to be purged.
-        deed = rng.choice([self._edit, self._stop_one, *[self._back_up, self._restore] * 3])
+        restoring = [self._back_up, self._restore] * 3 if sim.workload.expected.copies_rows else []
+        deed = rng.choice([self._edit, self._stop_one, *restoring])
         deed()
 
     def check(self) -> None:
@@ -256,7 +259,7 @@ class Operator:
         self._edits += 1
         if any(site.name == ADDED for site in sim.topology.sites):
             self._shrink()
-        elif not self._has_grown and rng.random() < 0.3:
+        elif not self._has_grown and sim.workload.expected.copies_rows and rng.random() < 0.3:
             self._grow()
         else:
             file = self._splits.file

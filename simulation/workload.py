@@ -5,7 +5,11 @@ Streams
     changes of one row never happen (they are the business of conflict handlers), and a table that may be truncated belongs to
     one stream alone.
 
-Tables
+Tables that rules look into
+    Whose rows conditions, subsets, transformations and functions are about: they have columns and values of their own (`simulation.shapes`), and
+    what must come of them is followed change by change (`simulation.expected`).
+
+Other tables
     Of every class of tables that the rules tell apart (`topology.change_classes`) there is one with a ledger: each transaction
     inserts a row with its number, and updates one of a few counters to that number. So a site's content says which
     transactions are there, and whether those that depend on each other came in order.
@@ -21,12 +25,11 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from databases.memory_conditions import condition_in_memory
-from rules.condition import Condition
-from rules.spelling import spelled
 from rules.user_code.handlers import NO_HANDLERS
+from simulation.expected import Expected
 from simulation.history import Change, Row, Source, Table
-from streams.errors import ConfigError, DataError
+from simulation.shapes import is_shaped, shape_of
+from streams.errors import ConfigError
 from streams.lcr_batch import Command, OldImage
 from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
@@ -38,7 +41,7 @@ __all__ = ["COUNTERS", "Ledger", "Reach", "Stream", "Workload", "ledger_entry", 
 COUNTERS = 6  # of a stream and class: few, so that transactions depend on each other, and groups run in parallel all the same
 _CLASSES_MAX = 3  # of tables in one run; another seed takes others
 _TAGGED_MAX = 2  # streams with a tag, in all: they are not more of the same
-_CUT_WEIGHT = 8  # of tables cut to a subset among all that a stream writes: rows must move in and out within seconds
+_SHAPED_CHANGES = (0, 1, 2, 3, 4, 6)  # of a transaction in tables that rules look into: several of one row, too
 _STREAM_SHIFT, _KIND_SHIFT = 20, 18
 _ROWS, _JOURNAL, _COUNTER = 0, 1, 2
 LEDGER_COLUMNS = ("id", "v", "big")
@@ -76,7 +79,6 @@ class Ledger:
         table: it.
         wide: a table of the class that is altered while it is written; None: the rules leave room for one table only.
         others: tables of the class, with the stream that alone writes them; None: every stream does.
-        is_cut: a rule takes a subset of it: it has other rows too, which move in and out. The ledger's own are in every subset.
     """
 
     number: int
@@ -84,7 +86,6 @@ class Ledger:
     table: Table
     wide: Table | None
     others: tuple[tuple[Table, int | None], ...]
-    is_cut: bool = False
 
 
 @dataclass(slots=True)
@@ -117,11 +118,9 @@ class Reach:
 
     Args:
         applies: per site that they reach, the apply processes on the way there.
-        rows: of the class's ledger, per site: which rows come there, as a condition in SQL; empty: all.
     """
 
     applies: dict[str, tuple[str, ...]]
-    rows: dict[str, str]
 
 
 class Workload:
@@ -142,6 +141,13 @@ class Workload:
         places = {classes.class_of(*table): n for n, table in enumerate(classes.tables)}
         carried = [n for bit, n in places.items() if any(_carries(hop, bit) for hops in proof.hops.values() for hop in hops)]
         left_out = [n for n in places.values() if n not in carried]
+        shaped = [n for n in carried if is_shaped(spec, TableName(*classes.tables[n]))]
+        if shaped:
+            carried = [n for n in carried if n not in shaped]
+            shaped = rng.sample(shaped, min(len(shaped), _CLASSES_MAX))
+        self.expected = Expected(spec, [shape_of(spec, TableName(*classes.tables[n])) for n in sorted(shaped)], proof.origins)
+        taken = {(owner, name) for _, owner, name in self.expected.tables}
+        carried = [n for n in carried if classes.tables[n] not in taken]  # a table under another name has this one
         chosen = sorted(rng.sample(carried, min(len(carried), _CLASSES_MAX)))
         if left_out and rng.random() < 0.7:
             chosen.append(rng.choice(left_out))
@@ -149,11 +155,10 @@ class Workload:
         origins: list[tuple[str, bytes | None]] = [(site, None) for site in proof.origins]
         tagged: list[tuple[str, bytes | None]] = [(site, tag) for site in proof.origins for tag in classes.tags[1:]]
         origins += rng.sample(tagged, min(len(tagged), _TAGGED_MAX))
-        cut = frozenset((rule.owner, rule.name) for rule in classes.rules if rule.subset is not None)
-        self.ledgers = [_ledger(classes, number, place, len(origins), cut) for number, place in enumerate(chosen)]
+        waits_for_alter = all(apply.tables.column_mismatch == "wait" for apply in spec.applies)  # else rows with a new column are errors
+        self.ledgers = [_ledger(classes, number, place, len(origins), is_altered=waits_for_alter) for number, place in enumerate(chosen)]
         for number, (site, tag) in enumerate(origins, 1):
             mine = [t for ledger in self.ledgers for t, writer in ledger.others if writer in {None, number}]
-            mine += [ledger.table for ledger in self.ledgers if ledger.is_cut] * _CUT_WEIGHT
             stream = Stream(number, site, tag, Source(rng, mine, first_key=number << _STREAM_SHIFT))
             stream.committed = {ledger.number: {} for ledger in self.ledgers}
             self.streams.append(stream)
@@ -203,17 +208,14 @@ class Workload:
             for ledger in self.ledgers:
                 bit = classes.class_of(ledger.table.owner, ledger.table.name)
                 applies: dict[str, tuple[str, ...]] = {}
-                rows: dict[str, str] = {}
                 start = (stream.site, classes.place_of(stream.tag) if stream.tag is not None else 0)
                 pending: list[tuple[tuple[str, int], tuple[str, ...]]] = [(start, ())]
                 for (site, place), path in pending:  # it grows at its end
                     for hop in proof.hops.get(site, ()):
                         if hop.carried[place] & bit and hop.site != stream.site and hop.site not in applies:
                             applies[hop.site] = (*path, hop.apply.name)
-                            parts = (rows.get(site, ""), hop.way.subset(TableName(ledger.table.owner, ledger.table.name)))
-                            rows[hop.site] = " AND ".join(part for part in parts if part)
                             pending.append(((hop.site, hop.place), applies[hop.site]))
-                found[stream.number, ledger.number] = Reach(applies, rows)
+                found[stream.number, ledger.number] = Reach(applies)
         return found
 
     def next_transaction(self, stream: Stream, *, is_last: bool = False) -> list[Change]:
@@ -229,7 +231,7 @@ class Workload:
         kind = rng.random()
         # Half of them depend on nothing but their counter, so that groups run in parallel.
         size = 0 if kind < 0.5 or is_last else rng.randrange(1, 5) if kind < 0.9 else rng.randrange(12, 30)
-        chosen = [ledger for ledger in self.ledgers if rng.random() < 0.7] or [rng.choice(self.ledgers)]
+        chosen = [ledger for ledger in self.ledgers if rng.random() < 0.7] or ([rng.choice(self.ledgers)] if self.ledgers else [])
         if number == 1:
             chosen = self.ledgers
         changes = list(history.transaction(number, size).changes)
@@ -237,6 +239,9 @@ class Workload:
             if ledger.wide is not None and ledger.wide.number % len(self.streams) + 1 == stream.number and rng.random() < 0.3:
                 changes.append(self._widen(stream, ledger.wide, number))
             changes += self._entries(stream, ledger, number)
+        if self.expected.tables:
+            made = [self.expected.next_change(rng, stream.site, stream.tag, stream.number, number) for _ in range(rng.choice(_SHAPED_CHANGES))]
+            changes += [each for each in made if each is not None]
         return changes
 
     def _widen(self, stream: Stream, wide: Table, number: int) -> Change:
@@ -282,8 +287,6 @@ class Workload:
             moved = stream.committed[ledger.number]
             last = {counter: number for number, counter in sorted(moved.items())}
             rows: list[Row] = [(_key(stream.number, _JOURNAL, n), b"n", None) for n in moved]
-            if ledger.is_cut:
-                rows += stream.history.rows[table.place]
             return rows + [
                 (_key(stream.number, _COUNTER, c), str(last.get(c, 0)).encode(), None) for c in range(COUNTERS) if stream.counts
             ]
@@ -303,13 +306,12 @@ def _carries(hop: Hop, bit: int) -> bool:
     return any(tables & bit for tables in hop.carried)
 
 
-def _ledger(classes: ChangeClasses, number: int, place: int, streams: int, cut: frozenset[tuple[str, str]]) -> Ledger:
+def _ledger(classes: ChangeClasses, number: int, place: int, streams: int, *, is_altered: bool) -> Ledger:
     """The tables of a class: its example is the ledger, and longer names that the rules treat alike are the others."""
     owner, name = classes.tables[place]
     bit = classes.class_of(owner, name)
     first = 10 * number + 1
-    is_cut = (owner, name) in cut
-    ledger = Table(first, name, LEDGER_COLUMNS, OldImage.FULL if is_cut else OldImage.KEY, owner=owner, may_truncate=False)
+    ledger = Table(first, name, LEDGER_COLUMNS, OldImage.KEY, owner=owner, may_truncate=False)
 
     def is_alike(suffix: str) -> bool:
         return classes.class_of(owner, f"{name}_{suffix}") == bit
@@ -321,30 +323,15 @@ def _ledger(classes: ChangeClasses, number: int, place: int, streams: int, cut: 
         if is_alike(suffix):
             table = Table(first + 2 + index, f"{name}_{suffix}", columns, image, owner=owner, **traits)  # type: ignore[arg-type]
             others.append((table, (number + index) % streams + 1))
-    wide = Table(first + 8, f"{name}_wide", ("id", "c0"), OldImage.KEY, owner=owner, may_truncate=False) if is_alike("wide") else None
-    return Ledger(number, bit, ledger, wide, tuple(others), is_cut)
-
-
-def _is_simulated(subset: Condition) -> bool:
-    """Whether the rows of a ledger are in a subset, as every transaction leaves one there."""
-    columns = Table(1, "t", LEDGER_COLUMNS, OldImage.FULL).version.columns
-    try:
-        is_in = condition_in_memory(spelled(subset), columns)
-    except DataError:
-        return False
-    return all(is_in((_key(1, kind, 1), value, None)) for kind, value in ((_JOURNAL, b"n"), (_COUNTER, b"0"), (_COUNTER, b"17")))
+    wide = Table(first + 8, f"{name}_wide", ("id", "c0"), OldImage.KEY, owner=owner, may_truncate=False) if is_altered and is_alike("wide") else None
+    return Ledger(number, bit, ledger, wide, tuple(others))
 
 
 def _refuse_of_applies(spec: TopologySpec) -> None:
     for apply in spec.applies:
-        if apply.tables.key_columns:
-            raise ConfigError(
-                f"applies.{apply.name}: substitute keys are not simulated yet: {', '.join(map(str, apply.tables.key_columns))}",
-                hint=f"simulate the topology without key_columns: the ways are the same (simulated tables have the columns {', '.join(LEDGER_COLUMNS)})",
-            )
         if apply.handlers != NO_HANDLERS:
             raise ConfigError(
-                f"applies.{apply.name}: handlers are not simulated: users' code does what it likes with the simulated tables",
+                f"applies.{apply.name}: handlers are not simulated: their statements and procedures run SQL at the destination, and databases in memory have none",
                 hint="simulate the topology without dml_handlers, error_handlers and precommit_handler: the ways are the same",
             )
 
@@ -368,22 +355,11 @@ def refuse_unsupported(spec: TopologySpec) -> None:
             raise ConfigError(
                 f"captures.{capture.name}: capture of archived logs is not simulated yet", hint="simulate the topology with mode: real_time",
             )
-    for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
-        for client in clients:
-            for rule in (*(client.rules.include or ()), *client.rules.exclude):
-                if rule.transformation is not None:
-                    raise ConfigError(
-                        f"{kind}.{client.name}.rules: transformations are not simulated yet: {rule.transformation}",
-                        hint="simulate the topology without them: the ways are the same",
-                    )
-                if rule.condition is not None or (rule.subset is not None and not _is_simulated(rule.subset)):
-                    raise ConfigError(
-                        f"{kind}.{client.name}.rules: rules with conditions are not simulated yet, and subsets only of the simulated tables: {rule.condition or rule.subset}",
-                        hint=f"simulate the topology without them: the ways are the same (simulated tables have the columns {', '.join(LEDGER_COLUMNS)};"
-                        " a subset must hold the rows whose big is NULL)",
-                    )
     _refuse_of_applies(spec)
     proof = Proof(spec)
+    for table in proof.classes.tables:
+        if is_shaped(spec, TableName(*table)):
+            shape_of(spec, TableName(*table))
     if not proof.hops:
         raise ConfigError(f"{spec.file}: nothing to simulate: no change reaches any apply process", hint="see `headrace plan`")
     for origin in proof.origins:

@@ -170,6 +170,8 @@ class Simulation:
         )
         for table in self.workload.tables:
             database.create(table)
+        for _, shaped in self.workload.expected.at(site):
+            database.create(shaped.table)
         self.site_observers[site] = SiteObserver(self, database)
         return database
 
@@ -224,11 +226,12 @@ class Simulation:
         """
         self._views[apply] = topology
 
-    def arriving(self, apply: ApplySpec) -> list[Table]:
-        """The tables that an apply process gets."""
+    def arriving(self, apply: ApplySpec) -> list[tuple[Table, TableName]]:
+        """The tables that an apply process gets, with their names at its site."""
         tables = {(t.owner, t.name): t for t in self.workload.tables}
+        tables |= {(owner, name): shaped.table for (_, owner, name), shaped in self.workload.expected.at(apply.source)}
         found = arriving(ways_to(self.topology, apply), (TableName(*name) for name in sorted(tables)))
-        return [tables[each.source.owner, each.source.name] for each in found]
+        return [(tables[each.source.owner, each.source.name], each.destination) for each in found]
 
     # ------------------------------------------------------------------ what observers ask
 
@@ -357,7 +360,8 @@ class Simulation:
             if kind < 0.11:
                 self.operator.alter_source(stream)
             changes = self.workload.next_transaction(stream)
-            database.commit(stream.tag, changes)
+            scn = database.commit(stream.tag, changes)
+            self.workload.expected.committed(stream.site, scn)
 
     def _check_told(self) -> None:
         """Everything that the log writers may forget is at every destination."""
@@ -421,6 +425,7 @@ class Simulation:
         """
         self.topology = topology
         self.reach = self.workload.reach(file)
+        self.workload.expected.follow(file)
 
     def later(self, seconds_max: float, do: Callable[[], object]) -> None:
         """Do something in a while.

@@ -20,7 +20,7 @@ from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.server.resolution import ConflictSettings
-from streams.errors import BugError, ConfigError
+from streams.errors import BugError, ConfigError, UnfitTableError
 from streams.lcr_batch import Column
 from streams.scn import Scn
 from topology.file.reading import read_topology
@@ -96,7 +96,7 @@ class Destination:
         self._store = MemoryStore()
         for table in tables:
             self._store.create_table(*table.owner_and_name, [_column(column) for column in table.version.columns], key=table.key)
-        self._database = MemoryDestination(store=self._store)
+        self._database = MemoryDestination(store=self._store, settings=apply.tables)
         self._epoch = self._database.raise_epoch(_TOPOLOGY, apply.name).epoch
         self._rules = RuleEvaluation(apply.rules, types=value_types())
         self._server = self._new_server()
@@ -147,8 +147,8 @@ class Destination:
         self._store.insert(*self._known(table).owner_and_name, [self.packed(table, row) for row in rows])
 
     def rows(self, table: str) -> list[Row]:
-        """The rows of a table, ascending by key."""
-        key = self._known(table).key
+        """The rows of a table, ascending by key; of one without a key, by all columns."""
+        key = self._known(table).key or tuple(self._known(table).columns)
         return sorted((row for _, row in self.numbered(table)), key=lambda row: [str(row[name]).rjust(20) for name in key])
 
     def apply(self, *lcrs: RowLcr) -> None:
@@ -159,10 +159,15 @@ class Destination:
 
         Raises:
             TransformationError: a transformation of the apply process failed: it would stop.
+            UnfitTableError: a table does not fit the LCRs, and the apply process would wait for an ALTER (`column_mismatch: wait`).
         """
         batch = self._rules.filter(batch_of(lcrs))
         if not batch.row_count:
             return
+        if self._apply.tables.column_mismatch == "wait":
+            for unfit in self._database.preflight_tables(batch.tables):
+                if unfit.is_error:
+                    raise UnfitTableError(f"{unfit.path}: {unfit.problem}; the apply process would wait", hint=unfit.fix)
         self._scn += 10
         scn, found = self._scn, batch.transactions
         scns = replace(found, order_scn=found.order_scn * 0 + scn - 1, commit_scn=found.commit_scn * 0 + scn)
@@ -222,7 +227,7 @@ class Destination:
             apply=apply.name, source=apply.source, decode=codec.decode, encode=codec.encode, error_batches=database.error_batches,
             open_session=lambda: database.open_session(_TOPOLOGY, apply.name, server=0, epoch=self._epoch, tag=apply.tag or b"", incarnation=1),
             conflicts=ConflictSettings(apply=apply.name, source=apply.source, site=apply.site, rules=apply.conflicts),
-            handlers=loaded_handlers(apply.handlers, *python_values()),
+            handlers=loaded_handlers(apply.handlers, *python_values()), tables=apply.tables,
         )
         server.connect()
         return server

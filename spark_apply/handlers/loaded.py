@@ -102,6 +102,14 @@ class Handlers:
                 found[group.row_numbers] = True
         return found
 
+    def named(self, batch: LcrBatch) -> tuple[str, ...]:
+        """The handlers that rows of a batch, and its transactions, are given to, as messages name them."""
+        keys = {(batch.tables[group.table].owner, batch.tables[group.table].name, group.command) for group in batch.groups}
+        found = [handler for key in sorted(keys) for handler in self.dml_of(*key)]
+        precommit = [] if self.rules.precommit is None else [str(self.rules.precommit)]
+        texts = [text for each in found for text in ([str(each.function)] if each.function else [repr(one.text) for one in each.statements])]
+        return tuple(dict.fromkeys([*texts, *precommit]))
+
     def call(self, function: UserFunction, *arguments: object, holds: Callable[[], bool]) -> None:
         """Call a user's function.
 

@@ -80,7 +80,7 @@ class ExecuteWork(Work):
         try:
             self._commit((), lambda: None, labels)
         except DataError as error:
-            return refused_at_commit(error, batch)
+            return refused_at_commit(error, batch, self._handlers or self._context.handlers)
         self.totals.commits += 1
         self.totals.transactions += 1
         self.totals.rows += rows

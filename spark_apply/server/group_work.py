@@ -52,17 +52,20 @@ __all__ = ["HELD", "Totals", "Work", "WorkContext", "refused_at_commit"]
 HELD = Failure(position=-1, conflict_type="", sqlstate="", message="it depends on a transaction in the error queue")
 
 
-def refused_at_commit(error: DataError, batch: LcrBatch) -> Failure:
-    """The failure of a constraint that is checked at COMMIT; names the last row, because any row could be the cause.
+def refused_at_commit(error: DataError, batch: LcrBatch, handlers: Handlers) -> Failure:
+    """The failure of what is checked at COMMIT; names the last row, because any row could be the cause.
 
     Args:
         error: of the commit.
-        batch: the transaction's rows.
+        batch: the transaction's rows; of a streamed one, its last part's.
+        handlers: that could have been called: they are named where SQL of theirs has changed the session.
     """
     position = batch.first_position + batch.row_count - 1
     sqlstate = str(error.context.get("sqlstate", ""))
     kind = "foreign_key" if error.context.get("violates") == "foreign_key" else ""
-    return Failure(position=position, conflict_type=kind, sqlstate=sqlstate, message=error.message)
+    called = handlers.named(batch) if error.context.get("changed") else ()
+    message = f"{error.message}; its handlers: {', '.join(called)}" if called else error.message
+    return Failure(position=position, conflict_type=kind, sqlstate=sqlstate, message=message)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -95,7 +95,7 @@ class _LargeBase(Work):
         try:
             self._commit((found,), lambda: self._succeed(found, batch), self._labels)
         except DataError as error:
-            return refused_at_commit(error, batch)
+            return refused_at_commit(error, batch, self._context.handlers)
         return None
 
     def _before_commit(self, batch: LcrBatch) -> Failure | None:  # noqa: ARG002 - part of the interface

@@ -286,7 +286,7 @@ class SetsWork(Work):
                 self._finish_range(transaction, transaction + 1, _Outcome({}, batch.row_count, batch.row_count, _labels([batch])))
                 return
             except DataError as error:
-                failure = refused_at_commit(error, batch)
+                failure = refused_at_commit(error, batch, self._context.handlers)
         self._roll_back()
         self._check_fit(batch)
         session.begin()

@@ -25,13 +25,19 @@ from redo.log_writer import LogWriter
 from redo.mining import Miner
 from redo.standby import standby_log
 from redo.standby.shipping import RedoShipping
-from rules import evaluation
+from rules import evaluation, logic, reshaping, row_evaluation
+from rules.condition import Image
+from rules.table_settings import TableSettings
+from rules.transformation import KeepColumns
+from rules.user_code.calling import CustomCalls
+from simulation import apply_process
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.server import collapse
 from spark_apply.server.group_work import Work
 from streams.cutting import resume_after
+from streams.lcr import RowLcr
 from streams.scn import Scn
 from topology import split
 
@@ -47,7 +53,7 @@ class Planted:
     Args:
         name: what is wrong.
         plant: makes it so.
-        example: topology that is simulated.
+        example: topology that is simulated: an example, or a file beside this one.
         first: seed that is tried; it finds the defect, as long as the product does not draw other numbers.
         seeds: within which it is found. A change of the product draws other numbers: of the defects that are found least often
             one seed in six finds each, so forty miss one in a thousand times; the first that finds it ends the search.
@@ -252,11 +258,58 @@ def _begin_where_it_was(open_subscriber: Any, self: CombinedCore, *args: Any) ->
     return found
 
 
+# --------------------------------------------------------------------------- rules that look into rows
+
+
+def _take_the_row_as_it_was(of_image: Any, tree: Any, image: Image) -> Any:
+    return of_image(tree, Image.OLD if image is Image.NEW else image)
+
+
+def _forget_on_one_way(reshaped: Any, self: Any, table: Any) -> Any:
+    """A propagation sends on what its transformation should have changed; the other way's goes on working."""
+    found = reshaped(self, table)
+    transformation = self._transformation_of(table.owner, table.name)
+    return None if transformation is not None and any(isinstance(each, KeepColumns) for each in transformation.operations) else found
+
+
+def _add_nothing(values: Any, block: Any, places: Any, added: Any) -> Any:
+    return values(block, places, [None] * len(added))
+
+
+def _new_values_only(row: Any, self: Any, batch: Any, number: int, custom: Any) -> Any:
+    """What a function makes of the old row is forgotten."""
+    found = row(self, batch, number, custom)
+    before = RowLcr(batch, number, decode=self._decode, encode=self._encode).get_values("old", use_old=False)
+    for lcr in found:
+        for name, value in before.items():
+            lcr.set_value("old", name, value)
+    return found
+
+
+def _first_of_the_key(with_settings: Any, table: Any, settings: TableSettings, **options: Any) -> Any:
+    first = tuple(replace(each, columns=each.columns[:1]) for each in settings.key_columns)
+    return with_settings(table, replace(settings, key_columns=first), **options)
+
+
+def _unknown_is_true(settled: Any, outcome: Any) -> Any:
+    return np.where(np.asarray(outcome) == logic.NULL, logic.TRUE, settled(outcome)).astype(np.uint8)
+
+
 def _nothing(self: Any, *args: Any, **options: Any) -> None:
     """What should be done is not."""
 
 
 PLANTED = (
+    Planted("an update that moves a row into a subset, or out of it, stays an update", _set(row_evaluation, "migrated", lambda batch, commands, keep: batch), "subsets"),
+    Planted("a subset is evaluated on old values alone", _around(row_evaluation, "of_image", _take_the_row_as_it_was), "subsets"),
+    Planted("negative rules with conditions discard nothing", _set(row_evaluation, "negated", lambda outcome: logic.TRUE), "rules"),
+    Planted("an apply process does not follow its own rules", _around(apply_process, "rules_at_the_end", lambda ends, ways: ends(ways)[:-1]), "subsets"),
+    Planted("one of two ways forgets its transformation", _around(reshaping.Reshaping, "_reshaped", _forget_on_one_way), "transformations"),
+    Planted("an added column is NULL", _around(reshaping, "_values", _add_nothing), "transformations"),
+    Planted("what a function returns is forgotten", _set(CustomCalls, "_row", lambda self, batch, row, custom: [RowLcr(batch, row)]), "functions"),
+    Planted("what a function makes of old rows is forgotten", _around(CustomCalls, "_row", _new_values_only), "functions"),
+    Planted("only the first column of a substitute key finds rows", _around(memory_destination, "with_settings", _first_of_the_key), "keys"),
+    Planted("what is unknown of a row is as good as true", _around(row_evaluation, "settled", _unknown_is_true), "rules"),
     Planted("the log writer confirms what it has read before it is durable", _around(LogWriter, "_take", _confirm_before_durable), first=2),
     Planted("redo is published before it is synced", _around(LogWriter, "_write", _publish_unsynced)),
     Planted("a capture process lets redo be purged that it has only sent", _around(CaptureHost, "_tell_checkpoint", _tell_sent)),

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations, product
 
 from databases.memory_destination import MemoryDestination
 from databases.memory_store import MemoryStore, destination_column
@@ -34,6 +35,9 @@ from tests.support.writes import version_of
 
 TIME_FIRST = 100_000
 """What the resolution column begins with: later times are higher, or lower for a column that always falls."""
+
+
+_KEYS_OF_ALL = (1, 2, 3)  # of every history of a few steps: the rows that are there, and a new one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +258,28 @@ def random_steps(combination: Combination, seed: int, writes: int) -> list[str]:
         key = rng.randrange(1, inserted + 1 if combination.own_keys else 5)
         steps.append(f"{name}: move {key} to {rng.randrange(1, 7)}" if kind == "move" else f"{name}: {kind} {key}")
     return steps
+
+
+def every_history(combination: Combination, steps: int) -> Iterator[list[str]]:
+    """Every history of so many steps that begins with a write, and writes the rows that are there, and one more.
+
+    Args:
+        combination: what users do, and where.
+        steps: of each history.
+    """
+    names = [f"dbs{n + 1}" for n in range(combination.sites)]
+    moves = [f"move {old} to {new}" for old, new in product(_KEYS_OF_ALL, repeat=2) if old != new]
+    new_keys = _KEYS_OF_ALL[2:] if combination.own_keys else _KEYS_OF_ALL
+    made = {
+        kind: moves if kind == "move" else [f"{kind} {key}" for key in (new_keys if kind == "insert" else _KEYS_OF_ALL)] for kind in combination.writes
+    }
+    writes = [f"{name}: {what}" for name in names for each in made.values() for what in each]
+    arrivals = [f"{name} <- {other}" for name, other in permutations(names, 2)]
+    for first in writes if steps else ():
+        for rest in product([*writes, *arrivals], repeat=steps - 1):
+            inserts = [step for step in (first, *rest) if ": insert" in step]
+            if not combination.own_keys or len(inserts) < 2:  # there is one new key
+                yield [first, *rest]
 
 
 def find_divergence(combination: Combination, seeds: Sequence[int], writes: int = 8) -> list[str] | None:

@@ -20,6 +20,7 @@ from databases.postgres.source.pgoutput import PostgresLogDecoder
 from redo.log_writer import LogWriter
 from redo.mining import ROWS_MAX_DEFAULT, Miner
 from rules.evaluation import RuleEvaluation
+from rules.table_settings import NO_TABLE_SETTINGS
 from streams.scn import FIRST_SCN
 from tests.support.apply_engine import Engine
 from topology.file.reading import read_topology
@@ -39,7 +40,9 @@ class NetworkSite:
         # One thread steps everything: nobody answers the server while an engine works, for as long as a busy machine takes.
         self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         prepare(name, self.user)
-        self.destination = PostgresDestination(dsn, site=name)
+        # One for the site: its apply processes have the same settings.
+        (settings,) = {each.tables for each in spec.applies if each.site == name} or {NO_TABLE_SETTINGS}
+        self.destination = PostgresDestination(dsn, site=name, settings=settings)
         self.destination.prepare(spec.name)
         self.captures = [capture for capture in spec.captures if capture.source == name]
         self.source = PostgresSource(dsn, site=name)
@@ -123,7 +126,7 @@ class PostgresNetwork:
         return Engine(
             seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=1, group_transactions=1, topology=self.spec.name,
             apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from, conflicts=apply.conflicts, site=apply.site,
-            handlers=apply.handlers,
+            handlers=apply.handlers, tables=apply.tables,
         )
 
     def settle(self, *, held: Sequence[str] = ()) -> None:

@@ -30,14 +30,11 @@ from databases.progress import check_epoch
 from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
 
 __all__ = [
-    "EPOCH_LIVES", "STAMP", "STAMP_FUNCTION", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "raise_epoch",
+    "EPOCH_LIVES", "STAMP_FUNCTION", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "raise_epoch",
     "refuse_epoch", "take_apply_lock", "take_origin", "take_over", "take_server_lock",
 ]
 
 STAMP_FUNCTION = "pg_catalog.pg_replication_origin_xact_setup(pg_catalog.pg_lsn, pg_catalog.timestamptz)"
-STAMP = "pg_catalog.pg_replication_origin_xact_setup('0/0', pg_catalog.clock_timestamp())"
-"""Sets the commit time of a session with an origin. PostgreSQL 15 to 18 (RecordTransactionCommit) take the clock's for its first transaction
-alone, log that one as of 2000-01-01, and all later ones with the time of the first."""
 
 # A dead client's backend is ended at once, but a large transaction's locks and a slow disk take their time.
 _PREDECESSOR_WAIT_S = 60.0
@@ -114,6 +111,21 @@ class SessionIdentity:
     def origin(self) -> str:
         """Name of its replication origin."""
         return origin_name(self.topology, self.apply, self.server, self.tag)
+
+    @property
+    def origin_mark(self) -> str:
+        """The position that commits under its replication origin record, as an LSN: a hash of the name, by which the session knows its origin again."""
+        number = int.from_bytes(hashlib.sha256(self.origin.encode()).digest()[:8], "big") or 1
+        return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
+
+    @property
+    def stamp(self) -> str:
+        """An expression that sets the commit time, and `origin_mark`, of the transactions that follow.
+
+        PostgreSQL 15 to 18 (RecordTransactionCommit) take the clock's time for the first transaction alone of a session with an origin, log that
+        one as of 2000-01-01, and all later ones with the time of the first.
+        """
+        return f"pg_catalog.pg_replication_origin_xact_setup('{self.origin_mark}', pg_catalog.clock_timestamp())"
 
 
 def apply_lock_key(topology: str, apply: str, server: int | None = None) -> int:
@@ -304,17 +316,18 @@ def take_server_lock(connection: psycopg.Connection[Any], identity: SessionIdent
         _refuse(connection, identity)
 
 
-def take_origin(connection: psycopg.Connection[Any], name: str) -> bool:
+def take_origin(connection: psycopg.Connection[Any], identity: SessionIdentity) -> bool:
     """Mark everything the session will write with a replication origin, made if it is missing.
 
     Args:
         connection: of the session that is being opened; keeps the origin as long as it lives. While another session has the
             origin, this one waits, `_PREDECESSOR_WAIT_S` at most.
-        name: of the origin, see `SessionIdentity.origin`.
+        identity: whose it is; `SessionIdentity.origin` is its name.
 
     Returns:
-        Whether the role may run `STAMP`, which each transaction needs to have its own commit time in the log and in pg_xact_commit_timestamp.
+        Whether the role may run `SessionIdentity.stamp`, which each transaction needs to have its own commit time in the log and in pg_xact_commit_timestamp.
     """
+    name = identity.origin
     found = connection.execute("SELECT FROM pg_catalog.pg_replication_origin WHERE roname = %s", (name,)).fetchone()
     if found is None:
         connection.execute("SELECT pg_catalog.pg_replication_origin_create(%s)", (name,))
@@ -331,5 +344,5 @@ def take_origin(connection: psycopg.Connection[Any], name: str) -> bool:
     may = connection.execute("SELECT pg_catalog.has_function_privilege(%s, 'EXECUTE')", (STAMP_FUNCTION,)).fetchone()
     if may is None or not may[0]:
         return False
-    connection.execute(f"SELECT {STAMP}".encode())  # for what commits without `commit`
+    connection.execute(f"SELECT {identity.stamp}".encode())  # for what commits without `commit`
     return True

@@ -67,7 +67,6 @@ from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, describe_table
 from databases.postgres.destination.error_queue import delete_error, put_error
 from databases.postgres.destination.fencing import (
-    STAMP,
     SessionIdentity,
     apply_lock_key,
     claim,
@@ -77,17 +76,8 @@ from databases.postgres.destination.fencing import (
     take_server_lock,
 )
 from databases.postgres.destination.foreign_keys import ForeignKeyChecks, value_statement, violation, whole_check
-from databases.postgres.destination.handler_sql import (
-    NO_TIMEOUT,
-    changed_session,
-    checks_of,
-    owner_check,
-    prepare_check,
-    refused_sql,
-    run_statements,
-    session_check,
-    timeout_of,
-)
+from databases.postgres.destination.handler_sql import checks_of, refused_sql, run_statements
+from databases.postgres.destination.kept_session import KEPT, NO_TIMEOUT, SETTLE, SessionGuard, timeout_of
 from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
 from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
@@ -168,6 +158,8 @@ _NAMELESS = (
 
 _BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = Statement(sql="COMMIT")
+# What is deferred runs before the checks of the session, and not behind them in the COMMIT.
+_ALL_NOW = Statement(sql="SET CONSTRAINTS ALL IMMEDIATE")
 _NO_LOOPS = Statement(sql="SET LOCAL enable_nestloop = off")
 _LOOPS = Statement(sql="SET LOCAL enable_nestloop = on")
 
@@ -182,7 +174,6 @@ _ADVANCE = """WITH moved AS (
     SET sequence = $5 + 1, low_watermark = $6, applied = $7, applied_at = pg_catalog.clock_timestamp()
     WHERE topology = $1 AND apply = $2 AND server = $3 AND epoch = $4 AND sequence = $5 RETURNING 1)
 SELECT 1 / pg_catalog.count(*) FROM moved"""
-_ADVANCE_STAMPED = _ADVANCE.replace(" FROM moved", f", {STAMP} FROM moved")
 
 
 class _State(Enum):
@@ -224,11 +215,9 @@ class PostgresSession:
             self._wrapped_in_transaction = False
             self._state = _State.IDLE
             self._pending: list[Statement] = []
-            self._ran_handlers = self._is_changed = False  # their SQL in this transaction; what it did to the session stays
-            self._role = ""
+            self._is_changed = False  # by users' SQL; that does not all go with a rollback
+            self._guard = SessionGuard(self._connection, self._identity, _SETTINGS)
             self._latest_us = 0  # of the times that this transaction has noted, microseconds since the epoch
-            self._own_role: str | None = None  # None: what handlers must leave as it is was not noted yet
-            self._owner_check: Statement | None = None
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
             self._has_savepoint = self._has_timeout = self._had_timeout = False
             self._foreign_keys = ForeignKeyChecks(self._settings)
@@ -247,18 +236,15 @@ class PostgresSession:
 
     def _settle(self) -> None:
         connection, identity = self._connection, self._identity
-        names, values = list(_SETTINGS), list(_SETTINGS.values())
-        connection.execute(
-            "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)",
-            (names, values),
-        )
+        connection.execute(SETTLE, ([*_SETTINGS, *KEPT], [*_SETTINGS.values(), *(None for _ in KEPT)]))
         commit_durably(connection)
         claim(connection, identity)
         connection.execute(
             "SELECT pg_catalog.pg_advisory_lock_shared(%s)", (apply_lock_key(identity.topology, identity.apply),)
         )
         take_server_lock(connection, identity)
-        self._may_stamp = take_origin(connection, identity.origin)
+        self._may_stamp = take_origin(connection, identity)
+        self._advance = _ADVANCE.replace(" FROM moved", f", {identity.stamp} FROM moved") if self._may_stamp else _ADVANCE
 
     def _read_progress(self) -> None:
         """Take over the server's row; see `take_over` for the errors."""
@@ -357,15 +343,16 @@ class PostgresSession:
         watermark = max(self._low_watermark, low_watermark)
         ranges = merge_ranges([*self._applied, *applied], watermark)
         advance = Statement(
-            sql=_ADVANCE_STAMPED if self._may_stamp else _ADVANCE, prepared=True, parameters=(
+            sql=self._advance, prepared=True, parameters=(
                 identity.topology.encode(), identity.apply.encode(), _int4(identity.server), _int8(identity.epoch),
                 _int8(self._sequence), _int8(watermark), _int8_array(ranges_to_bounds(ranges)),
             ),
         )
         written = [Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels if self._may_label()]
-        checks = [self._session_check(), *([self._owner_check] if self._owner_check else [])] if self._ran_handlers else []
+        checks = [*self._guard.check(next(iter(self._wrappers), "")), self._guard.owner_check()] if self._guard.is_needed else []
+        deferred = [_ALL_NOW] if checks else []
         waits = [wait_for_clock(self._latest_us)] if self._latest_us else []
-        statements = [*self._pending, *written, *checks, *waits, advance, _COMMIT]
+        statements = [*self._pending, *written, *deferred, *checks, *waits, advance, _COMMIT]
         try:
             results = self._pipeline.run(statements, "committing")
         except DatabaseError as error:
@@ -382,7 +369,7 @@ class PostgresSession:
                     f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
                     apply=identity.apply, epoch=identity.epoch,
                 ) from error
-            if error.context.get("statement") == len(statements) - 1:
+            if isinstance(place, int) and statements[place] in {_ALL_NOW, _COMMIT}:
                 raise_refused(error)  # by a trigger that runs at the end of the transaction
             raise
         self._pending = []
@@ -390,12 +377,24 @@ class PostgresSession:
             self._fail()
             raise BugError("a transaction that had failed was committed")
         self._state = _State.IDLE
+        if checks and self._guard.has_rest(results[statements.index(checks[-1])]):
+            self._take_back()
         self._end_handlers()
         self._wrapped_in_transaction = False
         self._blamed.clear()
         self._sequence += 1
         self._low_watermark = watermark
         self._applied = ranges
+
+    def _take_back(self) -> None:
+        """Let go of what users' SQL has left behind; the transaction is committed, whatever becomes of the session."""
+        try:
+            with translated("taking back what handlers left in the session"):
+                is_done = self._guard.take_back()
+        except DatabaseError:
+            is_done = False
+        if not is_done:
+            self._close()
 
     def _check_foreign_keys(self) -> None:
         """See `foreign_keys`.
@@ -429,6 +428,7 @@ class PostgresSession:
         counts = [0] * len(both)
         noted = list(counts)
         statements: list[tuple[int, Statement]] = []
+        self._note_fired(write.version for write in writes if write.row_count)
         for number, write in enumerate(writes):
             if write.row_count == 0:
                 continue
@@ -473,6 +473,7 @@ class PostgresSession:
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
         """See `DestinationSession.truncate`."""
         self._in_transaction()
+        self._note_fired(found.table for found in tables)
         names: list[str] = []
         for found in tables:
             relation = self._relation(found.table) if found.partition is None else self._partition(found)
@@ -692,7 +693,7 @@ class PostgresSession:
             if len(self._checked_sql) + len(unknown) > PREPARED_MAX:
                 self._checked_sql.clear()
             self._checked_sql.update(unknown)
-            self._ran_handlers = True
+            self._guard.ran_handlers = True
             results = run_statements(self._connection, statements)
         except DatabaseError as error:
             self._fail()
@@ -711,27 +712,28 @@ class PostgresSession:
         return results
 
     def _note_session(self) -> None:
-        """Before the first SQL of a handler, and before another role is taken: note how the session must be; most sessions never need it."""
-        if self._own_role is None or self._owner_check is None:
-            identity = self._identity
-            topology, apply, server = identity.topology, identity.apply, identity.server
+        """Before the first SQL of users, and before another role is taken; most sessions never need it."""
+        if not self._guard.is_noted:
             with self._own_statements("preparing the checks behind a handler"):
-                if self._own_role is None:  # what is prepared stays, whatever becomes of the transaction
-                    self._own_role = prepare_check(self._connection, _SETTINGS)
-                self._owner_check = owner_check(self._connection, [apply_lock_key(topology, apply), apply_lock_key(topology, apply, server)])
+                self._guard.note()
 
-    def _session_check(self) -> Statement:
-        return session_check(self._role or self._own_role or "")
+    def _note_fired(self, tables: Iterable[TableVersion | DestinationTable]) -> None:
+        """Before tables are written: their triggers and rules may change the session."""
+        for table in tables:
+            catalog = self._catalog(table.owner, table.name)
+            if catalog is not None and catalog.fires:
+                self._note_session()
+                self._guard.fired(f"{table.owner}.{table.name}")
 
     def _check_session(self) -> None:
         try:
-            self._run([self._session_check()], "checking the session behind a handler")
+            self._run(self._guard.check(next(iter(self._wrappers), "")), "checking the session behind a handler")
         except DatabaseError as error:
             self._raise_changed(error, is_check=True)
             raise
 
     def _raise_changed(self, error: DatabaseError, *, is_check: bool) -> None:
-        changed = changed_session(error, is_check=is_check) if self._ran_handlers else None
+        changed = self._guard.changed(error, is_check=is_check)
         if changed is not None:
             self._is_changed = True  # for good: see `rollback`
             raise changed from error
@@ -772,6 +774,7 @@ class PostgresSession:
         """See `DestinationSession.remove_row`."""
         catalog = self._catalog(table.owner, table.name)
         assert catalog is not None
+        self._note_fired([table])
         parameters = tuple(part.encode() for part in number.split(" "))
         try:
             self._run([Statement(sql=remove_statement(catalog), parameters=parameters, prepared=True)], "deleting a row that is in the way")
@@ -833,10 +836,10 @@ class PostgresSession:
         statement = f"SET LOCAL ROLE {quote(role)}" if role else "RESET ROLE"
         with self._own_statements("taking a role"):
             try:
-                if self._ran_handlers:
+                if self._guard.ran_handlers:
                     self._check_session()
                 self._connection.execute(statement.encode())
-                self._role = role
+                self._guard.role = role
             except (psycopg.errors.InvalidParameterValue, psycopg.errors.InsufficientPrivilege) as error:
                 raise DataError(f"the session cannot take the role {role!r}: {error.diag.message_primary}", sqlstate=error.sqlstate or "") from error
 
@@ -851,7 +854,7 @@ class PostgresSession:
         self._live()
         if self._may_stamp:
             with translated("copying rows", table=f"{owner}.{name}"):
-                self._connection.execute(f"SELECT {STAMP}".encode())
+                self._connection.execute(f"SELECT {self._identity.stamp}".encode())
         return copy_in(self._connection, owner, name, columns, rows, form=form)
 
     def has_rows(self, table: DestinationTable) -> bool:
@@ -942,8 +945,9 @@ class PostgresSession:
 
     def _end_handlers(self) -> None:
         """No transaction, or a new one: no savepoint, no mark, no bound of time."""
-        self._has_savepoint = self._has_timeout = self._had_timeout = self._ran_handlers = False
-        self._marks, self._role = [], ""
+        self._has_savepoint = self._has_timeout = self._had_timeout = False
+        self._marks = []
+        self._guard.begin()
         self._latest_us = 0
         self._foreign_keys.clear()
 

@@ -397,6 +397,33 @@ def test_online_segment_that_alone_fills_the_redo_is_archived_and_purged(tmp_pat
     assert [file.number for file in list_segments(tmp_path)] == [2]
 
 
+def test_online_segment_whose_transaction_began_in_the_one_before_is_archived_and_both_are_purged(tmp_path):
+    """Together they fill the redo, everything in them is applied, and the one before is needed as long as the later one is the last."""
+    gulp, clock = [300], VirtualClock()
+    source = MemorySource(gulp_bytes=lambda: gulp[0])
+    Workload(source, 4).run(1)
+    with source.transaction() as transaction:
+        for number in range(400):
+            transaction.insert("hr.log", line=f"line {number}")
+    writer = log_writer(tmp_path, source, clock=clock, redo_bytes_max=12_000, segment_bytes=3000, record_bytes=300)
+    writer.required_checkpoints.register("c")
+    attach(writer, source)
+    while writer.statistics().segments < 2:
+        writer.step(0.0)
+        clock.advance(0.2)
+    gulp[0] = 1 << 16
+    drain(writer, source, clock)
+    assert writer.position.scn == source.log[-1].commit_scn
+    with source.transaction() as transaction:
+        transaction.insert("hr.log", line="one more")
+    drain(writer, source, clock)
+    assert writer.state == "PAUSED: REDO IS FULL"
+    writer.required_checkpoints.record("c", writer.position.scn)
+    drain(writer, source, clock)
+    assert writer.state == "IDLE"
+    assert writer.position.scn == source.current_scn()
+
+
 def test_purge_keeps_what_mining_from_the_required_checkpoint_needs(tmp_path):
     source = busy(transactions=80, gulp=150)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=150)

@@ -10,8 +10,8 @@ import pytest
 
 from headrace.testing import Destination, Rules, Table, row_lcr, transform, values_of
 from rules.transformation import TransformationError
-from streams.errors import ConfigError
-from streams.lcr import LcrError
+from streams.errors import ConfigError, UnfitTableError
+from streams.lcr import LcrError, RowLcr
 from topology.problems import TopologyError
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -169,3 +169,55 @@ def test_the_examples_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tests) == 3
     for each in tests:
         each()
+
+
+# --------------------------------------------------------------------------- table settings
+
+CLIENTS = Table(name="shop.customers", columns={"customer_number": "text", "name": "text"}, key=("customer_number",))
+CLIENTS_THERE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text", "branch": "text"}, key=())
+SETTINGS = """
+topology: settings
+sites: {{dbs1: {{database: {{kind: embedded}}}}, dbs2: {{database: {{kind: embedded}}}}}}
+replicate: [{{tables: [shop.customers], from: dbs1, to: [dbs2]}}]
+key_columns: [{{table: shop.customers, columns: [customer_number]}}]
+{more}
+"""
+
+
+def with_settings(tmp_path: Path, more: str) -> Destination:
+    """Two rows of one number, of another branch each, and one of another number."""
+    file = tmp_path / "settings.yaml"
+    file.write_text(SETTINGS.format(more=more), encoding="utf-8")
+    found = Destination.from_file(file, tables=[CLIENTS_THERE])
+    found.insert("shop.customers", *({"customer_number": number, "name": "n", "branch": branch} for number, branch in ("ax", "ay", "bx")))
+    return found
+
+
+def rename(number: str) -> RowLcr:
+    return row_lcr(CLIENTS, "UPDATE", old={"name": "n"}, new={"customer_number": number, "name": "m"})
+
+
+def test_a_substitute_key_finds_rows_of_a_table_without_one(tmp_path: Path) -> None:
+    found = with_settings(tmp_path, "")
+    found.apply(rename("b"))
+    assert found.errors == []
+    assert [row["name"] for row in found.rows("shop.customers")] == ["n", "n", "m"]
+
+
+@pytest.mark.parametrize(("setting", "names"), [("false", ["n", "n", "n"]), ("true", ["m", "n", "n"])])
+def test_one_of_several_rows_is_changed_only_where_duplicates_are_allowed(tmp_path: Path, setting: str, names: list[str]) -> None:
+    found = with_settings(tmp_path, f"allow_duplicate_rows: {setting}")
+    found.apply(rename("a"))
+    assert sorted(str(row["name"]) for row in found.rows("shop.customers")) == names
+    assert (setting == "true") == (found.errors == [])
+
+
+def test_rows_that_do_not_fit_wait_or_are_errors(tmp_path: Path) -> None:
+    wider = Table(name="shop.customers", columns={"customer_number": "text", "age": "int4"}, key=("customer_number",))
+    lcr = row_lcr(wider, "INSERT", new={"customer_number": "c", "age": 1})
+    with pytest.raises(UnfitTableError, match="would wait"):
+        with_settings(tmp_path, "").apply(lcr)
+    found = with_settings(tmp_path, "column_mismatch: error")
+    found.apply(lcr)
+    assert len(found.errors) == 1
+    assert "does not fit" in found.errors[0]

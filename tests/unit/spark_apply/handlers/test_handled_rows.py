@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from databases.memory_destination import MemorySession
 from rules.user_code.binds import read_statement
 from rules.user_code.handlers import DmlHandler
 from spark_apply.groups import GroupResult, GroupRetry
+from streams.errors import DataError
 from tests.support.conflicts import handler
 from tests.support.handlers import Handled, deletes, inserts, row, rules_of, updates
 
@@ -34,6 +38,35 @@ def statements(*texts: str, operations: tuple[str, ...] = ("insert", "update", "
 
 def kinds(at: Handled) -> list[str]:
     return [error.conflict_type for error in at.errors()]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_session_that_is_found_changed_at_the_commit_is_the_error_of_the_handlers_that_could_have_done_it(monkeypatch: pytest.MonkeyPatch, *, large: bool) -> None:
+    at = Handled(rules_of(EXECUTE.format(False), dml=["run"]))
+    commit, queued = MemorySession.commit, MemorySession.put_error
+
+    def refuses(session: MemorySession, *arguments: Any) -> None:
+        if not writes_error:
+            raise DataError("a handler's SQL changed the apply server's session", sqlstate="", changed="session")
+        commit(session, *arguments)
+
+    def notes(session: MemorySession, *arguments: Any, **named: Any) -> int:
+        writes_error.append(True)
+        return queued(session, *arguments, **named)
+
+    writes_error: list[bool] = []
+    monkeypatch.setattr(MemorySession, "commit", refuses)
+    monkeypatch.setattr(MemorySession, "put_error", notes)
+    if large:
+        again = at.apply_large(*inserts(1))
+        assert isinstance(again, GroupRetry)
+        assert again.failure is not None
+        message = again.failure.message
+    else:
+        at.apply(inserts(1))
+        message = at.errors()[0].message
+    assert message.startswith("a handler's SQL changed the apply server's session; its handlers: own:run (")
+    assert at.values() == {}
 
 
 # --------------------------------------------------------------------------- no handler, and one of a procedure

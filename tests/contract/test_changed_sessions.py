@@ -1,0 +1,182 @@
+"""What users' SQL leaves behind in an apply server's session: refused before the commit, or gone before the next transaction."""
+
+from __future__ import annotations
+
+import pytest
+
+from databases.ports import HandlerSql
+from streams.errors import DataError
+from tests.support.conflicts import COLUMNS, raw
+from tests.support.destination_contract import PostgresHarness
+from tests.support.writes import insert, int4
+
+PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
+OTHER = "somebody_elses"
+# A function's body by its name: what a user's function or trigger function can do with the session it runs in.
+_BODIES = {
+    "replaces_origin": f"PERFORM pg_replication_origin_session_reset(); PERFORM pg_replication_origin_session_setup('{OTHER}');",
+    "resets_origin": "PERFORM pg_replication_origin_session_reset();",
+    "fires_triggers": "SET session_replication_role = origin;",
+    "fires_triggers_once": "SET LOCAL session_replication_role = origin;",
+    "takes_role": "SET ROLE pg_monitor;",
+    "takes_path": "SET search_path = public;",
+    "commits_lazily": "SET synchronous_commit = off;",
+    "hides_rows": "SET row_security = on;",
+    "reads_only": "SET LOCAL transaction_read_only = on;",
+    "ends_idle_sessions": "SET idle_in_transaction_session_timeout = '1h';",
+    "compares_null": "SET transform_null_equals = on;",
+    "unlocks": "PERFORM pg_advisory_unlock_all();",
+    "forgets": "EXECUTE 'DEALLOCATE ALL';",
+}
+_LEFT = {
+    "hurries": "SET statement_timeout = '1ms';",
+    "locks": "PERFORM pg_advisory_lock(5); PERFORM pg_advisory_lock(5); PERFORM pg_advisory_lock_shared(6, 7);",
+}
+_STATE = (
+    "SELECT current_setting('synchronous_commit'), current_setting('session_replication_role'), current_setting('statement_timeout'),"
+    " current_setting('role'), current_setting('search_path'),"
+    " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"
+)
+
+
+@pytest.fixture(autouse=True)
+def table(harness):
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    harness.create_table("c", COLUMNS, key=["id"])
+    admin = harness._admin
+    admin.execute("SELECT pg_replication_origin_create(%s) WHERE NOT EXISTS (SELECT FROM pg_replication_origin WHERE roname = %s)", (OTHER, OTHER))
+    for name, body in {**_BODIES, **_LEFT, "listens": "LISTEN gossip;"}.items():
+        admin.execute(f"CREATE OR REPLACE FUNCTION {name}() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {body} END $$")
+        admin.execute(f"CREATE OR REPLACE FUNCTION {name}_too() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} RETURN NEW; END $$")
+
+
+def run(session, sql, *values):
+    return session.run_sql([HandlerSql(sql=sql, values=values)], timeout_s=5)[0]
+
+
+def put_row(session, key):
+    """A row as apply itself writes it."""
+    table = session.describe("public", "c")
+    session.write([insert(table, [raw((key, "x", None, None, None, None))])])
+
+
+def put_row_and_commit(session, key):
+    put_row(session, key)
+    session.commit((), 0)
+
+
+def run_and_commit(session, sql):
+    run(session, sql)
+    session.commit((), 0)
+
+
+def state(session):
+    """What the session is like between transactions."""
+    return session._connection.execute(_STATE).fetchone()
+
+
+def keys(harness):
+    return [int.from_bytes(row[0], "big") for row in harness.rows("c")]
+
+
+@pytest.mark.parametrize("name", _BODIES)
+def test_a_function_that_a_handler_calls_and_that_changes_the_session_is_refused_before_the_commit(harness, session, name):
+    before = state(session)
+    for _ in range(2):  # with the checks prepared, and with a new session behind the first
+        session.begin()
+        run(session, PUT, 1, "x")
+        with pytest.raises(DataError, match=r"a handler's SQL changed the apply server's session") as caught:
+            run_and_commit(session, f"SELECT public.{name}()")
+        assert caught.value.context["changed"] == "session"
+        session.rollback()
+        assert keys(harness) == []
+    session.begin()
+    run(session, PUT, 2, "x")
+    session.commit((), 0)
+    assert keys(harness) == [2]
+    assert state(session) == before
+
+
+@pytest.mark.parametrize("name", [each for each in _BODIES if each != "unlocks"])
+@pytest.mark.parametrize("when", ["ROW", "DEFERRED"])
+def test_a_trigger_that_changes_the_session_is_refused_before_the_commit_by_its_table(harness, session, name, when):
+    _trigger(harness, f"{name}_too", deferred=when == "DEFERRED")
+    try:
+        for _ in range(2):
+            session.begin()
+            with pytest.raises(DataError, match=r"a trigger or rule of public\.c changed the apply server's session"):
+                put_row_and_commit(session, 1)
+            session.rollback()
+            assert keys(harness) == []
+    finally:
+        harness._admin.execute("DROP TRIGGER changes ON c")
+    session.begin()
+    put_row(session, 2)
+    session.commit((), 0)
+    assert keys(harness) == [2]
+
+
+@pytest.mark.parametrize("name", _LEFT)
+def test_what_a_function_leaves_behind_is_gone_before_the_next_transaction(harness, session, name):
+    before = state(session)
+    session.begin()
+    run(session, PUT, 1, "x")
+    run(session, f"SELECT public.{name}()")
+    session.commit((), 0)
+    assert state(session) == before
+    session.begin()
+    put_row(session, 2)
+    session.commit((), 0)
+    assert keys(harness) == [1, 2]
+
+
+def test_a_channel_that_a_function_listens_to_is_left_with_the_next_transaction(session):
+    for key in (1, 2):
+        session.begin()
+        run(session, PUT, key, "x")
+        if key == 1:
+            run(session, "SELECT public.listens()")
+        session.commit((), 0)
+    assert session._connection.execute("SELECT count(*) FROM pg_listening_channels()").fetchone() == (0,)
+
+
+def test_a_function_that_discards_the_sessions_types_is_refused(harness, session):
+    harness.create_table("arrays", (("id", "int4"), ("a", "int4[]")), key=["id"])
+    harness._admin.execute("CREATE OR REPLACE FUNCTION discards() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DISCARD TEMP'; END $$")
+    write = insert(session.describe("public", "arrays"), [(int4(1), int4(0) + int4(0) + int4(23))])
+    session.begin()
+    session.write([write])
+    with pytest.raises(DataError, match="temporary types"):
+        run(session, "SELECT public.discards()")
+    session.rollback()
+    session.begin()
+    session.write([write])
+    session.commit((), 0)
+    assert len(harness.rows("arrays")) == 1
+
+
+def test_a_reload_of_the_servers_settings_is_not_taken_for_a_handlers_doing(harness, session):
+    session.begin()
+    run(session, PUT, 1, "x")
+    session.commit((), 0)
+    admin = harness._admin
+    admin.execute("ALTER SYSTEM SET datestyle = 'SQL, DMY'")
+    try:
+        admin.execute("SELECT pg_reload_conf()")
+        while admin.execute("SHOW datestyle").fetchone() != ("SQL, DMY",):
+            pass
+        session._connection.execute("SELECT pg_sleep(0.2)")
+        session.begin()
+        run(session, PUT, 2, "x")
+        session.commit((), 0)
+    finally:
+        admin.execute("ALTER SYSTEM RESET datestyle")
+        admin.execute("SELECT pg_reload_conf()")
+    assert keys(harness) == [1, 2]
+
+
+def _trigger(harness, function, *, deferred):
+    kind, when = ("CONSTRAINT TRIGGER", "DEFERRABLE INITIALLY DEFERRED ") if deferred else ("TRIGGER", "")
+    harness._admin.execute(f"CREATE {kind} changes AFTER INSERT ON c {when}FOR EACH ROW EXECUTE FUNCTION {function}()")
+    harness._admin.execute("ALTER TABLE c ENABLE ALWAYS TRIGGER changes")
