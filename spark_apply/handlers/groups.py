@@ -1,8 +1,9 @@
 """Groups in which rows go to DML handlers: everything else stays sets.
 
 Transactions that no handled one comes before, by their keys and by the tables that handlers declare, are written first, as sets. All
-others follow in source order: runs of rows without handlers as sets, handled rows one after another. So a handler finds its own
-transaction as it was at the source behind the rows before it, and what it depends on; of transactions that nothing connects with it, any.
+others follow in source order, handled rows one after another. The rows between them, and what handlers execute, wait and are written together as
+sets, at the latest before a handler's SQL can see them. So a handler finds its own transaction as it was at the source behind the rows
+before it, and what it depends on; of transactions that nothing connects with it, any.
 """
 
 from __future__ import annotations
@@ -55,27 +56,20 @@ def write_group(session: DestinationSession, batches: Sequence[LcrBatch], handli
         behind = held_transactions(hashes, np.unique(np.concatenate(own)).tolist()) >= 0
         waits = [behind[owner + base] for owner, base in zip(owners, bases, strict=False)]
         first = execute_steps(session, plan_sets([_part(batch, ~late) for batch, late in zip(batches, waits, strict=True)], fit_of))
-        rest = None if first is None else write_in_order(
-            session, [_part(batch, late) for batch, late in zip(batches, waits, strict=True)], handling, fit_of,
-        )
+        rest = None if first is None else write_in_order([_part(batch, late) for batch, late in zip(batches, waits, strict=True)], handling)
         written = None if first is None or rest is None else first + rest
     return written
 
 
-def write_in_order(session: DestinationSession, batches: Sequence[LcrBatch], handling: Handling, fit_of: FitOf) -> int | None:
+def write_in_order(batches: Sequence[LcrBatch], handling: Handling) -> int | None:
     """Write rows in source order, those of DML handlers among them.
 
     Args:
-        session: in a transaction.
         batches: their rows, in order.
-        handling: the handlers, attempting.
-        fit_of: returns the fit of a table version.
+        handling: the handlers, attempting, in a transaction.
 
     Returns:
         Rows written or handled; None: roll back.
-
-    Raises:
-        DataError: the destination refused a value; roll back.
     """
     try:
         for batch in batches:
@@ -86,11 +80,7 @@ def write_in_order(session: DestinationSession, batches: Sequence[LcrBatch], han
                     if any(handling.dml(batch, number) is not None for number in numbers):
                         return None
                     continue
-                handling.flush()
-                chosen = np.zeros(batch.row_count, np.bool_)
-                chosen[numbers] = True
-                if execute_steps(session, plan_sets([_part(batch, chosen)], fit_of)) is None:
-                    return None
+                handling.plain(batch, numbers)
         handling.flush()
     except AttemptFailed:
         return None

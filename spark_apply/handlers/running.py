@@ -2,8 +2,8 @@
 
 Two ways, one result:
 
-- An *attempt* takes everything for done: executed LCRs and statements wait, and are written as sets and in one round trip before
-  the next thing that must see them. A handler never sees an error of them. Whatever is not as it should be undoes the whole attempt.
+- An *attempt* takes everything for done: executed LCRs, rows without handlers between them, and statements wait, and are written as sets and
+  in one round trip before the next thing that must see them. A handler never sees an error of them. Whatever is not as it should be undoes the whole attempt.
 - *One by one*, when everything below is applied: each execute and each statement is written at once behind a savepoint, conflict
   handlers decide, and the handler gets the errors.
 
@@ -16,8 +16,9 @@ and it is done again.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -40,7 +41,7 @@ from streams.errors import (
     UnfitTableError,
 )
 from streams.lcr import LcrError, LcrValue
-from streams.lcr_batch import Command
+from streams.lcr_batch import Command, LcrBatch
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from spark_apply.handlers.crashes import CrashGuard
     from spark_apply.handlers.loaded import Handlers
     from spark_apply.server.resolution import Resolution
-    from streams.lcr_batch import LcrBatch
 
 __all__ = ["Handling", "Writer"]
 
@@ -74,11 +74,19 @@ class Writer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of a batch as they came: their numbers, ascending."""
+
+    batch: LcrBatch
+    numbers: Sequence[int]
+
+
 @dataclass(slots=True)
 class _Waiting:
-    """What an attempt has taken for done, in order: LCRs, or statements."""
+    """What an attempt has taken for done, in order: LCRs and rows that no handler gets, or statements."""
 
-    lcrs: list[HandledLcr] = field(default_factory=list)
+    lcrs: list[HandledLcr | _Rows] = field(default_factory=list)
     statements: list[HandlerSql] = field(default_factory=list)
 
 
@@ -104,6 +112,7 @@ class Handling:
         self._waiting = _Waiting()
         self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
         self._is_calling = False
+        self._has_asked = False  # a handler has run SQL: the next one may too
         self._waits = 0  # how many calls of the database are one inside the other
         self._thread = threading.get_ident()
         self._marks: list[tuple[int, int]] = []  # and how many conflicts were recorded then
@@ -114,6 +123,22 @@ class Handling:
         return ApplySession(run=self._run, mark=self._mark, undo=self._undo, drop=self._drop, apply=settings.apply, site=settings.site)
 
     # ------------------------------------------------------------------ rows
+
+    def plain(self, batch: LcrBatch, numbers: Sequence[int]) -> None:
+        """Take rows that no handler gets for written, in an attempt; they are, before anything that must see them.
+
+        Args:
+            batch: where they are.
+            numbers: of the rows, ascending.
+
+        Raises:
+            AttemptFailed: as `flush`.
+        """
+        if self._waiting.statements:
+            self.flush()
+        self._waiting.lcrs.append(_Rows(batch, numbers))
+        if self._has_asked:
+            self.flush()  # now, and not in the time of a handler's call
 
     def dml(self, batch: LcrBatch, number: int) -> Failure | None:
         """Hand a row to its DML handlers instead of writing it.
@@ -231,6 +256,7 @@ class Handling:
 
     def _run(self, sql: str, values: tuple[Any, ...]) -> SqlResult:
         self._check_caller()
+        self._has_asked = True
         statement = HandlerSql(sql=sql, values=values)
         if self._attempts:
             def attempt() -> SqlResult:
@@ -252,6 +278,7 @@ class Handling:
 
     def _mark(self) -> int:
         self._check_caller(outside=True)
+        self._has_asked = True
         if self._attempts:  # what comes behind it must not be undone with what waits now
             self._guarded(self.flush)
         mark = self._guarded(self._session.mark)
@@ -388,25 +415,49 @@ class Handling:
             raise AttemptFailed
 
 
-def _batches(lcrs: Sequence[HandledLcr]) -> list[LcrBatch]:
-    """LCRs as batches, without the other rows of theirs, in order."""
+def _batches(waiting: Sequence[HandledLcr | _Rows]) -> list[LcrBatch]:
+    """LCRs and rows as batches, without the other rows of theirs, in order."""
     made: list[LcrBatch] = []
-    start = 0
-    while start < len(lcrs):
-        batch, end = lcrs[start].batch, start + 1
-        # One batch of LCRs has them in the order of transactions, and each transaction's LCRs with one tag.
-        while end < len(lcrs) and lcrs[end].batch is batch and lcrs[end].transaction >= lcrs[end - 1].transaction:
-            end += 1
-        run = lcrs[start:end]
-        numbers = np.array([lcr.row for lcr in run])
-        if any(lcr.is_changed for lcr in run) or (np.diff(numbers) <= 0).any():
-            made.append(batch_of_lcrs(batch, run))
-        else:
-            chosen = np.zeros(batch.row_count, np.bool_)
-            chosen[numbers] = True
-            made.append(select_rows(batch, chosen))
-        start = end
+    taken: list[int] = []  # rows of one batch that stay as they are
+    taken_of: LcrBatch | None = None
+
+    def end() -> None:
+        if taken_of is not None and taken:
+            chosen = np.zeros(taken_of.row_count, np.bool_)
+            chosen[taken] = True
+            made.append(select_rows(taken_of, chosen))
+        taken.clear()
+
+    for run in _runs(waiting):
+        if isinstance(run, LcrBatch):
+            end()
+            made.append(run)
+            continue
+        if run.batch is not taken_of or (taken and run.numbers[0] <= taken[-1]):
+            end()
+            taken_of = run.batch
+        taken += run.numbers
+    end()
     return made
+
+
+def _runs(waiting: Sequence[HandledLcr | _Rows]) -> Iterator[_Rows | LcrBatch]:
+    """LCRs that stand beside each other as one: as rows of their batch, or as a batch of its own, where one is changed or comes out of order."""
+    start = 0
+    while start < len(waiting):
+        first, end = waiting[start], start + 1
+        if isinstance(first, _Rows):
+            yield first
+        else:
+            run = [first]
+            # One batch of LCRs has them in the order of transactions, and each transaction's LCRs with one tag.
+            while end < len(waiting) and not isinstance(lcr := waiting[end], _Rows) and lcr.batch is first.batch and lcr.transaction >= run[-1].transaction:
+                run.append(lcr)
+                end += 1
+            numbers = [lcr.row for lcr in run]
+            is_as_it_came = not any(lcr.is_changed for lcr in run) and all(low < high for low, high in itertools.pairwise(numbers))
+            yield _Rows(first.batch, numbers) if is_as_it_came else batch_of_lcrs(first.batch, run)
+        start = end
 
 
 def _value(bind: str, lcr: HandledLcr) -> object:

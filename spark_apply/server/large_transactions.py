@@ -136,7 +136,7 @@ class LargeWork(_LargeBase):
             if attempt is None:
                 written = execute_steps(session, plan_sets([batch], fit_of))
             else:
-                written = write_in_order(session, [batch], attempt, fit_of)
+                written = write_in_order([batch], attempt)
         except DataError:
             written = None
         if written is None:

@@ -65,6 +65,7 @@ class SetsWork(Work):
         super().__init__(assignment, context)
         self._batches: list[LcrBatch] | None = None
         self._ranges: list[tuple[int, int]] = []  # transactions left, the next one last
+        self._is_prepared = False
         self._plan: list[Step] | None = None  # of the whole group
         self._resolvable: ResolvablePlan | None = None  # the same, where conflicts are expected
         self._hashes: KeyHashes | None = None
@@ -73,16 +74,17 @@ class SetsWork(Work):
         self._behind_stale = False
 
     def prepare(self) -> bool:
-        """Decode and plan the whole group."""
-        if self._batches is not None and self._plan is not None:
+        """Decode and plan the whole group; one with rows of handlers is planned when it is known what they execute."""
+        if self._is_prepared:
             return False
         self._decode()
         first = self._assignment.first_transaction
-        if self._plan is None:
+        if self._plan is None and not self._is_handled(self._slice(first, self._count, None)):
             batches, fit_of = self._slice(first, self._count, None), self._context.fit_of
             if self._context.expects_conflicts and self._has_handlers:
                 self._resolvable = plan_resolvable(batches, fit_of)
             self._plan = plan_sets(batches, fit_of) if self._resolvable is None else self._resolvable.steps
+        self._is_prepared = True
         return True
 
     def step(self) -> tuple[ServerMessage, bool] | None:

@@ -12,7 +12,7 @@ from rules.user_code.handlers import DmlHandler
 from spark_apply.groups import GroupResult, GroupRetry
 from streams.errors import DataError
 from tests.support.conflicts import handler
-from tests.support.handlers import Handled, deletes, inserts, row, rules_of, updates
+from tests.support.handlers import READ, Handled, deletes, inserts, row, rules_of, updates
 
 EXECUTE = "def run(lcr, session):\n    lcr.execute(conflict_resolution={})\n"
 SHOUT = (
@@ -278,6 +278,39 @@ def test_other_tables_rows_stay_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_type, "write", lambda self, writes: sizes.extend((w.table.name, w.row_count) for w in writes) or write(self, writes))
     at.apply(*[each for key in range(50) for each in (inserts(key), inserts(key, table="d"))])
     assert sizes == [("d", 50), ("c", 50)]
+
+
+@pytest.mark.parametrize(("text", "shown"), [(EXECUTE.format(False), "a"), (SHOUT, "A")])
+@pytest.mark.parametrize("reads", [False, True])
+def test_rows_between_handled_ones_wait_for_a_statement_that_can_see_them_and_no_longer(
+    text: str, shown: str, monkeypatch: pytest.MonkeyPatch, *, reads: bool,
+) -> None:
+    if reads:
+        text = text.replace("session):\n", f"session):\n    session.execute({READ!r}, 1)\n", 1)
+    at = Handled(rules_of(text, dml=["run"]))
+    written: list[int] = []
+    write = MemorySession.write
+    monkeypatch.setattr(MemorySession, "write", lambda session, writes: written.append(len(writes)) or write(session, writes))
+    result = at.apply(*[[*inserts(2 * key, table="d"), *inserts(key), *inserts(2 * key + 1, table="d")] for key in range(20)])
+    assert isinstance(result, GroupResult)
+    assert (result.statistics.commits, result.statistics.rollbacks) == (1, 0)
+    assert (at.values(), at.values("d")) == (dict.fromkeys(range(20), shown), dict.fromkeys(range(40), "a"))
+    assert (len(written) > 20) == reads
+
+
+def test_rows_and_what_a_handler_makes_of_others_keep_their_order_where_they_meet_one_key() -> None:
+    """Each handled row becomes a change of the row of `d` that its neighbours change: only in their order each finds what it expects."""
+    text = (
+        "def run(lcr, session):\n    lcr.object_name = 'd'\n    lcr.set_value('new', 'a', 'h' + lcr.get_value('new', 'a').decoded)\n"
+        "    lcr.execute(conflict_resolution=False)\n"
+    )
+    at = Handled(rules_of(text, dml=["run"], tables=[("public", "d")]), others=[row(1, "0")])
+    result = at.apply(
+        [*updates(1, "0", "1", table="d"), *updates(1, "1", "2"), *updates(1, "h2", "3", table="d")],
+        [*updates(1, "3", "4"), *updates(1, "h4", "5", table="d")], updates(1, "5", "6", table="d"),
+    )
+    assert isinstance(result, GroupResult)
+    assert (result.statistics.commits, result.statistics.rollbacks, at.errors(), at.values("d")) == (1, 0, (), {1: "6"})
 
 
 def test_a_transaction_behind_a_failed_one_is_held_by_its_keys_alone() -> None:
