@@ -73,7 +73,7 @@ from streams.scn import Scn
 from streams.table_name import TableName
 from topology.capture_scns import scn_findings
 from topology.changes import Component, bypassed_of, components_of
-from topology.checks import one_database_twice
+from topology.checks import another_database, lasting_identities, one_database_twice
 from topology.downstream import keeper_of, receiver_at, receiver_of
 from topology.functions import functions_of
 from topology.receivers import Receivers
@@ -203,6 +203,7 @@ class Controller(Host):
         self._kept = self._recorded_as_kept()
         self._left = left_of(self._desired())
         self._shapes = earlier_of(self._desired())
+        self._identities: dict[str, str] = {}  # of the sites' databases, as of the preflight
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
         self._alerts = Alerts(self._file, self._clock)
@@ -495,10 +496,11 @@ class Controller(Host):
         self._names.clear()
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", self._spec, timeout_s=PREFLIGHT_TIMEOUT_S)
-        findings += one_database_twice({
-            site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
-            for site in self._sites
-        })
+        identities = {
+            site.name.removeprefix("site:"): str(self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)) for site in self._sites
+        }
+        self._identities = lasting_identities(self._spec, identities)
+        findings += [*one_database_twice(identities), *another_database(self._desired().get("identities", {}), self._identities)]
         prepared = prepared_topology(self._spec.state_dir)
         findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
@@ -745,7 +747,7 @@ class Controller(Host):
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
             "splits": [as_json(each) for each in self._splitting.splits],
-            "earlier_shapes": shapes_as_json(self._shapes),
+            "earlier_shapes": shapes_as_json(self._shapes), "identities": self._identities,
             "left": [as_json(each) for each in left], "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
         })
         self._must_note_receivers, self._left = True, left
