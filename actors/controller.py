@@ -29,7 +29,7 @@ States
     a node for them is there again (`actors.cluster.nodes`); the first set-up and an edit of the file wait for every site of the file.
 
 Durable when
-    `desired.json` contains the prepared topology, without secrets, each component's label, and what is split off. It is written after the last
+    `desired.json` contains the prepared topology, without secrets, each component's label, what is split off, and the shapes of tables that left (`actors.earlier_shapes`). It is written after the last
     `prepare` has returned; all preparations are idempotent, so a controller that died in the middle repeats them. A component
     that is not named there is new and starts from scratch: it does not run before the file is written. The controller runs on the
     cluster's head, where the file is.
@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actors.alerts.sending import Alerts
 from actors.calls import Calls
 from actors.cluster.nodes import absence_of
+from actors.earlier_shapes import earlier_of, forgotten, left_shapes, marked, on_the_way, shapes_as_json
 from actors.edit import Edit
 from actors.host import Host
 from actors.lag import PositionSamples, seen_at_us
@@ -72,7 +73,7 @@ from streams.scn import Scn
 from streams.table_name import TableName
 from topology.capture_scns import scn_findings
 from topology.changes import Component, bypassed_of, components_of
-from topology.checks import one_database_twice
+from topology.checks import another_database, lasting_identities, one_database_twice
 from topology.downstream import keeper_of, receiver_at, receiver_of
 from topology.functions import functions_of
 from topology.receivers import Receivers
@@ -201,6 +202,8 @@ class Controller(Host):
         self._must_note_receivers = not self._desired().get("receivers_noted")
         self._kept = self._recorded_as_kept()
         self._left = left_of(self._desired())
+        self._shapes = earlier_of(self._desired())
+        self._identities: dict[str, str] = {}  # of the sites' databases, as of the preflight
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
         self._alerts = Alerts(self._file, self._clock)
@@ -221,6 +224,7 @@ class Controller(Host):
             self._calls.settle()
         self._split_and_merge()
         self._note_receivers()
+        self._follow_shapes()
         self._clear_left()
         is_settled = self._phase == "REFUSED" or (self._phase == "RUNNING" and not self._outdated())
         return OBSERVE_INTERVAL_S if is_settled else _STARTING_POLL_S
@@ -492,14 +496,16 @@ class Controller(Host):
         self._names.clear()
         for site in self._sites:
             findings += self._actors.call(site.name, "preflight", self._spec, timeout_s=PREFLIGHT_TIMEOUT_S)
-        findings += one_database_twice({
-            site.name.removeprefix("site:"): self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)
-            for site in self._sites
-        })
+        identities = {
+            site.name.removeprefix("site:"): str(self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)) for site in self._sites
+        }
+        self._identities = lasting_identities(self._spec, identities)
+        findings += [*one_database_twice(identities), *another_database(self._desired().get("identities", {}), self._identities)]
         prepared = prepared_topology(self._spec.state_dir)
         findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
             findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec)]
+        findings += on_the_way(self._shapes, prepared, self._spec, self._watermarks())
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)
@@ -509,6 +515,23 @@ class Controller(Host):
                     raise
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
+
+    def _watermarks(self) -> dict[str, int]:
+        """The low watermark SCN of each apply process that tells one, as of the last observation."""
+        found = {status["name"].removeprefix("apply:"): status.get("low_watermark_scn") for status in self._latest if status["name"].startswith("apply:")}
+        return {name: int(scn) for name, scn in found.items() if scn}
+
+    def _follow_shapes(self) -> None:
+        """Mark from where on tables have no earlier shape, once everything runs as wanted; forget those that have passed."""
+        if not self._shapes or self._phase != "RUNNING" or self._outdated():
+            return
+        shapes = self._shapes
+        with contextlib.suppress(StreamsError):  # a source is away: at a later step
+            shapes = marked(shapes, lambda source: int(self._actors.call(f"site:{source}", "write_marker", b"shapes", timeout_s=PREFLIGHT_TIMEOUT_S)))
+        shapes = forgotten(shapes, [apply.name for apply in self._spec.applies], self._watermarks())
+        if shapes != self._shapes:
+            self._save_desired({**self._desired(), "earlier_shapes": shapes_as_json(shapes)})
+            self._shapes = shapes
 
     def _stopped_though_bypassed(self) -> tuple[Finding, ...]:
         """Components that the topology bypasses and an operator stopped: what they hold back would be applied, against that."""
@@ -719,10 +742,12 @@ class Controller(Host):
 
     def _save_prepared(self, noted: Mapping[str, Receivers]) -> None:
         left = tuple(dict.fromkeys((*self._left, *left_by(self._edit.before, self._spec))))
+        self._shapes = left_shapes(self._shapes, prepared_topology(self._spec.state_dir), self._spec)
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
             "splits": [as_json(each) for each in self._splitting.splits],
+            "earlier_shapes": shapes_as_json(self._shapes), "identities": self._identities,
             "left": [as_json(each) for each in left], "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
         })
         self._must_note_receivers, self._left = True, left

@@ -18,14 +18,14 @@ from rules.user_code.handlers import NO_HANDLERS
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
-from topology.checks import one_database_twice
+from topology.checks import another_database, lasting_identities, one_database_twice
 from topology.file.reading import examine
 from topology.functions import custom_transformations
 from topology.logging_needs import log_needs
 from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
-from topology.stored import prepared_topology
+from topology.stored import prepared_document, prepared_topology
 from topology.subset_changes import shape_changes, subset_changes
 from topology.transformations import arrival_findings, ways_before
 from topology.ways import arriving, captured_by, ways_to
@@ -89,7 +89,11 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list
     """Problems between databases that `up` would refuse."""
     from headrace.commands.kept_redo import redo_findings  # numpy: a file alone is examined without it
 
-    findings = [*one_database_twice({name: live.identity for name, live in sites.items()}), *redo_findings(spec, _access)]
+    identities = {name: live.identity for name, live in sites.items()}
+    prepared = prepared_document(spec.state_dir).get("identities", {})
+    findings = [
+        *one_database_twice(identities), *another_database(prepared, lasting_identities(spec, identities)), *redo_findings(spec, _access),
+    ]
     try:
         findings += _table_findings(spec)
         findings += _sequence_findings(spec)

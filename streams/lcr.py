@@ -533,6 +533,11 @@ class RowLcr:
         return LcrValue(column=column, raw=value, decode=self._decode)
 
     def _absent(self, value_type: ValueType | str, column_name: str) -> LcrError:
+        if ValueType(value_type) is not ValueType.OLD and column_name in self._unchanged:
+            return LcrError(
+                f"the LCR has no new value of column {column_name}: the UPDATE left it alone, and it is stored out of line at the source", column=column_name,
+                hint=f'leave it alone where lcr.is_unchanged("{column_name}"): the destination has its value',
+            )
         return LcrError(
             f"the LCR has no {ValueType(value_type).value} value of column {column_name}", column=column_name,
             hint="absent is not NULL: use add_column",

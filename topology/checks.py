@@ -20,7 +20,7 @@ from topology.spec import TopologySpec
 from topology.transformations import overlap_findings, transformation_findings
 from topology.ways import halves, undecided, ways_to
 
-__all__ = ["Checked", "Declared", "check", "check_and_prove", "one_database_twice"]
+__all__ = ["Checked", "Declared", "another_database", "check", "check_and_prove", "lasting_identities", "one_database_twice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,43 @@ def one_database_twice(identities: Mapping[str, str]) -> Iterator[Finding]:
                 path=f"sites.{site}", problem=f"is the same database as sites.{first[identity]}, by another name",
                 fix="correct the dsn of one of them; a table is not replicated into itself",
             )
+
+
+def lasting_identities(spec: TopologySpec, identities: Mapping[str, str]) -> dict[str, str]:
+    """What of databases' identities stays when their servers restart, or a standby with their data is promoted; of users' servers only.
+
+    Args:
+        spec: the topology.
+        identities: as for `one_database_twice`.
+    """
+    users = {site.name for site in spec.sites if site.database.kind == "postgres"}
+    return {site: identity.rpartition(" ")[0] for site, identity in identities.items() if site in users and identity}
+
+
+def another_database(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Finding]:
+    """Sites whose connection string leads to another database than the one that was prepared: what is recorded of a site is of that one.
+
+    A destination's progress, its copies and its error queue stand in its database; a source's redo is the log of its server.
+
+    Args:
+        before: site -> what `lasting_identities` said when the topology was prepared last.
+        now: the same now.
+    """
+    for site, identity in now.items():
+        was = before.get(site, identity)
+        if was != identity:
+            yield Finding(
+                path=f"sites.{site}.dsn",
+                problem=f"leads to another database ({_database_text(identity)}) than the one that was prepared ({_database_text(was)}): what is copied and"
+                " applied there, and where it goes on, is recorded in that one",
+                fix="correct the dsn; a promoted standby of the old server has its system identifier. To replicate with the other database instead, take the"
+                " site out of the file and run `headrace up`, then put it back with the new dsn and run `headrace up` again: its tables are copied anew",
+            )
+
+
+def _database_text(identity: str) -> str:
+    kind, system, number = (*identity.split(" "), "", "")[:3]
+    return f"system identifier {system}, database {number}" if kind == "postgres" else identity
 
 
 # --------------------------------------------------------------------------- names and references

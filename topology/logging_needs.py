@@ -73,4 +73,20 @@ def _keys(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
                 yield LogNeed(place=f"applies.{apply.name}.key_columns", rule=Rule(owner=each.owner, name=each.name), before=before, old=each.columns)
 
 
-NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions, _handlers, _keys)
+def _functions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
+    """Functions of rules, which look at new values of the columns that they may change."""
+    for apply in spec.applies:
+        for way in ways_to(spec, apply) if apply.source == source else ():
+            kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
+            for place, (kind, client) in enumerate(zip(kinds, way.clients, strict=True)):
+                before = tuple(each.rules for each in way.clients[: place + 1] if each.rules.transforms)
+                for number, rule in enumerate(client.rules.include or ()):
+                    custom = None if rule.transformation is None else rule.transformation.custom
+                    if custom is not None:
+                        yield LogNeed(
+                            place=f"{kind}.{client.name}.rules.include[{number}].transform", rule=Rule(owner=rule.owner, name=rule.name), before=before,
+                            new=custom.columns or (), function=custom.function.name,
+                        )
+
+
+NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions, _handlers, _keys, _functions)

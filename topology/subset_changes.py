@@ -9,6 +9,7 @@ between them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from databases.ports import Finding
 from rules.transformation import Transformation
@@ -17,7 +18,7 @@ from topology.change_classes import ChangeClasses
 from topology.spec import TopologySpec
 from topology.ways import Way, arriving, ways_to
 
-__all__ = ["shape_changes", "subset_changes"]
+__all__ = ["ChangedShape", "changed_shapes", "leaves_shapes", "shape_changes", "subset_changes"]
 
 
 def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding]:
@@ -50,10 +51,44 @@ def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding
         before: what was prepared last.
         after: what is wanted. Both are routed.
     """
-    known = {apply.name: apply for apply in before.applies}
-    sections = [clients for spec in (before, after) for clients in (spec.captures, spec.propagations, spec.applies)]
-    if not any(client.rules.transforms for clients in sections for client in clients):
+    for found in changed_shapes(before, after):
+        yield Finding(
+            path=f"applies.{found.apply}",
+            problem=f"{found.table} would arrive at {found.site} {found.wanted}, and was copied {found.was}",
+            fix=f"take {found.table} out of the rules, run `headrace up`, then give it the new transformation and run `headrace up` again: it is copied"
+            " anew",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedShape:
+    """A table that arrives otherwise in one topology than in another.
+
+    Args:
+        apply: name of the apply process.
+        source, site: its source's site, and its own.
+        table: an example of those that change alike, as the source calls it.
+        was, wanted: what becomes of it on the way, in words.
+    """
+
+    apply: str
+    source: str
+    site: str
+    table: TableName
+    was: str
+    wanted: str
+
+
+def changed_shapes(before: TopologySpec, after: TopologySpec) -> Iterator[ChangedShape]:
+    """The first table of each apply process whose shape, or the place where it gets it, differs.
+
+    Args:
+        before: one topology.
+        after: the other one. Both are routed.
+    """
+    if not (transforms(before) or transforms(after)):
         return
+    known = {apply.name: apply for apply in before.applies}
     tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
     for apply in after.applies:
         old = known.get(apply.name)
@@ -63,13 +98,36 @@ def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding
         for table in tables:
             was, wanted = _on_the_way(ways_before, table), _on_the_way(ways_after, table)
             if was is not None and wanted is not None and was != wanted:
-                yield Finding(
-                    path=f"applies.{apply.name}",
-                    problem=f"{table} would arrive at {apply.site} {_shape_text(wanted)}, and was copied {_shape_text(was)}",
-                    fix=f"take {table} out of the rules, run `headrace up`, then give it the new transformation and run `headrace up` again: it is copied"
-                    " anew",
+                yield ChangedShape(
+                    apply=apply.name, source=apply.source, site=apply.site, table=table, was=_shape_text(was), wanted=_shape_text(wanted),
                 )
                 break  # the patterns of one rule have many examples
+
+
+def leaves_shapes(before: TopologySpec, after: TopologySpec) -> bool:
+    """Whether a table that a client transforms stops to arrive at an apply process that stays: LCRs of its shape may be on the way.
+
+    Args:
+        before: what was prepared last.
+        after: what takes its place. Both are routed.
+    """
+    if not transforms(before):
+        return False
+    known = {apply.name: apply for apply in after.applies}
+    tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
+    for old in before.applies:
+        apply = known.get(old.name)
+        if apply is None or (old.source, old.site) != (apply.source, apply.site):
+            continue
+        ways_before, ways_after = ways_to(before, old), ways_to(after, apply)
+        if any(_on_the_way(ways_before, table) and _on_the_way(ways_after, table) is None for table in tables):
+            return True
+    return False
+
+
+def transforms(spec: TopologySpec) -> bool:
+    """Whether any client of a topology transforms."""
+    return any(client.rules.transforms for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
 
 
 def _on_the_way(ways: Sequence[Way], table: TableName) -> tuple[tuple[str, Transformation], ...] | None:

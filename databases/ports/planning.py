@@ -59,6 +59,8 @@ class LogNeed:
             handler or a substitute key: of all clients.
         old, new: columns whose values before or after a change a handler or a substitute key needs: of the one table that the rule names, as it is called
             behind `before`. Empty: the rule says what it needs.
+        function: that the rule's LCRs go through, as the file names it: it looks at new values, of `new`, or of every column where that is empty. Its rule's own steps
+            are in `before`.
     """
 
     place: str
@@ -66,11 +68,12 @@ class LogNeed:
     before: tuple[RuleSet, ...] = ()
     old: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
+    function: str = ""
 
     @property
     def is_of_rule(self) -> bool:
         """Whether the rule says what is needed."""
-        return not self.old and not self.new
+        return not self.old and not self.new and not self.function
 
     def concerns(self, owner: str, name: str) -> bool:
         """Whether it needs something of a table.
@@ -79,7 +82,7 @@ class LogNeed:
             owner: the table's schema at the source.
             name: the table's name there.
         """
-        if self.is_of_rule:
+        if self.is_of_rule or self.function:
             return self.rule.matches_object(owner, name)
         if any(rules.prefilter(owner, name) is TruthValue.FALSE for rules in self.before):
             return False

@@ -185,6 +185,11 @@ def _check_values(kind: ValueType, lcr: RowLcr, before: RowLcr, custom: CustomTr
     for column, was, value in zip(before.table.columns, before.stored(kind), lcr.stored(kind), strict=True):
         if was == value:
             continue
+        if was == UNCHANGED:
+            raise _ReturnedWrong(
+                f"added the new value of {column.name}, which is stored out of line, and which the UPDATE left alone",
+                f'leave it alone where lcr.is_unchanged("{column.name}"): the destination has its value',
+            )
         if was in _NOT_VALUES or value in _NOT_VALUES:
             raise _ReturnedWrong(
                 f"{'added' if was in _NOT_VALUES else 'deleted'} the {kind.value} value of {column.name}", "let it replace values that are there, with set_value",

@@ -183,6 +183,21 @@ def test_check_names_the_replica_identity_that_handlers_need(site: Site) -> None
     assert handler(old=("id", "price"), new=("note",)) == []
 
 
+def test_check_warns_of_large_values_that_a_function_may_not_get(site: Site) -> None:
+    site.run("CREATE TABLE fn (id int PRIMARY KEY, price int, note text)")
+    rules = (RuleSet(include=(Rule(owner="public"),)),)
+
+    def function(*columns: str) -> list[tuple[bool, str]]:
+        of_function = LogNeed(place="captures.c.rules.include[0].transform", rule=Rule(owner="public", name="fn"), function="m:f", new=columns)
+        return [(each.is_error, each.fix) for each in site.source.preflight(rules, streams=1, needs=(of_function,)) if of_function.place in each.problem]
+
+    full = 'ALTER TABLE "public"."fn" REPLICA IDENTITY FULL;'
+    assert function() == function("note", "price") == [(False, full)]
+    assert function("price") == []
+    site.run("ALTER TABLE fn REPLICA IDENTITY FULL")
+    assert function() == []
+
+
 def test_plan_lists_the_values_that_the_log_must_have(site: Site) -> None:
     site.run("CREATE TABLE p (id int, k int, v int, PRIMARY KEY (id, k)) PARTITION BY LIST (k)")
     site.run("CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)")

@@ -46,7 +46,9 @@ def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
         for need in needs:
             if need.concerns(table.owner, table.name):
                 columns = needed_columns(need.rule, table.owner, table.name) if need.is_of_rule else NeededColumns(old=need.old, new=need.new)
-                if columns != NeededColumns():
+                if need.function and not need.new:
+                    found += [_logged(leaf, need, NeededColumns(new=columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
+                elif columns != NeededColumns():
                     found += [_logged(leaf, need, _at_source(columns, need, table, columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
     return tuple(found)
 
@@ -116,7 +118,8 @@ def logging_findings(tables: Sequence[LoggedTable], path: str) -> Iterator[Findi
             yield Finding(
                 path=where, is_error=False,
                 problem=f"{table.place} needs {', '.join(table.uncertain)}, which the log does not have where it is stored out of line (about 2 kB or"
-                " more) and an UPDATE left it alone: a rule stops its client then, and a handler has no value",
+                " more) and an UPDATE left it alone: a rule stops its client then, a handler has no value, and a transformation function that does not expect"
+                " that (`lcr.is_unchanged`) stops its client",
                 fix=table.statement,
             )
 

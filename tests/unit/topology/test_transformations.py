@@ -374,6 +374,20 @@ def test_a_function_travels_with_its_code_version_and_bound_of_time(tmp_path: Pa
     assert functions_of(spec) == {"capture:cap": (captured.function,), "apply:app": (captured.function,)}
 
 
+def test_a_function_looks_at_new_values_that_the_log_may_lack(tmp_path: Path) -> None:
+    every = "{schema: hr, transform: 'masks:mask'}"
+    spec = read(tmp_path, with_function(tmp_path, captured=FUNCTION, applied=every))
+    found = {need.place: need for need in log_needs(spec, "dbs1")}
+    assert list(found) == ["captures.cap.rules.include[0].transform", "applies.app.rules.include[0].transform"]
+    named, whole = found.values()
+    assert (named.new, named.function, len(named.before)) == (("name",), "masks:mask", 1)
+    assert (whole.new, whole.function, len(whole.before)) == ((), "masks:mask", 2)
+    assert named.concerns("hr", "employees")
+    assert not named.concerns("hr", "other")
+    assert whole.concerns("hr", "other")
+    assert not whole.is_of_rule
+
+
 def test_another_version_of_a_function_restarts_who_calls_it_and_copies_with_it(tmp_path: Path) -> None:
     before = read(tmp_path, with_function(tmp_path, sent=FUNCTION))
     after = read(tmp_path, with_function(tmp_path, "def mask(lcr):\n    return lcr  # 2\n", sent=FUNCTION))

@@ -182,6 +182,8 @@ def test_what_a_function_must_not_do_is_an_error_that_names_it_and_the_lcr(body:
 def test_values_that_are_not_there_are_not_made_up() -> None:
     update = batch_of_values(USERS, Command.UPDATE, old=[[b"1", ABSENT, ABSENT]], new=[[b"1", b"a", UNCHANGED]], source="dbs1")
     assert "added the new value of note" in str(refused("def mask(lcr):\n    lcr.add_column('new', 'note', b'x')\n    return lcr\n", update))
+    error = refused("def mask(lcr):\n    lcr.set_value('new', 'note', b'x')\n    return lcr\n", update)
+    assert "no new value of column note: the UPDATE left it alone, and it is stored out of line" in str(error)
     whole = batch_of_values(USERS, Command.UPDATE, old=[[b"1", b"a", b"n"]], new=[[b"1", b"a", b"n"]], source="dbs1")
     assert "deleted the new value of email" in str(refused("def mask(lcr):\n    lcr.delete_column('email', 'new')\n    return lcr\n", whole))
 

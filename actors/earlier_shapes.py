@@ -1,0 +1,139 @@
+"""Shapes of tables that left the topology, as long as LCRs of these shapes may be on the way.
+
+A table that is taken out of the rules and put back with another transformation is copied anew. LCRs from before that a propagation or a queue
+still holds have the old shape: a client that transforms them otherwise cannot, and would wait for ever. So the controller records the
+topology that a transformed table left (`desired.json`, `earlier_shapes`), and once its components run by the next one, a marker of
+each source: an apply process whose low watermark has passed that marker has nothing of the old shape on its way. Until then `up` refuses
+another shape of the table; afterwards the record is forgotten.
+
+    up 1   hr.employees with its salary deleted at capture
+    up 2   hr.employees out of the rules: up 1's topology is recorded, with the marker 500
+    up 3   hr.employees with its salary deleted by the propagation: refused while the low watermark is below 500
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from databases.ports import Finding
+from streams.errors import ConfigError
+from topology.spec import TopologySpec
+from topology.stored import spec_from_json, spec_to_json
+from topology.subset_changes import changed_shapes, leaves_shapes
+
+__all__ = ["EARLIER_MAX", "EarlierShape", "earlier_of", "forgotten", "left_shapes", "marked", "on_the_way", "shapes_as_json"]
+
+EARLIER_MAX = 20
+"""Topologies recorded at a time, each the size of `desired.json`: an operator who edits that often waits once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierShape:
+    """A topology that transformed tables left.
+
+    Args:
+        spec: that topology, without secrets.
+        markers: for each source (name of its site) an SCN above every LCR of the old shape; without one, it is not known yet.
+    """
+
+    spec: TopologySpec
+    markers: Mapping[str, int] = field(default_factory=dict)
+
+
+def earlier_of(document: Mapping[str, Any]) -> tuple[EarlierShape, ...]:
+    """What the record of the controller says; entries of another version of Headrace are left out.
+
+    Args:
+        document: `desired.json`.
+    """
+    found = []
+    for each in document.get("earlier_shapes", ()):
+        try:
+            found.append(EarlierShape(spec=spec_from_json(each["spec"]), markers={str(k): int(v) for k, v in each["markers"].items()}))
+        except ConfigError:
+            continue
+    return tuple(found)
+
+
+def shapes_as_json(shapes: Sequence[EarlierShape]) -> list[dict[str, Any]]:
+    """What `earlier_of` reads."""
+    return [{"spec": spec_to_json(each.spec), "markers": dict(each.markers)} for each in shapes]
+
+
+def left_shapes(shapes: Sequence[EarlierShape], before: TopologySpec | None, after: TopologySpec) -> tuple[EarlierShape, ...]:
+    """The record once another topology is prepared.
+
+    Args:
+        shapes: the record.
+        before: what was prepared last; None: nothing.
+        after: what is prepared now.
+    """
+    if before is None or not leaves_shapes(before, after):
+        return tuple(shapes)
+    return (*shapes, EarlierShape(spec=before))
+
+
+def on_the_way(
+    shapes: Sequence[EarlierShape], before: TopologySpec | None, after: TopologySpec, watermarks: Mapping[str, int],
+) -> Iterator[Finding]:
+    """Why a topology must wait: tables would come back in another shape than that of LCRs on the way.
+
+    Args:
+        shapes: the record.
+        before: what was prepared last; None: nothing.
+        after: what is wanted.
+        watermarks: the low watermark SCN of each apply process by name; one that is not known is missing.
+    """
+    for shape in shapes:
+        for found in changed_shapes(shape.spec, after):
+            marker, reached = shape.markers.get(found.source), watermarks.get(found.apply, 0)
+            if marker is None or reached < marker:
+                until = f"SCN {marker} (it is at {reached})" if marker is not None else f"a position that {found.source} is still to be asked for"
+                yield Finding(
+                    path=f"applies.{found.apply}",
+                    problem=f"{found.table} would arrive at {found.site} {found.wanted}, and changes of it that are still on the way are {found.was}:"
+                    " they could not be transformed, and everything behind them would wait",
+                    fix=f"go on with the earlier file (`headrace up`) until {found.apply} has applied up to {until}, which `headrace wait FILE --caught-up`"
+                    " waits for; then run `headrace up` with this one",
+                )
+    if len(shapes) >= EARLIER_MAX and before is not None and leaves_shapes(before, after):
+        yield Finding(
+            path="applies", problem=f"changes in {len(shapes)} earlier shapes of tables may still be on the way, and no more are kept",
+            fix="run `headrace wait FILE --caught-up` with the earlier file, then `headrace up` with this one",
+        )
+
+
+def marked(shapes: Sequence[EarlierShape], write_marker: Callable[[str], int]) -> tuple[EarlierShape, ...]:
+    """The record with the markers that it lacks; to be called once every component runs by the topology that was prepared last.
+
+    Args:
+        shapes: the record.
+        write_marker: into the log of a source; raises `StreamsError` when that is away.
+    """
+    written: dict[str, int] = {}
+    made = []
+    for shape in shapes:
+        lacking = {apply.source for apply in shape.spec.applies} - set(shape.markers)
+        for source in sorted(lacking - set(written)):
+            written[source] = write_marker(source)
+        made.append(replace(shape, markers={**shape.markers, **{source: written[source] for source in lacking}}))
+    return tuple(made)
+
+
+def forgotten(shapes: Sequence[EarlierShape], applies: Collection[str], watermarks: Mapping[str, int]) -> tuple[EarlierShape, ...]:
+    """The record without what has passed.
+
+    Args:
+        shapes: the record.
+        applies: names of the apply processes that are there; one that is not has nothing on the way, and begins anew when it comes back.
+        watermarks: as for `on_the_way`.
+    """
+    def has_passed(shape: EarlierShape) -> bool:
+        return all(
+            apply.name not in applies or (apply.source in shape.markers and watermarks.get(apply.name, 0) >= shape.markers[apply.source])
+            for apply in shape.spec.applies
+        )
+
+    return tuple(shape for shape in shapes if not has_passed(shape))

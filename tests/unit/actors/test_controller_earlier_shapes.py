@@ -1,0 +1,104 @@
+"""A transformed table that leaves the topology comes back in another shape only when nothing of the old one is on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from actors.earlier_shapes import EARLIER_MAX, EarlierShape, earlier_of, on_the_way
+from rules.rule import Rule, RuleSet
+from rules.transformation import DeleteColumns, Transformation
+from tests.support.controllers import started
+from topology.stored import prepared_document
+
+MASK = Transformation(operations=(DeleteColumns(deleted=("phone",)),))
+MARKER = 500
+
+
+def shaped(spec, *, at: str, table: str = "people"):
+    """The topology with a table whose phone column is deleted at the capture process or by the propagation."""
+    rules = {where: RuleSet(include=(Rule(owner="public", name=table, transformation=MASK if where == at else None),)) for where in ("capture", "propagation")}
+    return replace(
+        spec, captures=(replace(spec.captures[0], rules=rules["capture"]),),
+        propagations=(replace(spec.propagations[0], rules=rules["propagation"]),),
+    )
+
+
+@pytest.fixture
+def marks(actors, monkeypatch):
+    """The sources answer with a marker at 500; who was asked."""
+    asked, call = [], actors.call
+
+    def answering(name, method, *arguments, timeout_s=5.0):
+        if method == "write_marker":
+            asked.append(name)
+            return MARKER
+        return call(name, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(actors, "call", answering)
+    return asked
+
+
+def reached(actors, scn):
+    actors.statuses["apply:x"] = {"low_watermark_scn": scn}
+
+
+def test_another_shape_waits_until_the_old_one_has_left_the_way(spec, actors, marks):
+    first, out, third = shaped(spec, at="capture"), shaped(spec, at="", table="others"), shaped(spec, at="propagation")
+    assert started(first, actors, steps=12).detail_state() == "RUNNING"
+    reached(actors, 400)
+    assert started(out, actors, steps=12).detail_state() == "RUNNING"
+    assert marks == ["site:a"]
+    refused = started(third, actors, steps=12)
+    assert refused.detail_state() == "REFUSED"
+    (finding,) = [each for each in refused.overview()["findings"] if each["path"] == "applies.x"]
+    assert "still on the way" in finding["problem"]
+    assert "SCN 500 (it is at 400)" in finding["fix"]
+    assert started(out, actors, steps=12).detail_state() == "RUNNING"  # the earlier file goes on
+    reached(actors, MARKER)
+    assert started(third, actors, steps=12).detail_state() == "RUNNING"
+    assert prepared_document(spec.state_dir)["earlier_shapes"] == []
+
+
+def test_a_source_that_is_away_is_marked_later_and_until_then_nothing_passes(spec, actors):
+    first, out, third = shaped(spec, at="capture"), shaped(spec, at="", table="others"), shaped(spec, at="propagation")
+    started(first, actors, steps=12)
+    reached(actors, 10_000)
+    call = actors.call
+
+    def away(name, method, *arguments, timeout_s=5.0):
+        if method == "write_marker":
+            actors.silent.add(name)
+        try:
+            return call(name, method, *arguments, timeout_s=timeout_s)
+        finally:
+            actors.silent.discard(name)
+
+    actors.call = away
+    started(out, actors, steps=12)
+    assert [each.markers for each in earlier_of(prepared_document(spec.state_dir))] == [{}]
+    refused = started(third, actors, steps=12)
+    assert refused.detail_state() == "REFUSED"
+
+
+def test_the_same_shape_comes_back_at_any_time(spec, actors, marks):
+    first, out = shaped(spec, at="capture"), shaped(spec, at="", table="others")
+    for each in (first, out, first):
+        assert started(each, actors, steps=12).detail_state() == "RUNNING"
+
+
+def test_what_no_client_transformed_is_not_recorded(spec, actors, marks):
+    for each in (shaped(spec, at=""), shaped(spec, at="", table="others")):
+        started(each, actors, steps=12)
+    assert marks == []
+    assert earlier_of(prepared_document(spec.state_dir)) == ()
+
+
+def test_no_more_earlier_shapes_are_kept_than_there_is_room_for(spec):
+    first, out = shaped(spec, at="capture"), shaped(spec, at="", table="others")
+    kept = [EarlierShape(spec=first)] * EARLIER_MAX
+    assert [each.problem for each in on_the_way(kept, first, out, {})] == [
+        f"changes in {EARLIER_MAX} earlier shapes of tables may still be on the way, and no more are kept"
+    ]
+    assert list(on_the_way(kept[1:], first, out, {})) == []
