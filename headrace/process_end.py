@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -80,7 +80,7 @@ def defect(output: Output, error: Exception) -> int:
 
 @contextmanager
 def terminated_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the block like Ctrl-C, with a complete clean-up."""
+    """Let SIGTERM and a closed terminal end the block like Ctrl-C, with a complete clean-up. Under `nohup` a closed terminal stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -88,7 +88,7 @@ def terminated_as_interrupt() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupt) for number in _taken((signal.SIGTERM, signal.SIGHUP))}
     try:
         yield
     finally:
@@ -106,8 +106,8 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     came: list[int] = []
+    numbers = _taken((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
     try:
         yield
@@ -116,3 +116,8 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
         if came:
             raise KeyboardInterrupt
+
+
+def _taken(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Those that the process takes notice of. `nohup` and scripts' background jobs start programs that ignore SIGHUP and SIGINT."""
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]

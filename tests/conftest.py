@@ -7,6 +7,7 @@ Import mode is importlib, so test modules may have equal names in different fold
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 import uuid
@@ -45,6 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _is_worker(config):  # a worker inherits the variable, and the session's own process looks after all of them
         config.stash[SESSION] = uuid.uuid4().hex
         os.environ[SESSION_VARIABLE] = config.stash[SESSION]
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A script's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

@@ -205,10 +205,10 @@ class Chaos:
         self.report.checked, self.report.violated = dict(self.invariants.checked), list(self.invariants.violated)
 
     def close(self) -> None:
-        """Undo everything, and end the load; idempotent."""
+        """Undo everything, and end the load, whose clients may wait for a server that stands still; idempotent."""
+        self.ground.in_force.undo()
         for load in self._load:
             load.end()
-        self.ground.in_force.undo()
         self.ground.links.close()
 
     # ------------------------------------------------------------------ healing

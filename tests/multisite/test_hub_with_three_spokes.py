@@ -135,6 +135,15 @@ def test_command_breaks_what_its_seed_says_and_reports_that_all_of_it_healed(hub
     assert {(table["owner"], table["name"]) for table in report["tables"]} == {(SCHEMA, ROWS_TABLE), (SCHEMA, LOG_TABLE)}
 
 
+def _errors_at_end(started: subprocess.Popen[str]) -> str:
+    """What it wrote to standard error once it has ended; one that does not end is made to show where its threads are."""
+    try:
+        return started.communicate(timeout=HEALED_S)[1]
+    except subprocess.TimeoutExpired:
+        started.send_signal(signal.SIGABRT)
+        return pytest.fail(f"chaos did not end within {HEALED_S} s:\n{started.communicate()[1]}")
+
+
 @pytest.mark.fault("SIGINT and SIGKILL of headrace chaos itself, while a process stands still")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
 def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal.Signals):
@@ -142,13 +151,14 @@ def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal
     remembered = hub.deployment.spec.state_dir / "chaos.json"
     started = subprocess.Popen(
         command(hub, "--for", "1h", "--seed", "3", "--faults", "freeze"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONFAULTHANDLER": "1"},
     )
     try:
         wait_until("something stands still", lambda: remembered.exists() and json.loads(remembered.read_text())["frozen"])
         frozen = [psutil.Process(each["pid"]) for each in json.loads(remembered.read_text())["frozen"]]
         wait_until("it stands still", lambda: any(map(is_stopped, frozen)))
         os.kill(started.pid, how)
-        _, errors = started.communicate(timeout=HEALED_S)
+        errors = _errors_at_end(started)
     finally:
         started.kill()
         started.wait()

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from headrace.process_end import terminated_as_interrupt, uninterrupted
 
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+
+@pytest.fixture(autouse=True)
+def _as_in_a_terminal() -> Iterator[None]:
+    """Signals as a shell leaves them for a command in the foreground, however the tests were started."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in NUMBERS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
 def test_signal_during_a_clean_up_takes_effect_after_it(number: signal.Signals):
     done = []
 
@@ -36,3 +49,12 @@ def test_signal_after_a_clean_up_does_what_it_did_before():
 def test_an_error_of_the_clean_up_is_reported_when_no_signal_came():
     with pytest.raises(OSError, match="the disk"), uninterrupted():
         raise OSError("the disk")
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
+def test_what_the_caller_ignores_stays_ignored(number: signal.Signals):
+    """As `nohup headrace chaos FILE &` has it: a terminal that is closed does not end it."""
+    signal.signal(number, signal.SIG_IGN)
+    with terminated_as_interrupt(), uninterrupted():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) == signal.SIG_IGN
