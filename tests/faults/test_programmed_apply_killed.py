@@ -8,7 +8,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from databases.connectors import python_values
 from databases.postgres.destination.database import PostgresDestination
 from rules.conflict_handlers import ConflictRules
 from spark_apply.handlers.crashes import CRASHES_MAX
@@ -63,7 +62,8 @@ def test_a_handler_that_ends_its_process_each_time_is_told_and_nothing_is_lost_o
     database = PostgresDestination(destination_database, site="b")
     database.prepare(TOPOLOGY)
     epoch = database.raise_epoch(TOPOLOGY, APPLY).epoch
-    spawn, ends = multiprocessing.get_context("spawn"), []
+    spawn = multiprocessing.get_context("spawn")
+    ends: list[int | None] = []
     with psycopg.connect(destination_database, autocommit=True) as admin:
         for name in ("c", "log"):
             admin.execute(f"CREATE TABLE public.{name} ({columns}, PRIMARY KEY (id))")
