@@ -36,7 +36,8 @@ Refusals
     others continue, and nothing is held for it, except for two minutes: one that was asleep may have been refused while the
     newest one's stream is broken. A propagation passes the answer on to the next queue, which refuses the
     subscriber concerned; meanwhile the queue holds what follows the beginning of redo for the propagation. A refused
-    subscriber that returns with a sufficient position, or with FIRST_SCN, is a subscriber again.
+    subscriber that returns with a sufficient position, or with FIRST_SCN, is a subscriber again. Refusals are durable
+    before anybody learns of them: a refused apply process does not come again to be refused by the queue's next life.
 
 Bounds
     Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. Credit is in bytes of batches; it is so much that
@@ -69,6 +70,7 @@ from typing import Any
 from actors.staging.positions import PositionsFile
 from actors.staging.queue_log import Entry, SourceLog, fitted, mark
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older, unsent
+from actors.staging.refusals import Refusals
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
 from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews
@@ -101,7 +103,7 @@ class QueueCore:
     Args:
         topology: the whole topology, which determines the queue's subscribers and sources.
         name: the queue's name there.
-        folder: of this queue: spill files and acknowledged positions.
+        folder: of this queue: spill files, acknowledged positions and refusals.
         clock: for periods and statistics.
         tracks: takes notes of labelled transactions.
 
@@ -123,10 +125,15 @@ class QueueCore:
         interests = interests_of(topology, name)
         self._propagations = {each.name for each in topology.propagations}
         self._places = _places(topology, name)
+        self._refusals = Refusals(folder)
+        self._refusals.keep(lambda subscriber, source: source in interests.get(subscriber, ()))
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
             for source, positions in _positions(interests, saved).items() for subscriber, scn in positions.items()
         }
+        for key, subscription in self._subscriptions.items():
+            if (gone := self._refusals[key]) is not None:
+                subscription.refuse(gone, self._clock.monotonic())
         if self._acknowledged() != saved:
             # A subscriber is new, or removed: it must never return to an old position.
             self._file.save(self._acknowledged())
@@ -154,6 +161,7 @@ class QueueCore:
 
         Raises:
             OSError: the positions could not be saved; the queue continues unchanged.
+            QueueError: the same of what it refuses.
         """
         before: dict[str, dict[str, Scn]] = {source: {} for source in self._logs} | self._acknowledged()
         interests, places = interests_of(topology, self.name), _places(topology, self.name)
@@ -161,6 +169,7 @@ class QueueCore:
             # The queue has waited for former subscribers until now: it holds what follows the most advanced one, as before.
             source: max(known.values(), default=self._logs[source].position) for source, known in before.items()
         })
+        self._refusals.keep(lambda subscriber, source: source in interests.get(subscriber, ()))
         self._file.save(positions)
         self._places = places
         self._propagations = {each.name for each in topology.propagations}
@@ -390,11 +399,13 @@ class QueueCore:
 
         Raises:
             LogGone: it needs changes that are gone.
+            QueueError: that it is not refused any more cannot be recorded.
         """
         gone = subscription.gone_scn
         if gone is not None and FIRST_SCN < needed < gone:
             raise subscription.refusal(needed, gone)
         if gone is not None:
+            self._refusals.record(subscription.source, {subscription.subscriber: None})
             # It begins anew: what follows the others' positions is held already.
             held = self._floor(self._logs[subscription.source]) if needed == FIRST_SCN else FIRST_SCN
             subscription.acknowledged_scn, subscription.gone_scn = max(subscription.acknowledged_scn, gone, held), None
@@ -407,16 +418,21 @@ class QueueCore:
         Args:
             session: of the publisher, which was asked for less and sends nothing before the next request.
             first_scn: everything after it is available.
+
+        Raises:
+            QueueError: the session has ended, or who is refused cannot be recorded; nothing is changed.
         """
         if session.ended is not None:
             raise session.ended
         log = self._logs[session.source]
-        for subscription in self._of(session.source):
-            if FIRST_SCN < subscription.needed_scn < first_scn:
-                subscription.refuse(first_scn, self._clock.monotonic())
-                if subscription.subscriber in self._propagations:
-                    # The subscribers behind it need something in between, and request it in a moment.
-                    subscription.acknowledged_scn = first_scn
+        lacking = [each for each in self._of(session.source) if FIRST_SCN < each.needed_scn < first_scn]
+        # Before anybody learns of it: an apply process that knows does not come again, and the queue's next life must know by itself.
+        self._refusals.record(session.source, {each.subscriber: first_scn for each in lacking if each.subscriber not in self._propagations})
+        for subscription in lacking:
+            subscription.refuse(first_scn, self._clock.monotonic())
+            if subscription.subscriber in self._propagations:
+                # The subscribers behind it need something in between, and request it in a moment.
+                subscription.acknowledged_scn = first_scn
         self._restart(log, max(first_scn, self._floor(log)))
 
     def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
@@ -791,6 +807,7 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
         source: {subscriber: scn for subscriber, scn in positions.items() if source in interests.get(subscriber, ())}
         for source, positions in saved.items()
     }
+    Refusals(folder).keep(lambda subscriber, source: source in interests.get(subscriber, ()))
     if left != saved:
         file.save({source: positions for source, positions in left.items() if positions})
 

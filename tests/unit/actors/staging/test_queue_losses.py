@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,91 @@ def test_last_word_of_a_stream_that_was_closed_counts_until_there_is_another(tmp
     queue.subscriber(needed=10)
     queue.core.acknowledge(subscriber, "dbs1", 20)
     assert queue.core.status()["subscribers"][0]["acknowledged_scn"] == 10
+
+
+def test_nothing_is_held_for_a_refused_subscriber_by_the_queues_next_life_either(tmp_path: Path) -> None:
+    """It has aborted, and does not subscribe to be refused once more. Found by simulation: the redo log filled, and the others stood still."""
+    queue, publisher, _, _ = restored_below_redo(tmp_path)
+    queue.core.gone(publisher, 30)
+    queue.save()
+    queue.restart()
+    publisher, one = queue.publisher(), queue.subscriber("apply_a", needed=40)
+    queue.clock.advance(REFUSED_HOLD_S)
+    queue.send(publisher, insert_batch([40, 50], previous=30))
+    assert queue.spans(one) == [(40, 50)]
+    queue.core.acknowledge(one, "dbs1", 50)
+    queue.save()
+    queue.core.housekeeping()
+    assert queue.core.publisher_news(publisher).durable_scn == 50
+    assert queue.core.status()["batches"] == 0
+
+
+def test_an_old_driver_is_refused_by_the_queues_next_life_and_the_newest_ones_changes_are_held_for_a_while(tmp_path: Path) -> None:
+    queue, publisher, _, _ = restored_below_redo(tmp_path)
+    queue.core.gone(publisher, 30)
+    queue.save()
+    queue.restart()
+    with pytest.raises(LogGone, match="after SCN 0/0000000A, but up to SCN 0/0000001E they are gone"):
+        queue.subscriber("apply_b", needed=10)
+    publisher, one = queue.publisher(), queue.subscriber("apply_a", needed=40)
+    queue.send(publisher, insert_batch([40, 50], previous=30))
+    queue.taken(one)
+    queue.core.acknowledge(one, "dbs1", 50)
+    queue.core.housekeeping()
+    assert queue.spans(queue.subscriber("apply_b", needed=40)) == [(40, 50)]
+
+
+@pytest.mark.parametrize(("needed", "held"), [(0, 40), (40, 30)])
+def test_subscriber_that_began_anew_is_not_refused_by_the_queues_next_life(tmp_path: Path, needed: int, held: int) -> None:
+    queue, publisher, _, _ = restored_below_redo(tmp_path)
+    queue.core.gone(publisher, 30)
+    queue.subscriber("apply_b", needed=needed)
+    queue.save()
+    queue.restart()
+    queue.clock.advance(REFUSED_HOLD_S)
+    publisher, one = queue.publisher(), queue.subscriber("apply_a", needed=40)
+    queue.send(publisher, insert_batch([50], previous=held))
+    queue.taken(one)
+    queue.core.acknowledge(one, "dbs1", 50)
+    queue.save()
+    queue.core.housekeeping()
+    assert queue.core.publisher_news(publisher).durable_scn == held
+
+
+def test_subscriber_learns_of_its_refusal_only_when_that_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, publisher, _, two = restored_below_redo(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("actors.staging.refusals.replace_file", no_space)
+        with pytest.raises(QueueError, match=r"refused\.json of queue .* cannot be written: No space left"):
+            queue.core.gone(publisher, 30)
+        assert two.ended is None
+    queue.core.gone(publisher, 30)
+    assert isinstance(two.ended, LogGone)
+
+
+def test_subscriber_that_begins_anew_is_admitted_only_when_the_end_of_its_refusal_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, publisher, _, _ = restored_below_redo(tmp_path)
+    queue.core.gone(publisher, 30)
+    with monkeypatch.context() as patch:
+        patch.setattr("actors.staging.refusals.replace_file", no_space)
+        with pytest.raises(QueueError, match="No space left"):
+            queue.subscriber("apply_b", needed=0)
+    assert queue.core.status()["subscribers"][1]["gone_scn"] == 30
+    queue.subscriber("apply_b", needed=0)
+    assert queue.core.status()["subscribers"][1]["gone_scn"] is None
+
+
+def test_damaged_refusals_are_ignored(tmp_path: Path) -> None:
+    queue, publisher, _, _ = restored_below_redo(tmp_path)
+    queue.core.gone(publisher, 30)
+    queue.save()
+    (file,) = tmp_path.rglob("refused.json")
+    file.write_text("{")
+    queue.restart()
+    assert queue.core.resume(queue.core.open_publisher("capture_dbs1", "999", "dbs1"))[0] == 10
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,0 +1,92 @@
+"""Which subscribers a queue refuses, kept for its next life.
+
+A refused apply process aborts and does not subscribe again before an operator acts. A queue that begins again learns of the refusal only
+from this file; without it, everything would be held for the apply process until the queue and the redo log are full, for all other subscribers too.
+`actors.records.refusal` is the same for a capture process that is combined with its apply process.
+
+One small JSON file, replaced atomically (`streams.durable_file`): after a crash it is the old or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from streams.durable_file import replace_file
+from streams.errors import QueueError
+from streams.scn import Scn
+
+__all__ = ["Refusals"]
+
+log = logging.getLogger("headrace")
+
+
+class Refusals:
+    """The file `refused.json` of one queue: by source and subscriber the SCN up to which changes that it lacks are gone.
+
+    Args:
+        folder: of the queue.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "refused.json"
+        self._gone = self._read()
+
+    def __getitem__(self, key: tuple[str, str]) -> Scn | None:
+        """What is gone for a subscriber of a source (in this order), which is refused for it; None: it is not refused."""
+        subscriber, source = key
+        return self._gone.get(source, {}).get(subscriber)
+
+    def record(self, source: str, gone: Mapping[str, Scn | None]) -> None:
+        """Record who is refused from now on, or not any more; durable when it returns.
+
+        Args:
+            source: whose changes.
+            gone: by subscriber, the SCN up to which changes that it lacks are gone; None: it is not refused any more.
+
+        Raises:
+            QueueError: it could not be written; what was recorded before holds.
+        """
+        changed = {**self._gone.get(source, {}), **gone}
+        self._write({**self._gone, source: {subscriber: scn for subscriber, scn in changed.items() if scn is not None}})
+
+    def keep(self, is_subscriber: Callable[[str, str], bool]) -> None:
+        """Forget the refusals of former subscribers: one that comes back is not refused for what it needed then.
+
+        Args:
+            is_subscriber: says of a subscriber and a source whether it still is one.
+
+        Raises:
+            QueueError: it could not be written; what was recorded before holds.
+        """
+        self._write({
+            source: {subscriber: scn for subscriber, scn in each.items() if is_subscriber(subscriber, source)}
+            for source, each in self._gone.items()
+        })
+
+    def _write(self, gone: Mapping[str, Mapping[str, Scn]]) -> None:
+        wanted = {source: dict(each) for source, each in gone.items() if each}
+        if wanted == self._gone:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, json.dumps({"refused": wanted}, indent=1))
+        except OSError as error:
+            raise QueueError(
+                f"{self._path.name} of queue {self._path.parent.name} cannot be written: {error.strerror or error}",
+                hint="check the disk; once there is space, retrying is automatic",
+            ) from error
+        self._gone = wanted
+
+    def _read(self) -> dict[str, dict[str, Scn]]:
+        try:
+            document = json.loads(self._path.read_text(encoding="utf-8"))
+            return {source: {name: Scn(int(scn)) for name, scn in each.items()} for source, each in document["refused"].items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # The queue then holds what follows for the subscriber, and refuses it again when it subscribes.
+            log.warning("%s is damaged and is ignored: %s", self._path, error)
+            return {}
