@@ -77,6 +77,10 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else DONE)
 
 
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
         Output().result(f"headrace {metadata.version('headrace')}")
@@ -122,7 +126,7 @@ def check(
     if checked.is_proven:
         output.result("proven from the file: every change arrives once wherever it goes, and none comes home (`headrace plan` shows who gets what)")
     problems = sum(1 for finding in findings if finding.is_error)
-    output.result(f"{file}: {problems} problems, {len(findings) - problems} warnings")
+    output.result(f"{file}: {_number(problems, 'problem')}, {_number(len(findings) - problems, 'warning')}")
     return FINDING if problems else DONE
 
 
