@@ -1,20 +1,26 @@
-"""A handler ends its process while an apply server runs it: real processes, a real PostgreSQL destination, no Ray and no Spark."""
+"""An apply server's process ends while it runs a handler or resolves a conflict: real processes, a real PostgreSQL destination, no Ray and no Spark."""
 
 from __future__ import annotations
 
 import multiprocessing
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import psycopg
 import pytest
 
 from databases.postgres.destination.database import PostgresDestination
-from rules.conflict_handlers import ConflictRules
+from rules.conflict_handlers import ConflictHandler, ConflictRules
+from rules.user_code.handlers import HandlerRules
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.server.resolution import ConflictSettings
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
-from tests.support.conflicts import COLUMNS
-from tests.support.handlers import Handled, inserts, rules_of
+from tests.support.conflicts import COLUMNS, Lcr, handler
+from tests.support.handlers import Handled, inserts, rules_of, updates
+from tests.support.system import wait_until
 from tests.support.writes import version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -36,13 +42,74 @@ def run(lcr, session):
 """
 
 
+PATIENCE_S = 300.0
+"""How long a handler may take in these tests: what it waits for is held until its process was killed."""
+
+LOGGED = """
+def run(lcr, session):
+    session.execute("INSERT INTO public.log (id, a) VALUES ($1, $2)", lcr.get_value("new", "id").decoded, "x")
+    lcr.execute(True)
+"""
+
+KEPT = """
+def run(lcr, error, session):
+    session.execute("INSERT INTO public.log (id, a) VALUES ($1, $2)", lcr.get_value("new", "id").decoded, error.kind)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What an apply process does with users' rules while its process is killed.
+
+    Args:
+        rules: its handlers.
+        conflicts: its conflict handlers.
+        held: the table that another session has locked, for which the process waits at that moment.
+        rows: of `c` at the destination beforehand, as (id, a, t).
+        transactions: applied as one group.
+        committed: how many of them are committed when the process is killed: an error handler's transaction has a commit of its own.
+        after: `c` in the end, as (id, a).
+        logged: the handlers' own table in the end.
+        resolved: how many conflicts the history has in the end.
+    """
+
+    rules: HandlerRules
+    conflicts: tuple[ConflictHandler, ...] = ()
+    held: str = "public.log"
+    rows: tuple[tuple[int, str, int], ...] = ()
+    transactions: tuple[list[tuple[str, Lcr]], ...] = ()
+    committed: int = 0
+    after: list[tuple[int, str]]
+    logged: list[tuple[int, str]] = field(default_factory=list)
+    resolved: int = 0
+
+
+INSERTED = (inserts(1), inserts(2), inserts(3))
+SCENARIOS = {
+    "a procedure DML handler": Scenario(
+        rules=rules_of(LOGGED, dml=["run"], timeout_s=PATIENCE_S), transactions=INSERTED,
+        after=[(1, "a"), (2, "a"), (3, "a")], logged=[(1, "x"), (2, "x"), (3, "x")],
+    ),
+    "an error handler": Scenario(
+        rules=rules_of(KEPT, errors=["run"], timeout_s=PATIENCE_S), rows=((2, "mine", 10),), transactions=INSERTED, committed=1,
+        after=[(1, "a"), (2, "mine"), (3, "a")], logged=[(2, "insert_exists")],
+    ),
+    "a prebuilt conflict handler": Scenario(
+        rules=rules_of(), conflicts=(handler("maximum", "a", "t", by="t"),), held="headrace.conflict_history",
+        rows=((1, "a", 10), (2, "mine", 15), (3, "a", 10)),
+        transactions=tuple(updates(key, "a", "b", times=(10, 20)) for key in (1, 2, 3)),
+        after=[(1, "b"), (2, "b"), (3, "b")], resolved=1,
+    ),
+}
+
+
 class Placed(Handled):
     """`Handled` at a PostgreSQL destination."""
 
-    def __init__(self, dsn: str, epoch: int, incarnation: int) -> None:
+    def __init__(self, dsn: str, epoch: int, incarnation: int, rules: HandlerRules, conflicts: tuple[ConflictHandler, ...] = ()) -> None:
         self.database: Any = PostgresDestination(dsn, site="b")
-        self.epoch, self.incarnation, self.rules = epoch, incarnation, rules_of(ENDS, dml=["run"])
-        self.settings = ConflictSettings(apply=APPLY, source=SOURCE, site="b", rules=ConflictRules())
+        self.epoch, self.incarnation, self.rules = epoch, incarnation, rules
+        self.settings = ConflictSettings(apply=APPLY, source=SOURCE, site="b", rules=ConflictRules(handlers=conflicts))
         self.server = self.new_server()
         table = self.database.describe("public", "c")
         assert table is not None
@@ -52,35 +119,82 @@ class Placed(Handled):
 
 def live(dsn: str, epoch: int, incarnation: int, first: int) -> None:
     """The life of one apply server: the transactions from this one on, carefully behind the first death."""
-    at = Placed(dsn, epoch, incarnation)
+    at = Placed(dsn, epoch, incarnation, rules_of(ENDS, dml=["run"]))
     at.scn = 100 + 10 * (first - 1)
     at.apply(*[inserts(key) for key in range(first, 4)], is_careful=incarnation > 1)
 
 
-def test_a_handler_that_ends_its_process_each_time_is_told_and_nothing_is_lost_or_twice(destination_database: str) -> None:
+def live_through(dsn: str, epoch: int, incarnation: int, name: str) -> None:
+    """The life of one apply server: what is left of a scenario's transactions, carefully behind the first death."""
+    scenario, is_careful = SCENARIOS[name], incarnation > 1
+    at = Placed(dsn, epoch, incarnation, scenario.rules, scenario.conflicts)
+    done = scenario.committed if is_careful else 0
+    at.scn += 10 * done
+    at.apply(*scenario.transactions[done:], is_careful=is_careful)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(destination_database: str, name: str) -> None:
+    """The process stands inside the handler, or the resolution, for as long as another session holds what it wants to write."""
+    scenario = SCENARIOS[name]
+    database, epoch = prepared(destination_database)
+    with psycopg.connect(destination_database, autocommit=True) as admin, psycopg.connect(destination_database) as holder:
+        admin.cursor().executemany("INSERT INTO public.c (id, a, t) VALUES (%s, %s, %s)", scenario.rows)
+        holder.execute(f"LOCK TABLE {scenario.held} IN SHARE ROW EXCLUSIVE MODE")
+        killed = spawned(live_through, destination_database, epoch, 1, name)
+        waiting = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
+        wait_until(f"it waits for {scenario.held}", lambda: admin.execute(waiting, (scenario.held,)).fetchone() == (1,))
+        killed.kill()
+        killed.join(LIFE_S)
+        assert killed.exitcode == -signal.SIGKILL
+        rows = {key: value for key, value, _ in scenario.rows} | dict(scenario.after[:scenario.committed])
+        assert contents(admin) == {"c": sorted(rows.items()), "log": []}
+        holder.rollback()
+        successor = spawned(live_through, destination_database, epoch, 2, name)
+        successor.join(LIFE_S)
+        assert successor.exitcode == 0
+        assert contents(admin) == {"c": scenario.after, "log": scenario.logged}
+        assert admin.execute("SELECT count(*) FROM headrace.conflict_history").fetchone() == (scenario.resolved,)
+    assert database.errors(TOPOLOGY, APPLY) == ()
+
+
+def prepared(dsn: str) -> tuple[PostgresDestination, int]:
+    """A destination with the tables `c` and `log`, and the epoch of its apply process."""
     columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
-    database = PostgresDestination(destination_database, site="b")
+    database = PostgresDestination(dsn, site="b")
     database.prepare(TOPOLOGY)
-    epoch = database.raise_epoch(TOPOLOGY, APPLY).epoch
-    spawn = multiprocessing.get_context("spawn")
-    ends: list[int | None] = []
-    with psycopg.connect(destination_database, autocommit=True) as admin:
+    with psycopg.connect(dsn, autocommit=True) as admin:
         for name in ("c", "log"):
             admin.execute(f"CREATE TABLE public.{name} ({columns}, PRIMARY KEY (id))")
+    return database, database.raise_epoch(TOPOLOGY, APPLY).epoch
+
+
+def spawned(life: Callable[..., None], *arguments: object) -> SpawnProcess:
+    process = multiprocessing.get_context("spawn").Process(target=life, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def contents(admin: psycopg.Connection[Any]) -> dict[str, list[Any]]:
+    return {name: admin.execute(f"SELECT id, a FROM public.{name} ORDER BY id").fetchall() for name in ("c", "log")}
+
+
+def test_a_handler_that_ends_its_process_each_time_is_told_and_nothing_is_lost_or_twice(destination_database: str) -> None:
+    database, epoch = prepared(destination_database)
+    ends: list[int | None] = []
+    with psycopg.connect(destination_database, autocommit=True) as admin:
         while EXIT in ends[-1:] or not ends:
             assert len(ends) <= CRASHES_MAX + 1, "it is called for ever"
             done = admin.execute("SELECT count(*) FROM public.c").fetchone()
             assert done is not None
-            process = spawn.Process(target=live, args=(destination_database, epoch, len(ends) + 1, done[0] + 1))
-            process.start()
+            process = spawned(live, destination_database, epoch, len(ends) + 1, done[0] + 1)
             process.join(LIFE_S)
             if process.exitcode is None:
                 process.kill()
                 process.join()
             ends.append(process.exitcode)
         assert ends == [EXIT] * (1 + CRASHES_MAX) + [0]
-        for name, value in (("c", "a"), ("log", "x")):
-            assert admin.execute(f"SELECT id, a FROM public.{name} ORDER BY id").fetchall() == [(1, value), (3, value)]
+        assert contents(admin) == {"c": [(1, "a"), (3, "a")], "log": [(1, "x"), (3, "x")]}
     (error,) = database.errors(TOPOLOGY, APPLY)
     assert error.message.startswith("own:run (")
     assert f"is not called again: {CRASHES_MAX} processes ended while it ran for this transaction" in error.message
