@@ -9,8 +9,7 @@ A destination that loses commits
     A site that only receives, from one apply process, is set back to a backup. Either it is sent again what it lacks, or it
     is refused by name, as redo is gone; then the operator has it copied again. The others go on meanwhile.
 
-Where conditions or functions let single changes of a row pass, a copy is not what the changes make of the table: nothing is copied there, and
-a backup is restored only while all redo since then is kept.
+Where conditions or functions let single changes of a row pass, a copy is not what the changes make of the table: nothing is copied there.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ class Operator:
         self._has_grown = False
         self._splits = SplitStreams(sim, sim.topology)
         self._backup: _Backup | None = None
-        self._before_restore: dict[str, Callable[[], None]] = {}  # by site: brings back what the newest restore took
         self.restored_sources: set[str] = set()  # of destinations that lost commits
         self.helps = True  # those that are refused
 
@@ -139,7 +137,8 @@ class Operator:
         if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.components)):
             return
         # A backup is looked after more often than the file is edited: it must wait for redo to be purged.
-        deed = rng.choice([self._edit, self._stop_one, *[self._back_up, self._restore] * 3])
+        restoring = [self._back_up, self._restore] * 3 if sim.workload.expected.copies_rows else []
+        deed = rng.choice([self._edit, self._stop_one, *restoring])
         deed()
 
     def check(self) -> None:
@@ -195,7 +194,7 @@ class Operator:
         store = self._sim.databases[site].store
         if store.is_reachable and not store.locks:
             (source,) = {apply.spec.source for apply in self._sim.applies.values() if apply.site == site}
-            self._backup = _Backup(site, store.backup(), source, self._first_segment(source), self._rng.random() < 0.7 and self._sim.workload.expected.copies_rows)
+            self._backup = _Backup(site, store.backup(), source, self._first_segment(source), self._rng.random() < 0.7)
 
     def _first_segment(self, source: str) -> int:
         return next((segment.number for segment in list_segments(self._redo_folder(source))), 0)
@@ -209,44 +208,27 @@ class Operator:
         backup, site = self._backup, self._backup.site
         if site not in self._restorable() or not self._sim.databases[site].store.is_reachable:
             return
-        has_gap = self._first_segment(backup.source) > backup.first_segment
-        if backup.wants_gap and not has_gap:
+        if backup.wants_gap and self._first_segment(backup.source) <= backup.first_segment:
             return
         self._backup = None
-        if has_gap and not self._sim.workload.expected.copies_rows:
-            return
         self._restores += 1
         sim = self._sim
         sim.trace.note(f"database {site}", "restored from a backup")
         sim.fired["restored"] += 1
         self.restored_sources.add(backup.source)
-        self._before_restore[site] = sim.databases[site].store.backup()
-        self._set_back(site, backup.restore)
-
-    def _set_back(self, site: str, restore: Callable[[], None]) -> None:
-        sim = self._sim
-        restore()
+        backup.restore()
         self.alter_destination(site)
-        sim.site_observers[site].rescan()
+        observer = sim.site_observers[site]
+        observer.rescan()
         for apply in sim.applies.values():
             if apply.site == site:
                 apply.observer.restored()
-
-    def _undo_restore(self, apply: ApplyProcess) -> None:
-        """Redo was purged just as the backup was restored, and a copy would not be right: the database that lost nothing comes back."""
-        self._sim.trace.note(f"database {apply.site}", "its restore is undone")
-        self._sim.fired["restore undone"] += 1
-        self._set_back(apply.site, self._before_restore.pop(apply.site))
-        apply.refused, apply.is_stopped, apply.is_open = None, False, False
 
     def _help_the_refused(self) -> None:
         for apply in self._sim.applies.values():
             # Not at once: what is kept for a refused one, and by whom, is a part of the matter.
             if self.helps and apply.refused is not None and apply.store.is_reachable and self._rng.random() < 0.002:
-                if self._sim.workload.expected.copies_rows:
-                    self._copy_again(apply)
-                else:
-                    self._undo_restore(apply)
+                self._copy_again(apply)
 
     def _copy_again(self, apply: ApplyProcess) -> None:
         """Taken out of the file and added again: forgotten at the destination, its tables are copied."""
