@@ -46,6 +46,7 @@ class ReceiverProcess(Component):
     def __init__(self, sim: Simulation, receiver: RedoReceiver) -> None:
         super().__init__(sim, receiver.component, receiver.site)
         self._receiver = receiver
+        self._topology = sim.topology  # that it has adopted: a process that dies begins again with that
         self.source = receiver.source
         self.folder = redo_folder(sim.topology, source=receiver.source, site=receiver.site)
         self.log: StandbyLog | None = None
@@ -82,12 +83,13 @@ class ReceiverProcess(Component):
 
     def adopt(self) -> None:
         """As `actors.downstream_database.RedoReceiver`: keeps redo for the capture processes of the changed topology only."""
-        self._receiver = receiver_of(self.sim.topology, self._receiver.name)
+        self._topology = self.sim.topology
+        self._receiver = receiver_of(self._topology, self._receiver.name)
         self._keep_redo()
 
     def _keep_redo(self) -> None:
         if self.log is not None:
-            register_captures(self.log.required_checkpoints, self.sim.topology, self._receiver.captures)
+            register_captures(self.log.required_checkpoints, self._topology, self._receiver.captures)
 
     def work(self) -> None:
         """Take frames, sync, acknowledge."""
