@@ -252,6 +252,8 @@ class ApplyObserver:
         if self.low_watermark < max((each.scn for each in found), default=FIRST_SCN):
             return False
         if not self.site.is_of_one_moment:
+            if self.store.locks:
+                return False  # what an open transaction has written is among the rows, and would be seen again at its commit
             self.site.is_of_one_moment = True
             self.site.rescan()
         return True
