@@ -8,8 +8,9 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 from headrace.console import DONE, FAILURE, WRONG_USE, Output
@@ -81,19 +82,12 @@ def defect(output: Output, error: Exception) -> int:
 @contextmanager
 def terminated_as_interrupt() -> Iterator[None]:
     """Let SIGTERM and a closed terminal end the block like Ctrl-C, with a complete clean-up. Under `nohup` a closed terminal stays ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _taken((signal.SIGTERM, signal.SIGHUP))}
-    try:
+    with _handling(interrupt, signal.SIGTERM, signal.SIGHUP):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -103,21 +97,27 @@ def uninterrupted() -> Iterator[None]:
     Raises:
         KeyboardInterrupt: behind the block, if SIGINT, SIGTERM or SIGHUP came during it.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     came: list[int] = []
-    numbers = _taken((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
     try:
-        yield
+        with _handling(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if came:
             raise KeyboardInterrupt
 
 
-def _taken(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
-    """Those that the process takes notice of. `nohup` and scripts' background jobs start programs that ignore SIGHUP and SIGINT."""
-    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Handle these signals during the block, in the main thread (no other may), but for those that the process ignores.
+
+    `nohup` and scripts' background jobs start programs that ignore SIGHUP and SIGINT.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
