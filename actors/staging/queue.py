@@ -16,7 +16,7 @@ States (V$BUFFERED_QUEUES.QUEUE_STATE)
                               left by the amount of free space, memory only.
 
 Durable when
-    Only the acknowledged positions are durable here. A batch is ACCEPTED when it is in the queue, which loses it in a
+    Only the acknowledged positions and the refusals are durable here. A batch is ACCEPTED when it is in the queue, which loses it in a
     crash. It is DURABLE when every subscriber has acknowledged it; a subscriber does so after its destination's commit.
     The queue reports DURABLE to the publisher only after the position is on disk, so a restarted, empty queue never asks
     for less than it promised: it asks for everything after the lowest position that its subscribers acknowledged.
@@ -72,6 +72,7 @@ from actors.staging.queue_log import Entry, SourceLog, fitted, mark
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older, unsent
 from actors.staging.refusals import Refusals
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
+from actors.staging.subscribers import places_of, positions_of, sources_of
 from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews
 from streams.clock import Clock, SystemClock
@@ -79,10 +80,10 @@ from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 from streams.tracking import TrackLog
-from topology.changes import interests_of, published_by, published_to
+from topology.changes import interests_of, published_by
 from topology.spec import TopologySpec
 
-__all__ = ["QueueCore", "forget_former_subscribers"]
+__all__ = ["QueueCore"]
 
 # Most bytes in flight from one publisher: covers 100 ms of round trip at 160 MB/s.
 WINDOW_BYTES_MAX = 16 << 20
@@ -124,20 +125,20 @@ class QueueCore:
         self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
         interests = interests_of(topology, name)
         self._propagations = {each.name for each in topology.propagations}
-        self._places = _places(topology, name)
+        self._places = places_of(topology, name)
         self._refusals = Refusals(folder)
-        self._refusals.keep(lambda subscriber, source: source in interests.get(subscriber, ()))
+        self._refusals.forget_others(interests)
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
-            for source, positions in _positions(interests, saved).items() for subscriber, scn in positions.items()
+            for source, positions in positions_of(interests, saved).items() for subscriber, scn in positions.items()
         }
-        for key, subscription in self._subscriptions.items():
-            if (gone := self._refusals[key]) is not None:
+        for (subscriber, source), subscription in self._subscriptions.items():
+            if (gone := self._refusals.gone_scn(source, subscriber)) is not None:
                 subscription.refuse(gone, self._clock.monotonic())
         if self._acknowledged() != saved:
             # A subscriber is new, or removed: it must never return to an old position.
             self._file.save(self._acknowledged())
-        self._logs = {source: SourceLog(source, FIRST_SCN) for source in _sources(topology, name)}
+        self._logs = {source: SourceLog(source, FIRST_SCN) for source in sources_of(topology, name)}
         for source, log in self._logs.items():
             log.clear(self._durable(source))
         self._sources_of = published_by(topology, name)  # by the name of the publisher
@@ -161,15 +162,15 @@ class QueueCore:
 
         Raises:
             OSError: the positions could not be saved; the queue continues unchanged.
-            QueueError: the same of what it refuses.
+            QueueError: the refusals could not be saved; the queue continues unchanged.
         """
         before: dict[str, dict[str, Scn]] = {source: {} for source in self._logs} | self._acknowledged()
-        interests, places = interests_of(topology, self.name), _places(topology, self.name)
-        positions = _positions(interests, before, places=(self._places, places), fallback={
+        interests, places = interests_of(topology, self.name), places_of(topology, self.name)
+        positions = positions_of(interests, before, places=(self._places, places), fallback={
             # The queue has waited for former subscribers until now: it holds what follows the most advanced one, as before.
             source: max(known.values(), default=self._logs[source].position) for source, known in before.items()
         })
-        self._refusals.keep(lambda subscriber, source: source in interests.get(subscriber, ()))
+        self._refusals.forget_others(interests)
         self._file.save(positions)
         self._places = places
         self._propagations = {each.name for each in topology.propagations}
@@ -184,7 +185,7 @@ class QueueCore:
         for publisher in list(self._publishers.values()):
             if publisher.source not in self._sources_of.get(publisher.component, ()):
                 self._end_publisher(publisher)
-        self._change_sources(_sources(topology, self.name))
+        self._change_sources(sources_of(topology, self.name))
 
     def _change_sources(self, sources: list[str]) -> None:
         for source in [source for source in self._logs if source not in sources]:
@@ -787,74 +788,6 @@ class QueueCore:
             self._dropped(log, dropped)
 
 
-def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
-    """Drop the saved positions of those that are no subscribers of a closed queue: one that comes back has no old position.
-
-    An open queue does it in `QueueCore.adopt`.
-
-    Args:
-        topology: the whole topology.
-        name: of the queue there.
-        folder: of the queue.
-
-    Raises:
-        QueueError: the positions are damaged.
-        OSError: they could not be written; the old ones are still there.
-    """
-    file, interests = PositionsFile(folder), interests_of(topology, name)
-    saved = file.load()
-    left = {
-        source: {subscriber: scn for subscriber, scn in positions.items() if source in interests.get(subscriber, ())}
-        for source, positions in saved.items()
-    }
-    Refusals(folder).keep(lambda subscriber, source: source in interests.get(subscriber, ()))
-    if left != saved:
-        file.save({source: positions for source, positions in left.items() if positions})
-
-
-def _positions(
-    interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
-    fallback: Mapping[str, Scn] | None = None, places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
-) -> dict[str, dict[str, Scn]]:
-    """The position of each subscriber of each source; see the module's Beginnings.
-
-    Args:
-        interests: sources by subscriber.
-        saved: positions by source and subscriber, as far as they are known.
-        fallback: by source, the beginning of all subscribers if none of them has a position; FIRST_SCN if not given.
-        places: where each subscriber brings the changes, before and now; not known before: it may be the same place.
-    """
-    earlier, now = places
-    positions: dict[str, dict[str, Scn]] = {}
-    for source in sorted({source for sources in interests.values() for source in sources}):
-        subscribers = [subscriber for subscriber, sources in interests.items() if source in sources]
-        known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
-        furthest = max(known.values(), default=(fallback or {}).get(source, FIRST_SCN))
-        left = {name: scn for name, scn in saved.get(source, {}).items() if name not in subscribers}
-        positions[source] = {
-            # One that takes the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
-            subscriber: known.get(subscriber, min([furthest, *(
-                scn for name, scn in left.items() if name not in earlier or earlier[name] == now.get(subscriber)
-            )]))
-            for subscriber in subscribers
-        }
-    return positions
-
-
-def _places(topology: TopologySpec, queue: str) -> dict[str, str]:
-    """Where each subscriber of a queue brings the changes."""
-    return {
-        **{each.name: f"queue {each.to_queue}" for each in topology.propagations if queue in {each.from_queue, each.held_in}},
-        **{each.name: f"site {each.site}" for each in topology.applies if each.queue == queue},
-    }
-
-
 def _beginning(subscription: Subscription, log: SourceLog) -> Scn:
     """The beginning of a subscriber that never had anything: its assigned position, or the oldest entry."""
     return max(subscription.acknowledged_scn, log.first_scn)
-
-
-def _sources(topology: TopologySpec, queue: str) -> list[str]:
-    """The sources whose LCRs a queue accepts or delivers."""
-    taken = {source for sources in interests_of(topology, queue).values() for source in sources}
-    return sorted(taken | published_to(topology, queue))

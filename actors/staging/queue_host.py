@@ -69,7 +69,7 @@ class QueueHost(Host):
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`. Continues with changed subscribers and sources, without disturbing the streams of unchanged ones."""
-        from actors.staging.queue import forget_former_subscribers
+        from actors.staging.subscribers import forget_former_subscribers
 
         if self._server is not None and self._core is not None:
             with self._server.service.changing():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from streams.durable_file import replace_file
@@ -34,9 +34,13 @@ class Refusals:
         self._path = folder / "refused.json"
         self._gone = self._read()
 
-    def __getitem__(self, key: tuple[str, str]) -> Scn | None:
-        """What is gone for a subscriber of a source (in this order), which is refused for it; None: it is not refused."""
-        subscriber, source = key
+    def gone_scn(self, source: str, subscriber: str) -> Scn | None:
+        """Changes up to here that a subscriber lacks are gone, and it is refused; None: it is not.
+
+        Args:
+            source: whose changes.
+            subscriber: its name.
+        """
         return self._gone.get(source, {}).get(subscriber)
 
     def record(self, source: str, gone: Mapping[str, Scn | None]) -> None:
@@ -52,17 +56,17 @@ class Refusals:
         changed = {**self._gone.get(source, {}), **gone}
         self._write({**self._gone, source: {subscriber: scn for subscriber, scn in changed.items() if scn is not None}})
 
-    def keep(self, is_subscriber: Callable[[str, str], bool]) -> None:
+    def forget_others(self, interests: Mapping[str, Collection[str]]) -> None:
         """Forget the refusals of former subscribers: one that comes back is not refused for what it needed then.
 
         Args:
-            is_subscriber: says of a subscriber and a source whether it still is one.
+            interests: sources by subscriber, of all that still are.
 
         Raises:
             QueueError: it could not be written; what was recorded before holds.
         """
         self._write({
-            source: {subscriber: scn for subscriber, scn in each.items() if is_subscriber(subscriber, source)}
+            source: {subscriber: scn for subscriber, scn in each.items() if source in interests.get(subscriber, ())}
             for source, each in self._gone.items()
         })
 

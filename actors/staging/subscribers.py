@@ -1,0 +1,92 @@
+"""Who subscribes to a queue by its topology: for which sources, from which position on, and who does no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from actors.staging.positions import PositionsFile
+from actors.staging.refusals import Refusals
+from streams.scn import FIRST_SCN, Scn
+from topology.changes import interests_of, published_to
+from topology.spec import TopologySpec
+
+__all__ = ["forget_former_subscribers", "places_of", "positions_of", "sources_of"]
+
+
+def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
+    """Drop the saved positions of those that are no subscribers of a closed queue: one that comes back has no old position.
+
+    An open queue does it in `QueueCore.adopt`.
+
+    Args:
+        topology: the whole topology.
+        name: of the queue there.
+        folder: of the queue.
+
+    Raises:
+        QueueError: the positions are damaged.
+        OSError: they could not be written; the old ones are still there.
+    """
+    file, interests = PositionsFile(folder), interests_of(topology, name)
+    saved = file.load()
+    left = {
+        source: {subscriber: scn for subscriber, scn in positions.items() if source in interests.get(subscriber, ())}
+        for source, positions in saved.items()
+    }
+    Refusals(folder).forget_others(interests)
+    if left != saved:
+        file.save({source: positions for source, positions in left.items() if positions})
+
+
+def positions_of(
+    interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
+    fallback: Mapping[str, Scn] | None = None, places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+) -> dict[str, dict[str, Scn]]:
+    """The position of each subscriber of each source; see Beginnings in `actors.staging.queue`.
+
+    Args:
+        interests: sources by subscriber.
+        saved: positions by source and subscriber, as far as they are known.
+        fallback: by source, the beginning of all subscribers if none of them has a position; FIRST_SCN if not given.
+        places: where each subscriber brings the changes, before and now; not known before: it may be the same place.
+    """
+    earlier, now = places
+    positions: dict[str, dict[str, Scn]] = {}
+    for source in sorted({source for sources in interests.values() for source in sources}):
+        subscribers = [subscriber for subscriber, sources in interests.items() if source in sources]
+        known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
+        furthest = max(known.values(), default=(fallback or {}).get(source, FIRST_SCN))
+        left = {name: scn for name, scn in saved.get(source, {}).items() if name not in subscribers}
+        positions[source] = {
+            # One that takes the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
+            subscriber: known.get(subscriber, min([furthest, *(
+                scn for name, scn in left.items() if name not in earlier or earlier[name] == now.get(subscriber)
+            )]))
+            for subscriber in subscribers
+        }
+    return positions
+
+
+def places_of(topology: TopologySpec, queue: str) -> dict[str, str]:
+    """Where each subscriber of a queue brings the changes.
+
+    Args:
+        topology: the whole topology.
+        queue: its name there.
+    """
+    return {
+        **{each.name: f"queue {each.to_queue}" for each in topology.propagations if queue in {each.from_queue, each.held_in}},
+        **{each.name: f"site {each.site}" for each in topology.applies if each.queue == queue},
+    }
+
+
+def sources_of(topology: TopologySpec, queue: str) -> list[str]:
+    """The sources whose LCRs a queue accepts or delivers.
+
+    Args:
+        topology: the whole topology.
+        queue: its name there.
+    """
+    taken = {source for sources in interests_of(topology, queue).values() for source in sources}
+    return sorted(taken | published_to(topology, queue))
