@@ -22,7 +22,7 @@ import typer
 from headrace.console import DONE, FAILURE, FINDING, Output, ReaderLeft, exit_code_of
 from headrace.entry import INTERRUPTED
 from headrace.process_end import defect, of_the_machine, reader_left, terminated, wrong_use
-from streams.errors import ConfigError, StreamsError
+from streams.errors import ConfigError, StreamsError, counted
 
 if TYPE_CHECKING:
     from headrace.commands.error_queue import ErrorQueue
@@ -77,10 +77,6 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else DONE)
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
         Output().result(f"headrace {metadata.version('headrace')}")
@@ -126,7 +122,7 @@ def check(
     if checked.is_proven:
         output.result("proven from the file: every change arrives once wherever it goes, and none comes home (`headrace plan` shows who gets what)")
     problems = sum(1 for finding in findings if finding.is_error)
-    output.result(f"{file}: {_number(problems, 'problem')}, {_number(len(findings) - problems, 'warning')}")
+    output.result(f"{file}: {counted(problems, 'problem')}, {counted(len(findings) - problems, 'warning')}")
     return FINDING if problems else DONE
 
 

@@ -37,7 +37,7 @@ __all__ = [
     "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "NotAdmitted", "PropagationError",
     "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
     "UnsupportedType",
-    "WouldBlock", "printable",
+    "WouldBlock", "counted", "printable",
 ]
 
 
@@ -271,6 +271,16 @@ class BugError(StreamsError):
     """Cannot happen; a defect of Headrace."""
 
     code = "HDR-9000"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts, for a message: "1 problem", "2 problems".
+
+    Args:
+        count: how many.
+        noun: one of them; its plural ends with s.
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def printable(text: str, characters_max: int = 300) -> str:

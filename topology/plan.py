@@ -16,6 +16,7 @@ from databases.ports import Finding, LoggedTable, PlannedStatement, SourceTable
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from rules.table_settings import TableSettings
 from rules.user_code.handlers import NO_HANDLERS
+from streams.errors import counted
 from topology.changes import Change, changes
 from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, capture_of, combination
@@ -424,7 +425,7 @@ def _reached_text(reached: ReachedSite) -> str:
     times = "" if reached.times == "once" else f", {reached.times}"
     # What a condition says of a row is not proven: this is who gets it at most.
     times += f", where conditions of {' and '.join(reached.conditions)} are TRUE" if reached.conditions else ""
-    return f"{reached.site} ({hops} hop{'' if hops == 1 else 's'}{over}{times})"
+    return f"{reached.site} ({counted(hops, 'hop')}{over}{times})"
 
 
 def _some(tables: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from databases.ports import Finding
-from streams.errors import ConfigError
+from streams.errors import ConfigError, counted
 
 __all__ = ["TopologyError", "as_line", "nearest"]
 
@@ -45,9 +45,8 @@ class TopologyError(ConfigError):
             findings: the problems, in the order in which they are shown.
         """
         findings = tuple(findings)
-        count = f"{len(findings)} problem" + ("" if len(findings) == 1 else "s")
         lines = "".join(f"\n  {as_line(finding)}" for finding in findings)
-        return cls(f"{file}: {count}{lines}", findings=findings, file=file, problems=len(findings))
+        return cls(f"{file}: {counted(len(findings), 'problem')}{lines}", findings=findings, file=file, problems=len(findings))
 
 
 def as_line(finding: Finding) -> str:

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from streams.errors import counted
+
 if TYPE_CHECKING:
     from topology.alerts import AlertsSpec
 
@@ -109,7 +111,7 @@ class AlertWatch:
         if new:
             yield Alert(
                 kind="error_transaction", subject=name, at_us=at_us, fix=f"headrace errors list {self.file}",
-                message=f"{new} new error transaction{'s' if new > 1 else ''}: {there} in the error queue",
+                message=f"{counted(new, 'new error transaction')}: {there} in the error queue",
             )
 
     def _burst(self, component: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:

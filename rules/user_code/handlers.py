@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rules.user_code.source import NO_CODE, UserCode, UserFunction
+from streams.errors import counted
 from streams.plain_data import AsBytes, SettingsAsBytes
 
 __all__ = [
@@ -78,7 +79,7 @@ class DmlHandler:
     columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        what = str(self.function) if self.function else f"{len(self.statements)} statement{'' if len(self.statements) == 1 else 's'}"
+        what = str(self.function) if self.function else counted(len(self.statements), "statement")
         return f"{what} for {', '.join(self.operations)} of {self.owner}.{self.name}"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from databases.ports import Finding
 from rules.rule import TruthValue
+from streams.errors import counted
 from topology.proof.duplicates import Duplicates
 from topology.proof.reach import Hop, Place, Proof
 from topology.proof.words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_by
@@ -241,7 +242,7 @@ def _told_of_loss(proof: Proof, loss: _Loss) -> Finding:
     else:
         problem += f"on the direct way {place} does not take them, and no other site sends them on"
     if others := len(loss.pairs) - 1:
-        problem += f" (and so between {others} other pair{'' if others == 1 else 's'} of sites)"
+        problem += f" (and so between {counted(others, 'other pair')} of sites)"
     problem += "; both write these tables, which become different" if loss.is_error else f"; {to} gets what users of {at} write, and not this"
     path, fix = _mended_loss(proof, loss)
     if not loss.is_error:
