@@ -832,6 +832,11 @@ class MemorySession:
             self._state = "failed"
             raise DataError(f"role {role!r} does not exist", sqlstate="22023")
 
+    @property
+    def is_closed(self) -> bool:
+        """See `DestinationSession.is_closed`."""
+        return self._is_closed
+
     def close(self) -> None:
         """See `DestinationSession.close`."""
         if self._is_closed:

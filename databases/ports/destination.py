@@ -300,6 +300,11 @@ class DestinationSession(TableWriter, Protocol):
     What `commit` answered is on disk, whatever the database's own settings are.
     """
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended: it was closed, or its connection broke, and every other call raises `DatabaseUnavailable`."""
+        ...
+
     def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
         """Describe a table; None when it does not exist. Cached unless `fresh`.
 

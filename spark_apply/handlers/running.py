@@ -99,7 +99,7 @@ class Handling:
         resolution: resolves conflicts, and remembers what became of them.
         writer: how rows are written.
         attempts: see the module; False: one by one.
-        guard: knows the functions that ended their process.
+        guard: knows the functions that ended their process or session.
         told: why the error transaction failed that is executed; DML handlers get it; None: no error transaction is executed through a function.
     """
 
@@ -117,6 +117,7 @@ class Handling:
         self._thread = threading.get_ident()
         self._marks: list[tuple[int, int]] = []  # and how many conflicts were recorded then
         self._users = self._new_session()
+        guard.begin()
 
     def _new_session(self) -> ApplySession:
         settings = self._resolution.settings

@@ -281,6 +281,8 @@ class ApplyServer:
 
     def _back_off(self, error: DatabaseUnavailable, now: float) -> None:
         in_doubt = any(work.has_doubt for _, work in self._work.values())
+        if self._context is not None and self._context.session.is_closed and not in_doubt:  # a handler's SQL comes before the commit
+            self._context.guard.session_lost()
         self._roll_back(lambda work: work.broken(retried=True))
         # The first failure may be a lock or a deadlock, after which the session is still usable.
         if (in_doubt or self._has_failed) and self._is_connected:

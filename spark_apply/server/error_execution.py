@@ -47,6 +47,7 @@ class ExecuteWork(Work):
         failure = self._execute(number) if session.delete_error(number) else None
         if not self.totals.commits:
             self._roll_back()
+        self._context.guard.settle()  # the operator may have it executed again
         return self._result(failure), True
 
     def _execute(self, number: int) -> Failure | None:

@@ -41,7 +41,7 @@ from spark_apply.server.resolution import ConflictSettings, Resolution
 from streams.errors import DatabaseUnavailable, DataError, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
-from streams.scn import Scn
+from streams.scn import FIRST_SCN, Scn
 from streams.tracking import LABELS_PER_BATCH_MAX
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class WorkContext:
         copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
         conflicts: what conflicts are resolved by.
         handlers: users' handlers.
-        guard: knows those that ended their process.
+        guard: knows those that ended their process or session.
         expects_conflicts: the last group met some that were resolved: look for them before the next one is written.
     """
 
@@ -225,6 +225,7 @@ class Work(ABC):
         def done() -> None:
             self.totals.conflicts += met
             succeed()
+            self._context.guard.settle(max((found.through for found in applied), default=FIRST_SCN))
             if self._assignment.is_careful:
                 with contextlib.suppress(DatabaseUnavailable):  # records that stay are of transactions that are done
                     self._context.guard.ended()

@@ -171,8 +171,9 @@ class SetsWork(Work):
     def _apply_range(self, first: int, last: int) -> bool:
         """Apply transactions in one destination transaction; False: it was rolled back."""
         if self._context.handlers is not NOTHING_LOADED:
-            if self._assignment.is_careful and last - first > 1 and self._is_handled(self._slice(first, last, self._behind)):
-                return False  # one at a time: what ends this process ends one transaction
+            is_careful = self._assignment.is_careful or self._context.guard.has_lost
+            if is_careful and last - first > 1 and self._is_handled(self._slice(first, last, self._behind)):
+                return False  # one at a time: what ends this process or session ends one transaction
             if (done := self._apply_handled(first, last)) is not None:
                 return done
         has_handlers = self._has_handlers

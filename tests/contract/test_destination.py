@@ -310,8 +310,10 @@ def test_key_inserted_by_another_transaction_makes_the_database_unavailable(harn
 
 
 def test_closed_session_is_unavailable(session):
+    assert not session.is_closed
     session.close()
     session.close()
+    assert session.is_closed
     with pytest.raises(DatabaseUnavailable):
         session.begin()
 

@@ -198,3 +198,25 @@ def test_a_handler_that_ends_its_process_each_time_is_told_and_nothing_is_lost_o
     (error,) = database.errors(TOPOLOGY, APPLY)
     assert error.message.startswith("own:run (")
     assert f"is not called again: {CRASHES_MAX} processes ended while it ran for this transaction" in error.message
+
+
+QUITS = {
+    "its own session": "SELECT pg_terminate_backend(pg_backend_pid())",
+    "its session by any error": "SELECT 1 / (length(set_config('exit_on_error', 'on', true)) - 2)",
+}
+
+
+@pytest.mark.parametrize("how", QUITS)
+def test_a_handler_that_ends_its_session_each_time_is_told_and_nothing_is_lost_or_twice(destination_database: str, how: str) -> None:
+    """Nobody else can end this: the server is up, and its process lives."""
+    database, epoch = prepared(destination_database)
+    text = LOGGED.replace("    lcr.execute", f"    if lcr.get_value('new', 'id').decoded == 2:\n        session.execute({QUITS[how]!r})\n    lcr.execute")
+    at = Placed(destination_database, epoch, 1, rules_of(text, dml=["run"]))
+    at.apply(*INSERTED)
+    with psycopg.connect(destination_database, autocommit=True) as admin:
+        assert contents(admin) == {"c": [(1, "a"), (3, "a")], "log": [(1, "x"), (3, "x")]}
+    (error,) = database.errors(TOPOLOGY, APPLY)
+    assert error.message.startswith("own:run (")
+    assert f"is not called again: its session at the destination ended {1 + CRASHES_MAX} times while it ran for this transaction" in error.message
+    at.server.close()
+    database.close()

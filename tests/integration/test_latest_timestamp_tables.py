@@ -200,3 +200,14 @@ def test_check_names_keys_whose_type_has_no_hash(destination_database: str, kind
             else:
                 user.execute(f"DELETE FROM {name}".encode())
         database.close()
+
+
+@pytest.mark.parametrize(("constraint", "unhashed"), [("NOT NULL", ""), ("CHECK (VALUE IS NOT NULL)", ""), ("NOT NULL", "bit(8)")])
+def test_a_key_of_a_domain_that_takes_no_null_is_checked_as_any_other(destination_database: str, constraint: str, unhashed: str) -> None:
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute(f"CREATE DOMAIN d AS {unhashed or 'text'} {constraint}; CREATE DOMAIN e AS d {constraint}".encode())
+        user.execute('CREATE TABLE "T t" ("K k" e PRIMARY KEY)')
+        database = PostgresDestination(destination_database, site="b")
+        findings = database.preflight_times([("public", "T t")], has_tombstones=True)
+        assert [finding.path for finding in findings] == (["sites.b table public.T t"] if unhashed else [])
+        database.close()

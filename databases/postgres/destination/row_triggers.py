@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from databases.ports import Finding
-from databases.postgres.connection import qualified
+from databases.postgres.connection import qualified, quote
 
 __all__ = ["drop_triggers", "lacking_triggers", "make_triggers", "times_findings"]
 
@@ -79,14 +79,18 @@ def times_findings(
 
 
 def _unhashed(connection: psycopg.Connection[Any], site: str, tables: Collection[tuple[str, str]]) -> Iterator[Finding]:
-    """Keys that the server cannot hash, as notes are found: it is asked for each type, because arrays, domains and ranges have what is below them."""
+    """Keys that the server cannot hash, as notes are found: it is asked for each column, because arrays, domains and ranges have what is below them.
+
+    It is asked with the field of a NULL row: a NULL of a domain's own may violate the domain.
+    """
     wanted = sorted(tables)
     found = connection.execute(_KEY_TYPES.encode(), ([owner for owner, _ in wanted], [name for _, name in wanted])).fetchall()
     for owner, name, columns, types in found:
         for column, kind in zip(columns, types, strict=True):
             try:
                 with connection.transaction():
-                    connection.execute(f"SELECT pg_catalog.hash_record_extended(ROW(NULL::{kind}), 0)".encode())
+                    field = f"(NULL::{qualified(owner, name)}).{quote(column)}"
+                    connection.execute(f"SELECT pg_catalog.hash_record_extended(ROW({field}), 0)".encode())
             except psycopg.errors.UndefinedFunction:
                 yield Finding(
                     path=f"sites.{site} table {owner}.{name}",

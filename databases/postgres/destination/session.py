@@ -843,6 +843,11 @@ class PostgresSession:
             except (psycopg.errors.InvalidParameterValue, psycopg.errors.InsufficientPrivilege) as error:
                 raise DataError(f"the session cannot take the role {role!r}: {error.diag.message_primary}", sqlstate=error.sqlstate or "") from error
 
+    @property
+    def is_closed(self) -> bool:
+        """See `DestinationSession.is_closed`."""
+        return self._state is _State.CLOSED or bool(self._connection.closed)
+
     def close(self) -> None:
         """See `DestinationSession.close`."""
         self._close()

@@ -151,6 +151,90 @@ def test_a_handler_can_not_hide_that_the_database_went_away(monkeypatch: pytest.
     assert at.store.commit_count == 1
 
 
+ENDS = "SELECT pg_terminate_backend(pg_backend_pid())"
+
+
+def ends_its_session(session: MemorySession, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+    """`ENDS` in memory."""
+    session.close()
+    raise DatabaseUnavailable("terminating connection due to administrator command", sqlstate="57P01")
+
+
+QUITS = f"def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 3:\n        session.execute({ENDS!r})\n    lcr.execute(True)\n"
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_handler_that_ends_its_session_each_time_sends_its_transaction_and_no_other_into_the_error_queue(hides: bool) -> None:
+    text = QUITS if not hides else (
+        f"def run(lcr, session):\n    try:\n        if lcr.get_value('new', 'id').decoded == 3:\n            session.execute({ENDS!r})\n"
+        "    except BaseException:\n        pass\n    lcr.execute(True)\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]))
+    at.store.sql[ENDS] = ends_its_session
+    result = at.apply(*map(inserts, range(1, 6)))
+    assert isinstance(result, GroupResult)
+    assert at.values() == dict.fromkeys((1, 2, 4, 5), "a")
+    assert only(at).startswith("own:run (")
+    assert f"is not called again: its session at the destination ended {1 + CRASHES_MAX} times while it ran for this transaction" in only(at)
+
+
+def test_a_handler_that_ends_its_session_in_a_streamed_transaction_is_bounded_too() -> None:
+    at = Handled(rules_of(QUITS, dml=["run"]))
+    at.store.sql[ENDS] = ends_its_session
+    for _ in range(1 + CRASHES_MAX):
+        result = at.apply_large(*inserts(2), *inserts(3))
+        assert isinstance(result, GroupRetry)
+        assert result.failure is None  # it is to be sent again
+        at.scn -= 10
+    result = at.apply_large(*inserts(2), *inserts(3))
+    assert isinstance(result, GroupRetry)
+    assert result.failure is not None
+    assert "is not called again: its session" in result.failure.message
+    assert at.values() == {}
+
+
+def test_an_error_transaction_whose_handler_ends_the_session_can_be_executed_as_often_as_the_operator_likes() -> None:
+    at = Handled(rules_of(QUITS, dml=["run"]))
+    calls: list[int] = []
+
+    def ends(session: MemorySession, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+        calls.append(1)
+        return ends_its_session(session, values)
+
+    at.store.sql[ENDS] = ends
+    at.apply(inserts(3))
+    (error,) = at.errors()
+    for _ in range(2):
+        calls.clear()
+        failure = at.execute_error(error.number).failure
+        assert failure is not None
+        assert "is not called again: its session" in failure.message
+        assert len(calls) == 1 + CRASHES_MAX
+    at.store.sql[ENDS] = lambda session, values: ()
+    assert at.execute_error(error.number).failure is None
+    assert (at.values(), at.errors()) == ({3: "a"}, ())
+
+
+def test_sessions_that_end_now_and_then_are_not_held_against_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network, a pooler or an administrator ends them: once each, in other transactions."""
+    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"]))
+    run_sql, broken = MemorySession.run_sql, set[int]()
+
+    def breaks_once(self: MemorySession, statements: Any, *, timeout_s: float) -> object:
+        key = statements[0].values[0]
+        if key not in broken:
+            broken.add(key)
+            self.close()
+            raise DatabaseUnavailable("gone")
+        return run_sql(self, statements, timeout_s=timeout_s)
+
+    monkeypatch.setattr(MemorySession, "run_sql", breaks_once)
+    keys = range(1, 3 + 2 * CRASHES_MAX)
+    assert isinstance(at.apply(*map(inserts, keys)), GroupResult)
+    assert (at.values(), at.errors()) == (dict.fromkeys(keys, "a"), ())
+    assert len(broken) == len(keys)
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_commit_whose_answer_is_lost_is_made_once(committed: bool) -> None:
     at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"]))
