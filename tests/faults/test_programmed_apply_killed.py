@@ -1,4 +1,4 @@
-"""An apply server's process ends while it runs a handler or resolves a conflict: real processes, a real PostgreSQL destination, no Ray and no Spark."""
+"""A process of an apply process ends while it runs a handler, resolves a conflict or edits an error: real processes, a real PostgreSQL destination, no Ray and no Spark."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 
+from databases.ports import ErrorEdit
 from databases.postgres.destination.database import PostgresDestination
+from protos import codec
 from rules.conflict_handlers import ConflictHandler, ConflictRules
 from rules.user_code.handlers import HandlerRules
 from spark_apply.handlers.crashes import CRASHES_MAX
@@ -30,6 +33,8 @@ EXIT = 7
 
 LIFE_S = 60.0
 """Bounds one process: it starts, imports and applies three rows in a few seconds, also on a busy machine."""
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
 
 ENDS = f"""
 import os
@@ -142,8 +147,7 @@ def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(de
         admin.cursor().executemany("INSERT INTO public.c (id, a, t) VALUES (%s, %s, %s)", scenario.rows)
         holder.execute(f"LOCK TABLE {scenario.held} IN SHARE ROW EXCLUSIVE MODE")
         killed = spawned(live_through, destination_database, epoch, 1, name)
-        waiting = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
-        wait_until(f"it waits for {scenario.held}", lambda: admin.execute(waiting, (scenario.held,)).fetchone() == (1,))
+        wait_until(f"it waits for {scenario.held}", lambda: admin.execute(WAITING, (scenario.held,)).fetchone() == (1,))
         killed.kill()
         killed.join(LIFE_S)
         assert killed.exitcode == -signal.SIGKILL
@@ -219,4 +223,50 @@ def test_a_handler_that_ends_its_session_each_time_is_told_and_nothing_is_lost_o
     assert error.message.startswith("own:run (")
     assert f"is not called again: its session at the destination ended {1 + CRASHES_MAX} times while it ran for this transaction" in error.message
     at.server.close()
+    database.close()
+
+
+def edit(dsn: str, number: int, batch: bytes) -> None:
+    """The life of an apply process that gives an error transaction other rows."""
+    database = PostgresDestination(dsn, site="b")
+    made = ErrorEdit(
+        number=number, edit=1, apply=APPLY, position=0, owner="public", name="c", command="INSERT", changes=("new.id: 2 -> 4",), edited_by="ada",
+    )
+    done = database.edit_error(TOPOLOGY, made, part=0, batch=batch, key_hashes=np.array([4], np.uint64))
+    raise SystemExit(0 if done else EXIT)
+
+
+@pytest.mark.parametrize("held", ["headrace.apply_error_part", "headrace.apply_error_edit"])
+def test_a_process_that_is_killed_while_it_edits_an_error_leaves_it_as_it_was_and_the_next_edit_is_made_once(destination_database: str, held: str) -> None:
+    """It stands between two of the edit's statements for as long as another session holds the table of the second."""
+    database, epoch = prepared(destination_database)
+    with psycopg.connect(destination_database, autocommit=True) as admin, psycopg.connect(destination_database) as holder:
+        admin.execute("INSERT INTO public.c (id, a, t) VALUES (2, 'mine', 10)")
+        at = Placed(destination_database, epoch, 1, rules_of())
+        at.apply(*INSERTED)
+        at.server.close()
+        (error,) = database.errors(TOPOLOGY, APPLY)
+        before, edited = list(database.error_batches(error.number)), codec.encode(at.transactions_of(inserts(4)))
+        keys = {number: hashes.tolist() for number, hashes in database.error_key_hashes(TOPOLOGY, APPLY)}
+        holder.execute(f"LOCK TABLE {held} IN SHARE MODE")
+        killed = spawned(edit, destination_database, error.number, edited)
+        wait_until(f"it waits for {held}", lambda: admin.execute(WAITING, (held,)).fetchone() == (1,))
+        killed.kill()
+        killed.join(LIFE_S)
+        assert killed.exitcode == -signal.SIGKILL
+        holder.rollback()
+        # Nothing of it is left; an execution would have the rows as they were.
+        wait_until("its session has ended", lambda: admin.execute(WAITING, (held,)).fetchone() == (0,))
+        assert (list(database.error_batches(error.number)), database.error_edits(TOPOLOGY)) == (before, ())
+        assert {number: hashes.tolist() for number, hashes in database.error_key_hashes(TOPOLOGY, APPLY)} == keys
+        # The second one is of an operator who does not know that the first one came through.
+        ends = []
+        for _ in range(2):
+            successor = spawned(edit, destination_database, error.number, edited)
+            successor.join(LIFE_S)
+            ends.append(successor.exitcode)
+        assert ends == [0, EXIT]
+        assert list(database.error_batches(error.number)) == [edited]
+        assert list(database.error_batches(error.number, original=True)) == before
+        assert [made.edit for made in database.error_edits(TOPOLOGY)] == [1]
     database.close()
