@@ -166,6 +166,7 @@ def keep_house(queue: QueueCore) -> None:
         queue.positions_saved(positions, None)
 
 
+@pytest.mark.long
 def test_destinations_that_are_reachable_ten_minutes_an_hour_catch_up_each_time_and_the_source_keeps_nothing(tmp_path: Path) -> None:
     seed = int(os.environ.get("HEADRACE_SIMULATION_SEED") or secrets.randbelow(1 << 32))
     print(f"seed {seed}: HEADRACE_SIMULATION_SEED={seed} replays it")

@@ -205,6 +205,7 @@ def test_each_kind_of_fault_can_be_had_alone(fault: str) -> None:
     assert sum(outcome.fired.values()) > 0
 
 
+@pytest.mark.long
 def test_seed_decides_everything_in_every_process() -> None:
     """Bit for bit, also where strings hash differently."""
     def digest(hash_seed: str) -> str:

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -227,5 +228,5 @@ class PropagationHistories(RuleBasedStateMachine):
         self.destination_has_a_part_of_the_history_without_gaps()
 
 
-TestPropagationHistories = PropagationHistories.TestCase
+TestPropagationHistories = pytest.mark.long(PropagationHistories.TestCase)
 TestPropagationHistories.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -266,5 +267,5 @@ class QueueHistories(RuleBasedStateMachine):
         assert (status["batches"], status["memory_bytes"], status["spill_bytes"]) == (0, 0, 0)
 
 
-TestQueueHistories = QueueHistories.TestCase
+TestQueueHistories = pytest.mark.long(QueueHistories.TestCase)
 TestQueueHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

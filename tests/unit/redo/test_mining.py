@@ -98,6 +98,7 @@ def test_every_committed_transaction_comes_once_and_in_order(tmp_path_factory, s
     assert reader.captured_scn == source.current_scn()
 
 
+@pytest.mark.long
 @few
 @random_work
 def test_restart_from_any_scn_gives_the_identical_suffix(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
@@ -112,6 +113,7 @@ def test_restart_from_any_scn_gives_the_identical_suffix(tmp_path_factory, seed,
         assert received(batches, start) == committed(source, rules, start)
 
 
+@pytest.mark.long
 @few
 @random_work
 def test_mining_while_redo_grows_gives_the_same(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
@@ -384,6 +386,7 @@ def test_tagged_transactions_pass_only_where_a_rule_takes_them(tmp_path):
     assert [t.tag for t in received(mine(miner(tmp_path, rules=ALL), writer))] == [None, TAG]
 
 
+@pytest.mark.long
 def test_tags_that_nothing_refers_to_any_more_are_forgotten(tmp_path):
     source = MemorySource()
     source.create_table("hr.t", ["id"], key=["id"])
@@ -531,6 +534,7 @@ def test_everything_that_is_left_is_mined_after_purging(tmp_path):
     assert received(batches, mark.through_scn) == committed(source, ALL, mark.through_scn)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_what_a_capture_is_told_to_be_gone_is_above_what_it_asked_for_and_can_be_had_from_there(tmp_path, seed):
     """Else its queue refuses nobody, and asks for the same again and again."""

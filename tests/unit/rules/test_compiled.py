@@ -70,6 +70,7 @@ def as_bits(values: frozenset[bool | None]) -> int:
     return sum({True: TRUE, False: FALSE, None: NULL}[value] for value in values)
 
 
+@pytest.mark.long
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_columns_and_single_rows_give_the_same_truth_values(data):

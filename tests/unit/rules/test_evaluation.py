@@ -104,6 +104,7 @@ def test_everything_discarded_gives_a_mark_or_an_empty_part(batches):
         assert not after.tables
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", RULES)
 @pytest.mark.parametrize("second", RULES)
 def test_several_rule_sets_leave_what_clients_one_behind_the_other_leave(batches, first, second):

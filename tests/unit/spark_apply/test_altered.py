@@ -70,6 +70,7 @@ def run(engine: Engine, world: World, renamed: dict[str, Table], *, early: bool)
 _SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.long
 @_SETTINGS
 @given(
     seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), early=st.booleans(), large=st.sampled_from([0, 4]),
@@ -113,6 +114,7 @@ def test_what_depends_on_the_error_queue_is_found_when_the_key_has_another_name(
     assert [(error.transaction_id, bool(error.depends_on)) for error in world.errors()] == [(1, False), (2, True)]
 
 
+@pytest.mark.long
 @_SETTINGS
 @given(seed=st.integers(0, 2**32))
 def test_servers_that_die_while_columns_are_renamed_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,7 @@ def test_everything_after_a_barrier_depends_on_it() -> None:
     assert tracker.add(4, np.empty(0, np.uint64), [2, 3]) == set()
 
 
+@pytest.mark.long
 @given(st.integers(0, 2**32))
 def test_the_tracker_finds_what_a_plain_dictionary_finds(seed: int) -> None:
     rng = random.Random(seed)

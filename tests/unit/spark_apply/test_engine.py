@@ -33,6 +33,7 @@ def test_parallel_groups_leave_what_one_by_one_would(seed: int, parallelism: int
     assert engine.coordinator.statistics.applied + engine.coordinator.statistics.errors == len(world.history)
 
 
+@pytest.mark.long
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, conflicts=_CONFLICTS)
 def test_large_transactions_are_applied_whole_or_join_the_error_queue(seed: int, parallelism: int, conflicts: int) -> None:
@@ -41,6 +42,7 @@ def test_large_transactions_are_applied_whole_or_join_the_error_queue(seed: int,
     world.check()
 
 
+@pytest.mark.long
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, conflicts=_CONFLICTS, large=st.sampled_from([0, 3]))
 def test_crashes_between_and_inside_steps_lose_nothing_and_double_nothing(
@@ -52,6 +54,7 @@ def test_crashes_between_and_inside_steps_lose_nothing_and_double_nothing(
     world.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_everything_that_can_die_does_die_in_these_tests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that never fired proves nothing."""

@@ -251,6 +251,7 @@ def circular(transactions: int, seed: int) -> tuple[list[Transaction], MemorySto
     return history, store
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("commits_in_order", [False, True])
 def test_a_thousand_transactions_over_circular_foreign_keys_end_with_four_servers(*, commits_in_order: bool) -> None:
     history, store = circular(1000, 5)

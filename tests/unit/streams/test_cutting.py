@@ -83,6 +83,7 @@ def test_selected_rows_keep_every_value(columns, chosen):
             assert selected.value(column, place) == values.value(column, int(row))
 
 
+@pytest.mark.long
 @given(st.data())
 def test_slices_of_a_batch_hold_its_transactions_in_a_chain(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches().filter(lambda found: len(found.transactions) > 1))

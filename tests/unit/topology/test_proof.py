@@ -86,6 +86,7 @@ def agree_on(size: int, seed: int) -> None:
     AGREED["topologies"] += 1
 
 
+@pytest.mark.long
 def test_the_proof_agrees_with_single_changes_on_random_topologies():
     print(f"HEADRACE_PROOF_SEED={SEED} replays it")
     agree_on()
@@ -100,6 +101,7 @@ def who_gets_what(spec: TopologySpec) -> dict[tuple[str, tuple[str, str]], dict[
     return {(site.name, table): walks.reached((site.name, table, None)) for site in spec.sites for table in TABLES}
 
 
+@pytest.mark.long
 def test_edits_that_change_who_gets_what_are_caught():
     """An edit is caught when `check` says something that it did not say before.
 

@@ -194,6 +194,7 @@ def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counte
     return applied
 
 
+@pytest.mark.long
 @given(topologies())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_ways_agree_with_sending_every_change_through_the_topology(spec):

@@ -248,6 +248,7 @@ def test_window_that_closes_in_the_middle_of_a_batch_sends_it_to_its_end_and_not
     assert line.arrived() == [20]
 
 
+@pytest.mark.long
 def test_windows_that_close_and_open_at_any_moment_lose_no_part_of_a_large_transaction(tmp_path: Path) -> None:
     seed = int(os.environ.get("HEADRACE_SIMULATION_SEED") or secrets.randbelow(1 << 32))
     print(f"seed {seed}: HEADRACE_SIMULATION_SEED={seed} replays it")

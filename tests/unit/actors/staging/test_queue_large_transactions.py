@@ -159,6 +159,7 @@ def test_a_slow_subscriber_sets_the_pace_and_loses_nothing(tmp_path: Path) -> No
     assert world.a.model.applied == world.b.model.applied == [large]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_everything_arrives_once_whoever_comes_and_goes(tmp_path: Path, seed: int) -> None:
     """Random comings and goings, transactions of all sizes, and a publisher that begins again in the middle."""

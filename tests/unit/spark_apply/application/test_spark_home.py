@@ -107,6 +107,7 @@ def mentioned(data: bytes) -> Iterator[str]:
         number += 2 if mark in {5, 6} else 1
 
 
+@pytest.mark.long
 def test_nothing_that_spark_itself_mentions_is_left_out(tmp_path: Path):
     kept = {jar.name for jar in (linked_home(tmp_path / "home") / "jars").iterdir()}
     left_out: dict[str, set[str]] = {}

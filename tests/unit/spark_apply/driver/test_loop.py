@@ -540,6 +540,7 @@ class JoiningDriver(Driver):
                 self.step_task(number)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("restart_after", [None, 0, 1, 4, 12])
 def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replaced(seed: int, restart_after: int | None):

@@ -94,12 +94,14 @@ def run(seed: int, parallelism: int, conflicts: int, large: int, crash: float, *
         assert written == sorted(written)
 
 
+@pytest.mark.long
 @_SETTINGS
 @given(seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 0, 1, 4]), transactions=st.integers(1, 7))
 def test_groups_with_handlers_leave_what_one_by_one_would(seed: int, parallelism: int, conflicts: int, transactions: int) -> None:
     run(seed, parallelism, conflicts, 0, 0.0, group_transactions=transactions)
 
 
+@pytest.mark.long
 @_SETTINGS
 @given(seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 1, 4]), large=st.sampled_from([0, 3]))
 def test_crashes_lose_nothing_that_a_handler_does_and_double_nothing(

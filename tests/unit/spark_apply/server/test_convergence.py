@@ -25,6 +25,7 @@ def named(combination: Combination) -> str:
     return f"{combination.name} ({combination.sites} sites)"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("combination", CONVERGENT, ids=named)
 def test_sites_end_equal_and_without_errors_whatever_happens_at_the_same_time(combination):
     """Three sites send each other what they did, in every order that keeps each source's own."""

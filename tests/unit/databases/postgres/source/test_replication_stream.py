@@ -118,6 +118,7 @@ def test_keepalive_moves_the_position_without_data_and_is_answered(pair: Pair) -
     assert pair.stream.read(0.01) is None, "the same position is no news"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [15, 16])
 def test_a_server_that_may_have_missed_a_commit_is_reminded_after_the_last_news_and_then_left_alone(version: int) -> None:
     pair = Pair(dataclasses.replace(OPTIONS, server_version=version))
@@ -159,6 +160,7 @@ def test_confirmed_position_never_goes_back(pair: Pair) -> None:
     assert [pair.status()[1] for _ in range(2)] == [100, 100]
 
 
+@pytest.mark.long
 def test_message_larger_than_the_buffer_passes(pair: Pair) -> None:
     value = b"x" * (3 * GULP_BYTES)
     data = pg.stream(pg.begin(1, 1), pg.insert(5, [value]), pg.commit(1, 2))
@@ -166,6 +168,7 @@ def test_message_larger_than_the_buffer_passes(pair: Pair) -> None:
     assert pair.stream._buffer.size == GULP_BYTES
 
 
+@pytest.mark.long
 def test_chunks_are_bounded(pair: Pair) -> None:
     data = pg.stream(pg.begin(1, 1)) + pg.frame(pg.insert(5, [b"x" * 1000])) * 20_000 + pg.stream(pg.commit(1, 2))
     came = [chunk.data for chunk in pair.chunks(data)]
