@@ -67,6 +67,44 @@ class Combination:
     waits: bool = True
 
 
+class Users:
+    """What the users of the sites of a combination write.
+
+    Args:
+        combination: what they do.
+    """
+
+    def __init__(self, combination: Combination) -> None:
+        self._combination = combination
+        self.names = [f"dbs{n + 1}" for n in range(combination.sites)]
+        self._texts = 0
+        self._clocks = dict.fromkeys(self.names, 0)
+
+    def changed(self, name: str, old: Shown | None, kind: str, key: int) -> Shown:
+        """The row that a change leaves.
+
+        Args:
+            name: the site.
+            old: the row before it; None: a new one.
+            kind: as in a step.
+            key: of the row behind it.
+        """
+        if kind == "add":
+            assert old is not None
+            return (*old[:4], int(old[4] or 0) + 1 + self.names.index(name), old[5])
+        self._texts += 1
+        text = f"{self._texts}{name}" if not self._combination.repeats else f"{self._texts % 2}"
+        before = TIME_FIRST if old is None else int(old[3] or 0)
+        # Unique among sites, and beyond what the row has: as the manual's trigger, with clocks that run apart.
+        step = self._combination.sites
+        self._clocks[name] = max(self._clocks[name], abs(before - TIME_FIRST) // step) + 1
+        moved = self._clocks[name] * step + self.names.index(name)
+        if self._combination.repeats:
+            moved = self._texts % 2
+        time = TIME_FIRST - moved if self._combination.falls else TIME_FIRST + moved
+        return (key, text, text, time, 100 if old is None else old[4], text)
+
+
 @dataclass(slots=True)
 class _Site:
     store: MemoryStore
@@ -74,7 +112,6 @@ class _Site:
     sessions: dict[str, object]
     fits: TableFits
     settings: dict[str, ConflictSettings]
-    clock: int = 0
     time_us: int = 0  # of its database
     sent: dict[str, deque[tuple[Lcr, int]]] = field(default_factory=dict)  # and when it was committed
 
@@ -84,11 +121,11 @@ class Sites:
 
     def __init__(self, combination: Combination) -> None:
         self.combination = combination
-        self.names = [f"dbs{n + 1}" for n in range(combination.sites)]
+        self._users = Users(combination)
+        self.names = self._users.names
         self.failures: list[str] = []
         self.met = 0  # conflicts that were resolved
         self.grouped = 0  # transactions that were applied as sets
-        self._texts = 0
         self._scn = 100
         self._sites: dict[str, _Site] = {}
         for name in self.names:
@@ -151,7 +188,7 @@ class Sites:
             return
         if kind == "move" and (raw((new_key,))[0],) in table.unique[0]:
             return
-        new = None if kind == "delete" else self._changed(name, site, old, kind, new_key if kind == "move" else key)
+        new = None if kind == "delete" else self._users.changed(name, old, kind, new_key if kind == "move" else key)
         if number is None:
             site.store.insert("public", "c", [raw(new)] if new else [])
         else:
@@ -173,22 +210,6 @@ class Sites:
                 site.store.changes.get(("public", "c"), {}).pop(raw(old[:1]), None)
         if new is not None:
             site.store.changed_here("public", "c", raw(new[:1]), site.time_us)
-
-    def _changed(self, name: str, site: _Site, old: Shown | None, kind: str, key: int) -> Shown:
-        if kind == "add":
-            assert old is not None
-            return (*old[:4], int(old[4] or 0) + 1 + self.names.index(name), old[5])
-        self._texts += 1
-        text = f"{self._texts}{name}" if not self.combination.repeats else f"{self._texts % 2}"
-        before = TIME_FIRST if old is None else int(old[3] or 0)
-        # Unique among sites, and beyond what the row has: as the manual's trigger, with clocks that run apart.
-        step = self.combination.sites
-        site.clock = max(site.clock, abs(before - TIME_FIRST) // step) + 1
-        moved = site.clock * step + self.names.index(name)
-        if self.combination.repeats:
-            moved = self._texts % 2
-        time = TIME_FIRST - moved if self.combination.falls else TIME_FIRST + moved
-        return (key, text, text, time, 100 if old is None else old[4], text)
 
     def _arrive(self, name: str, source: str) -> None:
         site = self._sites[name]

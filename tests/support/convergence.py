@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from rules.conflict_handlers import ConflictHandler
 from tests.support.concurrent_writes import Combination
 from tests.support.conflicts import by_time, handler
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "conflicts.md"
 MAXIMUM, MINIMUM = handler("maximum", by="t"), handler("minimum", by="t")
 INSERTS = (handler("maximum", by="t", on="insert_exists"), handler("overwrite", on="update_missing"))
 DELETE_WINS = (handler("overwrite", on="delete_differs"), handler("discard", on="delete_missing"), handler("discard", on="update_missing"))
@@ -74,3 +77,14 @@ DIVERGENT = (
     _latest("latest_timestamp without tombstones, key updates", "update", "move", tombstones=False),
     replace(_latest("latest_timestamp, a clock is set back", "update", tombstones=True), waits=False),
 )
+
+
+def named(combination: Combination) -> str:
+    return f"{combination.name} ({combination.sites} sites)"
+
+
+def documented() -> dict[str, list[str]]:
+    """The counter-examples of the document, by combination."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?P<name>[^|]+?) \| (?P<sites>\d) \| (?P<steps>`[^|]+`) \| [^|]+ \|$", text, re.MULTILINE)
+    return {f"{name} ({sites} sites)": [step.strip() for step in steps.replace("`", "").split(";")] for name, sites, steps in rows}

@@ -21,6 +21,7 @@ from redo.log_writer import LogWriter
 from redo.mining import ROWS_MAX_DEFAULT, Miner
 from rules.evaluation import RuleEvaluation
 from rules.table_settings import NO_TABLE_SETTINGS
+from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN
 from tests.support.apply_engine import Engine
 from topology.file.reading import read_topology
@@ -151,13 +152,23 @@ class PostgresNetwork:
         return site.captures
 
     def _capture(self, site: NetworkSite, capture: CaptureSpec) -> int:
-        """Mine what is new and send it on its ways; rows found."""
+        """Mine what is new and send it on its ways; rows that go somewhere."""
         rows = 0
-        while (batch := site.miners[capture.name].next_batch(site.writer.position, rows_max=self.rows_max)) is not None:
+        for apply, batch in self.mined(site, capture):
+            self.engines[apply].batches.append(batch)
             rows += batch.row_count
-            for apply, rules in self._ways.get(capture.name, ()):
-                self.engines[apply].batches.append(rules.filter(batch))
         return rows
+
+    def mined(self, site: NetworkSite, capture: CaptureSpec) -> Iterator[tuple[str, LcrBatch]]:
+        """What is new in the redo, for each apply process behind a capture process: what the rules on its way leave of it.
+
+        Args:
+            site: whose redo has caught up.
+            capture: one of its capture processes.
+        """
+        while (batch := site.miners[capture.name].next_batch(site.writer.position, rows_max=self.rows_max)) is not None:
+            for apply, rules in self._ways.get(capture.name, ()):
+                yield apply, rules.filter(batch)
 
     def close(self) -> None:
         for engine in self.engines.values():

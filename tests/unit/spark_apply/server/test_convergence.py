@@ -6,23 +6,16 @@ HEADRACE_SIMULATION_SECONDS (as for the simulated topologies) lets the random hi
 from __future__ import annotations
 
 import os
-import re
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.support.concurrent_writes import Combination, Sites, every_history, find_divergence, random_steps
-from tests.support.convergence import CONVERGENT, DIVERGENT
+from tests.support.concurrent_writes import Sites, every_history, find_divergence, random_steps
+from tests.support.convergence import CONVERGENT, DIVERGENT, DOCUMENT, documented, named
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "conflicts.md"
 WRITES = 14  # in a history: several for each row and site
 SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0")) / len(CONVERGENT)
 HISTORIES = 100 if SECONDS else 25  # of each combination; `make test` has thousands of all together, the quick gate half a thousand
-
-
-def named(combination: Combination) -> str:
-    return f"{combination.name} ({combination.sites} sites)"
 
 
 @pytest.mark.long
@@ -45,13 +38,6 @@ def test_a_history_is_found_at_which_a_combination_fails(combination):
     assert found is not None
     assert len(found) <= 5
     assert not Sites(combination).run(found)
-
-
-def documented() -> dict[str, list[str]]:
-    """The counter-examples of the document, by combination."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (?P<name>[^|]+?) \| (?P<sites>\d) \| (?P<steps>`[^|]+`) \| [^|]+ \|$", text, re.MULTILINE)
-    return {f"{name} ({sites} sites)": [step.strip() for step in steps.replace("`", "").split(";")] for name, sites, steps in rows}
 
 
 def test_the_document_has_every_combination_that_fails_with_a_history_that_shows_it():
