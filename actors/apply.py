@@ -27,10 +27,12 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
+from actors.records.files import LAST_CALL, component_file
 from actors.records.kept_rows import KeptRows
 from actors.site.connection import access_to
 from actors.site.wire import wire_status
 from databases.connectors import DatabaseAccess, open_destination
+from rules.user_code.last_call import LastCall
 from streams.errors import PropagationError
 from streams.table_name import TableName
 from topology.combined import capture_of
@@ -81,6 +83,7 @@ class ApplyHost(Host):
         self._spec = spec
         self._apply: ApplySpec = spec.apply(name)
         self._fingerprint = fingerprint
+        self._last_call = LastCall(component_file(spec.state_dir, self.name, LAST_CALL))
         self._kept_rows = KeptRows(spec.state_dir, self.name, keep_call)
         self._keep_existing = frozenset() if self._kept_rows.is_done() else frozenset(keep_existing)  # identities of tables
         self._to_keep: frozenset[tuple[str, str]] = frozenset()  # (owner, name) of those that come to the driver
@@ -99,7 +102,7 @@ class ApplyHost(Host):
         self._latest = {"state": "INITIALIZING"}
         configuration = self._configuration()
         self._to_keep = frozenset((each.destination.owner, each.destination.name) for each in configuration.tables if each.keep_existing)
-        self._driver = ApplyDriver(configuration, queue=self._queue_endpoint, application=self._application, tracks=self.tracks)
+        self._driver = ApplyDriver(configuration, queue=self._queue_endpoint, application=self._application, tracks=self.tracks, last_call=self._last_call)
         self._driver.start()
 
     def step(self) -> float:

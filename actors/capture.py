@@ -40,9 +40,11 @@ import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from actors.host import Host
+from actors.records.files import LAST_CALL, component_file
 from actors.site.asked_names import AskedNames
 from actors.site.connection import redo_folder
 from databases.connectors import decoder_for
+from rules.user_code.last_call import LastCall
 from streams.errors import ConfigError, LogGone, PropagationError, TableLeftRules, WouldBlock
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
@@ -96,6 +98,7 @@ class CaptureHost(Host):
         self._spec = spec
         self._capture = spec.capture(name)
         self._fingerprint = fingerprint
+        self._last_call = LastCall(component_file(spec.state_dir, self.name, LAST_CALL))
         self._redo: RedoWatchClient | None = None
         self._queue: _Outlet | None = None
         self._combined: CombinedOutlet | None = None  # the same when it is combined with an apply process
@@ -316,7 +319,7 @@ class CaptureHost(Host):
 
         return Miner(
             redo_folder(self._spec, source=self._capture.source, site=self._capture.site), self._capture.source, start_scn, self._capture.rules,
-            decoder_for, names=AskedNames(self._ask_site),
+            decoder_for, names=AskedNames(self._ask_site), last_call=self._last_call,
         )
 
     def _outlet(self, apply: ApplySpec, host: str) -> CombinedOutlet:

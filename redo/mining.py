@@ -71,6 +71,7 @@ from redo.segments import RedoReader
 from redo.undecodable import misfit, undecodable
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
+from rules.user_code.last_call import LastCall
 from streams.clock import Clock, SystemClock
 from streams.errors import CaptureError, ProtocolError, RedoError
 from streams.lcr_batch import Command, LcrBatch, TableVersion
@@ -133,6 +134,7 @@ class Miner:
         names: what the source's site knows of the names of its tables (`redo.names`). None: names are what the log says, and
             what no rule keeps is left out.
         clock: for the pace of progress marks.
+        last_call: outlives transformation functions that end the process.
 
     A folder without redo is no error: mining begins when there is some.
     """
@@ -140,11 +142,11 @@ class Miner:
     def __init__(
         self, folder: Path, source: str, start_scn: Scn, rules: RuleSet,
         decoder_factory: Callable[[StreamOptions], LogDecoder], *,
-        names: NamesAtSource | None = None, clock: Clock | None = None,
+        names: NamesAtSource | None = None, clock: Clock | None = None, last_call: LastCall | None = None,
     ) -> None:
         self._folder = folder
         self._source = source
-        self._rules = RuleEvaluation(rules, types=value_types(), clock=clock)
+        self._rules = RuleEvaluation(rules, types=value_types(), clock=clock, last_call=last_call)
         self._decoder_factory = decoder_factory
         self._tables = MinedTables(self._rules)
         self._names = TableNames(source, self._tables.keeps_any, names)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rules.reshaping import Reshaping
 from rules.row_evaluation import RowEvaluation
 from rules.rule import UNKNOWN_TAG, KnownTag, Rule, RuleSet, TruthValue, tags_told_apart
+from rules.user_code.last_call import LastCall
 from rules.values import ValueTypes
 from streams.clock import Clock, SystemClock
 from streams.cutting import select_rows, without_unused
@@ -33,14 +34,17 @@ class RuleEvaluation:
         rules: of the client. Several rule sets: an LCR must pass each of them, as if it passed that many clients.
         types: of the database that the changes are from: needed where rules have conditions, and where functions look at values.
         clock: for transformations that add the time.
+        last_call: outlives functions that end the process; None: nothing does.
     """
 
-    def __init__(self, *rules: RuleSet, types: ValueTypes | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, *rules: RuleSet, types: ValueTypes | None = None, clock: Clock | None = None, last_call: LastCall | None = None,
+    ) -> None:
         self._rules = tuple(each for each in rules if each.include is not None or each.exclude)
         if any(each.transforms for each in rules[:-1]):
             raise BugError("only the last client can transform: what follows would evaluate LCRs that are other ones by then")
         self._reshaping = (
-            Reshaping(rules[-1].transformation_of, (clock or SystemClock()).time_us, types) if rules and rules[-1].transforms else None
+            Reshaping(rules[-1].transformation_of, (clock or SystemClock()).time_us, types, last_call) if rules and rules[-1].transforms else None
         )
         self._tags = tags_told_apart(self._rules)
         conditional = tuple(each for each in self._rules if each.looks_at_rows)

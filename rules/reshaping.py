@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rules.user_code.custom import CustomTransformation
+    from rules.user_code.last_call import LastCall
     from rules.values import ValueTypes
 
 __all__ = ["Reshaping", "timestamp_text", "transformed_version"]
@@ -63,13 +64,15 @@ class Reshaping:
         transformation_of: the transformation of a table (schema, name); None: it stays as it is.
         time_us: microseconds since the Unix epoch, UTC.
         types: how functions see values; see `CustomCalls`.
+        last_call: see `CustomCalls`.
     """
 
     def __init__(
         self, transformation_of: Callable[[str, str], Transformation | None], time_us: Callable[[], int], types: ValueTypes | None = None,
+        last_call: LastCall | None = None,
     ) -> None:
         self._transformation_of, self._time_us = transformation_of, time_us
-        self._calls = CustomCalls(types)
+        self._calls = CustomCalls(types, last_call=last_call)
         self._known: dict[TableVersion, _Reshaped | None] = {}
         self._names: dict[TableName, TableName] = {}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from actors.records.files import component_file
 from streams.durable_file import replace_file
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class KeptRows:
     """
 
     def __init__(self, state_dir: Path, name: str, call: str) -> None:
-        self._file = state_dir / "components" / f"{name.replace(':', '.')}~kept"  # no name has a ~
+        self._file = component_file(state_dir, name, "~kept")
         self._call = call
 
     def is_done(self) -> bool:

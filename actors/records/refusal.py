@@ -10,6 +10,7 @@ import json
 import logging
 from pathlib import Path
 
+from actors.records.files import component_file
 from streams.durable_file import replace_file, sync_folder
 from streams.errors import CaptureError
 from streams.scn import Scn
@@ -29,7 +30,7 @@ class Refusal:
     """
 
     def __init__(self, state_dir: Path, capture: str, apply: str) -> None:
-        self._file = state_dir / "components" / f"capture.{capture}.refusal.json"
+        self._file = component_file(state_dir, f"capture:{capture}", ".refusal.json")
         self._apply = apply
         self._gone_scn = self._read()
 

@@ -12,6 +12,7 @@ import logging
 import os
 from pathlib import Path
 
+from actors.records.files import component_file
 from streams.errors import PropagationError
 
 __all__ = ["Running"]
@@ -31,7 +32,7 @@ class Running:
     """
 
     def __init__(self, state_dir: Path, name: str) -> None:
-        file = state_dir / "components" / f"{name.replace(':', '.')}.lock"
+        file = component_file(state_dir, name, ".lock")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             # No program that this process starts inherits it.

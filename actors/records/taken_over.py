@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actors.records.files import component_file
 from streams.durable_file import replace_file
 from topology.stored import spec_from_json, spec_to_json, with_secrets_of
 
@@ -30,7 +31,7 @@ class TakenOver:
     """
 
     def __init__(self, state_dir: Path, name: str, creation: str) -> None:
-        self._file = state_dir / "components" / f"{name.replace(':', '.')}~topology.json"  # no name has a ~; a split stream's have a dot
+        self._file = component_file(state_dir, name, "~topology.json")
         self._creation = creation
 
     def save(self, spec: TopologySpec, fingerprint: str) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actors.records.files import component_file
 from streams.durable_file import replace_file, sync_folder
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Wanted:
     """
 
     def __init__(self, state_dir: Path, name: str) -> None:
-        self._file = state_dir / "components" / f"{name.replace(':', '.')}.json"
+        self._file = component_file(state_dir, name, ".json")
 
     def is_enabled(self) -> bool:
         """Whether the component is to run; False: an operator stopped it."""

@@ -63,6 +63,7 @@ from protos.staging import Delivery
 from protos.transport import Bell, new_incarnation
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
+from rules.user_code.last_call import LastCall
 from streams.clock import Clock, SystemClock
 from streams.errors import LogGone, PropagationError, WouldBlock
 from streams.failpoints import failpoint
@@ -151,14 +152,16 @@ class PropagationCore:
         clock: of the statistics, and of the pace.
         pacer: the pace of the whole propagation; None: as fast as credit allows.
         tracks: takes notes of labelled transactions.
+        last_call: outlives transformation functions that end the process.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a propagation of one source is made of
         self, source: str, rules: RuleSet, destination: Destination, origin: Callable[[], Origin], *,
         statistics: PropagationStatistics, clock: Clock, pacer: Pacer | None = None, tracks: TrackLog | None = None,
+        last_call: LastCall | None = None,
     ) -> None:
         self._tracks = tracks or TrackLog(clock)
-        self._source, self._rules = source, RuleEvaluation(rules, types=value_types(), clock=clock)
+        self._source, self._rules = source, RuleEvaluation(rules, types=value_types(), clock=clock, last_call=last_call)
         self._destination, self._make_origin = destination, origin
         self._origin: Origin | None = None
         self._statistics, self._clock, self._pacer = statistics, clock, pacer
@@ -347,13 +350,15 @@ class PropagationRunner:
         clock: of the statistics, the pace and the schedule.
         connect: makes both ends of every source; None: gRPC clients.
         tracks: takes notes of labelled transactions.
+        last_call: makes, by source, what outlives transformation functions that end the process.
     """
 
     def __init__(
         self, topology: str, spec: PropagationSpec, resolve: Callable[[str], Peer | str], *,
         wake: Callable[[], None] | None = None, clock: Clock | None = None, connect: Connect | None = None,
-        tracks: TrackLog | None = None,
+        tracks: TrackLog | None = None, last_call: Callable[[str], LastCall] | None = None,
     ) -> None:
+        self._last_calls = {} if last_call is None else {source: last_call(source) for source in spec.sources}
         self._topology, self._spec, self._resolve = topology, spec, resolve
         self._bell = Bell()
         self._wake = wake or self._bell.ring
@@ -380,7 +385,7 @@ class PropagationRunner:
         for source, ends in self._connect().items():
             core = PropagationCore(
                 source, self._spec.rules, *ends, statistics=self._statistics[source], clock=self._clock, pacer=self._pacer,
-                tracks=self._tracks,
+                tracks=self._tracks, last_call=self._last_calls.get(source),
             )
             self._cores.append(core)
             core.open()

@@ -27,14 +27,19 @@ class PropagationHost(Host):
 
     def open(self) -> None:
         """Connect to both queues at their current endpoints."""
+        from actors.records.files import LAST_CALL, component_file
         from actors.runtime import resolver
         from actors.site.wire import peers_of
         from actors.staging.propagation import PropagationRunner
+        from rules.user_code.last_call import LastCall
 
         if self._runner is None:
             site = self._spec.queue(self._propagation.from_queue).site
             resolve = peers_of(self._spec, site, resolver(self._spec.name, site))
-            self._runner = PropagationRunner(self._spec.name, self._propagation, resolve, wake=self.wake, tracks=self.tracks)
+            self._runner = PropagationRunner(
+                self._spec.name, self._propagation, resolve, wake=self.wake, tracks=self.tracks,
+                last_call=lambda source: LastCall(component_file(self._spec.state_dir, self.name, f"{LAST_CALL}.{source}")),
+            )
         self._runner.open()
 
     def step(self) -> float:

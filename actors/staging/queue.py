@@ -293,7 +293,7 @@ class QueueCore:
         durable: Scn | None = self._durable(session.source)
         if durable is not None and durable <= session.told_durable_scn:
             durable = None  # it decreases only with a rewind
-        rewind, session.rewind_scn = session.rewind_scn, None
+        rewind = self._pending_rewind(session, log)
         # Report a window that opens or closes, not one that changes a little.
         credit_changed = (credit == 0) != (told.credit_bytes == 0) or credit > 2 * told.credit_bytes
         moved = (log.position, session.accepted_bytes) != (told.through_scn, told.accepted_bytes)
@@ -307,6 +307,17 @@ class QueueCore:
             durable_scn=durable, rewind_scn=rewind,
         )
         return session.told
+
+    def _pending_rewind(self, session: PublisherSession, log: SourceLog) -> Scn | None:
+        """Where the publisher must begin again, once; None: it goes on."""
+        rewind, session.rewind_scn = session.rewind_scn, None
+        is_ordered, session.is_ordered = session.is_ordered, False
+        floor = self._floor(log)
+        if rewind is not None and not is_ordered and floor > log.position:
+            # The subscriber that needed it has learned meanwhile that its destinations have more: as in `resume`, lower changes may be purged.
+            self._dropped(log, log.clear(floor))
+            rewind = floor
+        return rewind
 
     def capture_again(self, publisher: str, scn: Scn) -> None:
         """Have a publisher send everything after an SCN again; what each subscriber has, it is not given again.
@@ -323,6 +334,7 @@ class QueueCore:
             raise QueueError(f"{publisher} does not publish into queue {self.name} now", hint="ask again when it is connected; see `headrace status`")
         for session in found:
             self._rewind(self._logs[session.source], scn)
+            session.is_ordered = True
 
     def _end_publisher(self, session: PublisherSession) -> None:
         """It publishes its source no more."""
@@ -709,6 +721,7 @@ class QueueCore:
         publisher = self._publishers.get(log.source)
         if publisher is not None:
             publisher.rewind_scn, publisher.is_rewinding, publisher.in_transaction = scn, True, False
+            publisher.is_ordered = False
             publisher.told_durable_scn = Scn(-1)  # it may be less than what was reported before
 
     # ----------------------------------------------------------------------- bounds

@@ -24,6 +24,7 @@ class PublisherSession:
         self.accepted_bytes = self.granted_bytes = 0  # since the stream began: accepted, and the most that was ever granted
         self.in_transaction = False  # the last batch was open, so the next one may continue it
         self.rewind_scn: Scn | None = None  # not reported yet
+        self.is_ordered = False  # the operator wants the rewind, whatever the subscribers have
         self.is_rewinding = False  # reported or not: batches that arrive were sent before the publisher knew
         self.told = PublisherNews(through_scn=Scn(-1), accepted_bytes=-1, credit_bytes=-1)
         self.told_durable_scn = Scn(-1)

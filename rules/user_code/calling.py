@@ -4,7 +4,7 @@ Only rows of tables with a function are looked at. As a function changes values 
 
 A function that raises, does not end in time, or returns what it must not is an error of the client (`TransformationError`): nothing of the
 batch goes on. The error names the function, its file and line, and the LCR; it has no values: a function that masks them would be betrayed
-by `headrace status`.
+by `headrace status`. One that ends the process is not called for the same LCR for ever (`last_call`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from rules.transformation import TransformationError
 from rules.user_code.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
+from rules.user_code.last_call import CRASHES_MAX, LastCall
 from rules.user_code.loading import load, message_of, place_of
 from rules.user_code.time_limit import TooLong, time_limit
 from streams.building import values_of_lcrs
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CustomCalls", "loaded_function"]
 
+_CORRECT = "correct the function and run `headrace up`; or take it out of the rule"
 _NOT_VALUES = (ABSENT, UNCHANGED)
 
 
@@ -52,9 +54,14 @@ class CustomCalls:
     Args:
         types: how values become Python objects, and back; None: functions see bytes.
         loaded: functions that need not be loaded.
+        last_call: outlives functions that end the process; None: they end it each time.
     """
 
-    def __init__(self, types: ValueTypes | None, loaded: Mapping[CustomTransformation, Callable[[RowLcr], object]] | None = None) -> None:
+    def __init__(
+        self, types: ValueTypes | None, loaded: Mapping[CustomTransformation, Callable[[RowLcr], object]] | None = None, *,
+        last_call: LastCall | None = None,
+    ) -> None:
+        self._last_call = last_call
         self._decode = None if types is None else types.decoded
         self._encode = None if types is None else types.encoded
         self._functions: dict[CustomTransformation, Callable[[RowLcr], object]] = dict(loaded or {})
@@ -93,6 +100,19 @@ class CustomCalls:
     def _row(self, batch: LcrBatch, row: int, custom: CustomTransformation) -> list[RowLcr]:
         """The LCRs that a function makes of one."""
         lcr = RowLcr(batch, row, decode=self._decode, encode=self._encode)
+        if self._last_call is None:
+            return self._called(lcr, batch, row, custom)
+        ends = self._last_call.begin(str(custom.function), lcr.scn, lcr.position)
+        try:
+            if ends >= CRASHES_MAX:
+                raise _failure(
+                    batch, row, f"{custom.function} is not called again: {ends} processes ended while it ran for this LCR", _CORRECT,
+                )
+            return self._called(lcr, batch, row, custom)
+        finally:
+            self._last_call.end(refused=ends >= CRASHES_MAX)
+
+    def _called(self, lcr: RowLcr, batch: LcrBatch, row: int, custom: CustomTransformation) -> list[RowLcr]:
         function = self._functions.get(custom)
         try:
             if function is None:
@@ -117,7 +137,7 @@ class CustomCalls:
             text = error.message if isinstance(error, StreamsError) else message_of(error)
             raise _failure(
                 batch, row, f"{custom.function} failed at {place_of(error, custom.code)}: {text}",
-                "correct the function and run `headrace up`; or take it out of the rule",
+                _CORRECT,
             ) from error
         return found
 

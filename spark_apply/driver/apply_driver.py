@@ -56,6 +56,7 @@ from streams.tracking import TrackLog
 if TYPE_CHECKING:
     from databases.ports import ApplyProgress, DestinationDatabase
     from protos.identity import Peer
+    from rules.user_code.last_call import LastCall
     from spark_apply.arriving import TableStart
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.loop import CoordinatorHost, Feed
@@ -81,13 +82,14 @@ class ApplyDriver:
         queue: returns the current endpoint of its queue.
         application: returns the current endpoint of the site's Spark application; raises a StreamsError while there is none.
         tracks: takes notes of labelled transactions.
+        last_call: outlives transformation functions that end the process.
     """
 
     def __init__(
         self, config: ApplyConfig, *, queue: Callable[[], Peer | str], application: Callable[[], ApplicationAccess],
-        tracks: TrackLog | None = None,
+        tracks: TrackLog | None = None, last_call: LastCall | None = None,
     ) -> None:
-        self._tracks = tracks
+        self._tracks, self._last_call = tracks, last_call
         self._config, self._queue, self._application = config, queue, application
         self.control = ApplyControl(config)
         self.admission = Admission(f"apply {config.apply}", config.identity)
@@ -254,7 +256,7 @@ class ApplyDriver:
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         questions = SourceQuestions(self._identities, self.control.stopped)
         reader = ApplyReader(
-            source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules, types=value_types()), fits=fits,
+            source=config.source.site, progress=progress, rules=RuleEvaluation(*config.rules, types=value_types(), last_call=self._last_call), fits=fits,
             tables=ArrivingTables(starts, config.tables, questions.identity_of, apply=config.apply),
             returned_from=config.returned_from, tracks=self._tracks,
         )

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from rules.user_code.last_call import CRASHES_MAX
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from rules.user_code.source import UserFunction
 
 __all__ = ["CRASHES_MAX", "Calls", "CrashGuard", "NoCalls", "RecordedCalls"]
-
-CRASHES_MAX = 3
-"""Ends of processes (recorded ones), or of sessions, of one function in one transaction: a server that is killed, or runs out of memory beside others, is none of the handler's fault."""
 
 
 class Calls(Protocol):

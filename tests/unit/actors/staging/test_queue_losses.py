@@ -9,6 +9,7 @@ import pytest
 
 from actors.staging.queue_sessions import REFUSED_HOLD_S, PublisherSession, SubscriberSession
 from streams.errors import LogGone, QueueError
+from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
 
@@ -271,3 +272,23 @@ def test_damaged_refusals_are_ignored(tmp_path: Path) -> None:
 
 def no_space(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_publisher_is_not_asked_for_what_everybody_has_said_to_have_meanwhile(tmp_path: Path) -> None:
+    """The queue behind a propagation began again, empty; before the publisher heard of it, that queue's own subscriber had come and had more."""
+    queue = Queue(tmp_path, subscribers=("to_b",))
+    publisher, relay = queue.publisher(), queue.subscriber("to_b")
+    for scn in (10, 20, 30):
+        queue.send(publisher, insert_batch([scn], previous=scn - 10))
+    queue.taken(relay)
+    queue.core.acknowledge(relay, "dbs1", 10)
+    relay = queue.subscriber("to_b", needed=5)
+    queue.core.acknowledge(relay, "dbs1", 20)
+    queue.save()
+    news = queue.core.publisher_news(publisher)
+    assert (news.rewind_scn, news.durable_scn) == (20, 20), "it may purge what is durable: it must not need it"
+    queue.send(publisher, insert_batch([30], previous=20))
+    assert queue.spans(relay)[-1] == (20, 30)
+    queue.core.acknowledge(relay, "dbs1", 30)
+    queue.core.capture_again("capture_dbs1", Scn(10))  # the operator's wish stays what it is
+    assert queue.core.publisher_news(publisher).rewind_scn == 10

@@ -1,0 +1,24 @@
+"""Where what is recorded of a component lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["LAST_CALL", "component_file"]
+
+LAST_CALL = "~call"
+"""Ending of the file of `rules.user_code.last_call.LastCall`."""
+
+
+def component_file(state_dir: Path, name: str, ending: str) -> Path:
+    """A file of a component.
+
+    Args:
+        state_dir: of the topology.
+        name: of the component, e.g. "capture:capture_hr".
+        ending: which of its files; begins with "." or "~": no name has a "~", a split stream's has a dot.
+    """
+    return state_dir / "components" / f"{name.replace(':', '.')}{ending}"

@@ -1,0 +1,102 @@
+"""The call of a user's transformation function that a process makes, in a file that outlives the process.
+
+A function that ends its process (`os._exit`, a fault in a compiled module) leaves no error, and would be called for the same LCR again by
+every process that follows. What a process is calling stands in a mapped page: it costs no system call, and the page stays when the process ends.
+
+    dies in a call -> the next process finds it unfinished: one -> dies in it -> two -> dies in it -> three: the function is not called for
+    this LCR again, and the client stops with an error that names it
+
+A call of another version of the function is another call. A power failure may lose the page: then counting begins again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["CRASHES_MAX", "LastCall"]
+
+CRASHES_MAX = 3
+"""Ends of processes, or of sessions, in one call of a user's function: one that is killed, or runs out of memory beside others, is none of the function's fault."""
+
+_CALL = struct.Struct("<16sQI")  # function, SCN, position of the LCR in its transaction
+_COUNT = struct.Struct("<I")
+_IS_CALLING, _CALLING, _SUSPECT, _ENDS = 0, 4, 4 + _CALL.size, 4 + 2 * _CALL.size
+_SIZE = _ENDS + _COUNT.size
+
+
+class LastCall:
+    """The file of one client. Not shared between threads, nor between clients that live at the same time.
+
+    Args:
+        file: made with the first call.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._page: mmap.mmap | None = None
+        self._names: dict[str, bytes] = {}
+        self._suspect = b""  # the call in which processes ended
+        self._ends = 0
+
+    def begin(self, function: str, scn: int, position: int) -> int:
+        """Note a call before it is made; how many processes in a row ended in just this one.
+
+        Args:
+            function: name and version.
+            scn: of the LCR.
+            position: of the LCR in its transaction, from 0.
+        """
+        page = self._page if self._page is not None else self._open()
+        name = self._names.get(function)
+        if name is None:
+            name = self._names[function] = hashlib.blake2b(function.encode(), digest_size=16).digest()
+        call = _CALL.pack(name, scn, position)
+        page[_CALLING : _CALLING + _CALL.size] = call
+        page[_IS_CALLING] = 1
+        return self._ends if call == self._suspect else 0
+
+    def end(self, *, refused: bool = False) -> None:
+        """The call returned, or raised.
+
+        Args:
+            refused: it was not made, because processes ended in it: that stays known.
+        """
+        page = self._page
+        assert page is not None, "no call was noted"
+        page[_IS_CALLING] = 0
+        if self._ends and not refused and page[_CALLING : _CALLING + _CALL.size] == self._suspect:
+            self._suspect, self._ends = b"", 0
+            _COUNT.pack_into(page, _ENDS, 0)
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+
+    def _open(self) -> mmap.mmap:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a+b") as file:
+                # Written, and not only made longer: a page for which a full disk has no room would end the process.
+                file.write(bytes(max(0, _SIZE - file.seek(0, os.SEEK_END))))
+                file.flush()
+                page = self._page = mmap.mmap(file.fileno(), _SIZE)
+        except OSError:  # a full or read-only disk stops no function: nothing outlives this process then
+            page = self._page = mmap.mmap(-1, _SIZE)
+        suspect, ends = page[_SUSPECT:_ENDS], int(_COUNT.unpack_from(page, _ENDS)[0])
+        if page[_IS_CALLING]:
+            calling = page[_CALLING:_SUSPECT]
+            suspect, ends = calling, ends + 1 if calling == suspect else 1
+            page[_SUSPECT:_ENDS] = suspect
+            _COUNT.pack_into(page, _ENDS, ends)
+            page[_IS_CALLING] = 0
+        self._suspect, self._ends = suspect, ends
+        return page
