@@ -213,7 +213,8 @@ class PropagationHistories(RuleBasedStateMachine):
         self.capture_restarts()
         self.propagation_restarts()
         self.apply_restarts()
-        for _ in range(1500):
+        # Small queues, and everything that could die has died: a turn moves a few rows.
+        for _ in range(1500 + sum(self.history.rows)):
             if self.is_done() and not any(
                 queue.status()["batches"] for queue in self.queues.values()
             ):
