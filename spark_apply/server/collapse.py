@@ -14,12 +14,14 @@ The result must equal that of row-by-row execution, so every expectation is chec
   did not change one of them, its old and new values are equal. If the comparison succeeds, setting that value changes
   nothing; if it fails, the set fails, and row-by-row execution uses the exact columns. Of a table with columns that are not
   compared, only rows that changed the same columns share a set;
-- without old values in the log (identity KEY), rows are found by key and nothing is compared.
+- without old values in the log (identity KEY), rows are found by key and nothing is compared;
+- of the changes of a row, only the first one's old values meet the destination. The old values of each later one must be what the one before it left;
+  if they are not (a handler or a condition left a change out, or made another one of it), nothing is collapsed.
 
 One difference remains: an intermediate value that the destination would refuse is not detected when the same group
 overwrites it.
 
-Changes of the table's key, tables with several unique keys, without a key or with triggers, and impossible
+Changes of the table's key, tables with several unique keys, without a key or with triggers, and impossible or broken
 histories (an insert after an insert) are not collapsed: they are written in source order, in *runs* of
 consecutive rows of one command in which no key repeats.
 
@@ -494,7 +496,7 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
     )
     answer = kernels.net_changes(
         data, fixed(rows.command), fixed(hashes), fixed(rows.key_offsets), fixed(rows.key_lengths),
-        work.old.offsets, work.old.lengths, work.new.offsets, work.new.lengths, work.changed, work.unset, net,
+        work.old.offsets, work.old.lengths, work.new.offsets, work.new.lengths, work.changed, work.unset, _compared(rows), net,
     )
     if int(answer) != kernels.COLLAPSED:
         return None
@@ -510,6 +512,17 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
     steps += _updates(work, _where(net, int(Command.UPDATE)), split=True)
     steps += _inserts(work, _where(net, int(Command.INSERT), kernels.NET_DELETE_INSERT))
     return steps
+
+
+def _compared(rows: _TableRows) -> NDArray[np.uint8]:
+    """Which old values are compared, as `_update` and `_deletes` do: uint8, shape (2, columns)."""
+    fit = rows.fit
+    compared = np.full((2, len(fit.version.columns)), kernels.COMPARED_NEVER, np.uint8)
+    if fit.version.old_image is OldImage.FULL:
+        writable = set(fit.all_columns) - set(fit.match)
+        compared[0, sorted(writable & fit.compared(Command.UPDATE))] = kernels.COMPARED_IF_CHANGED if rows.times is None else kernels.COMPARED
+        compared[1, sorted(writable & fit.compared(Command.DELETE))] = kernels.COMPARED
+    return compared
 
 
 def _latest(times: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:

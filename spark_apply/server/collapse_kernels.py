@@ -27,6 +27,12 @@ KEY_CHANGED = 1
 KEY_MISSING = 2
 HASH_TIE = 3
 ABNORMAL = 4  # an insert after an insert, a change after a delete, ...
+NOT_AS_LEFT = 5  # a change does not find the row as the one before it left it: a change between them did not come, or came as another one
+
+# Which old values of an UPDATE or a DELETE are compared with the row.
+COMPARED_NEVER = 0
+COMPARED_IF_CHANGED = 1
+COMPARED = 2
 
 
 @njit(cache=True)
@@ -181,13 +187,30 @@ def _merge_new(offsets, lengths, changed, unset, source, target):
 
 
 @njit(cache=True)
+def _is_as_left(data, compared, old_offsets, old_lengths, new_offsets, new_lengths, changed, i, first):
+    """Whether a row's old values are those that the changes before it left, as far as they are compared and known."""
+    for column in range(old_lengths.shape[0]):
+        if compared[column] == COMPARED_NEVER:
+            continue
+        if compared[column] == COMPARED_IF_CHANGED and not changed[i, column >> 6] >> np.uint64(column & 63) & np.uint64(1):
+            continue
+        old, left = old_lengths[column, i], new_lengths[column, first]
+        if old < _NULL or left < _NULL:
+            continue
+        if old != left or (old > 0 and not same_bytes(data, old_offsets[column, i], new_offsets[column, first], old)):
+            return False
+    return True
+
+
+@njit(cache=True)
 def net_changes(
     data, command, hashes, key_offsets, key_lengths, old_offsets, old_lengths, new_offsets, new_lengths,
-    changed, unset, net,
+    changed, unset, compared, net,
 ):
     """Reduce the changes of each key to one, in the place of the key's first row.
 
-    Old values stay the first row's; new values, `changed` and `unset` are merged into it.
+    Old values stay the first row's; new values, `changed` and `unset` are merged into it. Each change must find what the one before it left:
+    that is no longer looked at when the net change is written.
 
     Args:
         data: uint8, bytes of all values.
@@ -201,10 +224,11 @@ def net_changes(
         new_lengths: int32[c, n].
         changed: uint64[n, words], from `mark_columns`.
         unset: uint64[n, words], from `mark_columns`.
+        compared: uint8[2, c], which old values of UPDATEs and of DELETEs are compared: COMPARED_NEVER, COMPARED_IF_CHANGED, COMPARED.
         net: uint8[n], zero at the start: what is left in each row's place, NET_NOTHING for all but the first row of a key.
 
     Returns:
-        COLLAPSED, or why not: HASH_TIE or ABNORMAL. The images are then partly merged: use fresh ones.
+        COLLAPSED, or why not: HASH_TIE, ABNORMAL or NOT_AS_LEFT. The images are then partly merged: use fresh ones.
     """
     rows = command.shape[0]
     size = 16
@@ -228,6 +252,10 @@ def net_changes(
             if length > 0 and not same_bytes(data, key_offsets[k, i], key_offsets[k, first], length):
                 return HASH_TIE
         state = net[first]
+        if command[i] != _INSERT and state in (_INSERT, _UPDATE, NET_DELETE_INSERT) and not _is_as_left(
+            data, compared[0 if command[i] == _UPDATE else 1], old_offsets, old_lengths, new_offsets, new_lengths, changed, i, first,
+        ):
+            return NOT_AS_LEFT
         if command[i] == _INSERT:
             if state == _DELETE:
                 net[first] = NET_DELETE_INSERT

@@ -1,0 +1,112 @@
+"""Rows that handlers change, move, cut or leave out, between rows that nobody handles: groups leave what one by one leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rules.conflict_handlers import ConflictHandler
+from rules.user_code.handlers import DmlHandler, HandlerRules
+from rules.user_code.source import UserFunction
+from spark_apply.server import set_groups
+from streams.errors import DataError
+from tests.support.conflicts import Lcr, Shown
+from tests.support.conflicts import handler as conflict_handler
+from tests.support.handlers import Handled, code_of, row
+
+# What becomes of a row is written in its own text `b`: of the new values, else of the old ones.
+CODE = code_of("""
+def run(lcr, session):
+    image = "old" if lcr.command_type == "DELETE" else "new"
+    value = lcr.get_value(image, "b")
+    wish = value.decoded if value is not None else "keep"
+    if wish == "leave out":
+        return
+    if wish == "twice" and lcr.command_type == "UPDATE":
+        lcr.execute(True)
+        for column in ("id", "a", "b", "t", "n", "u"):
+            lcr.set_value("old", column, lcr.get_value("new", column).decoded)
+        lcr.set_value("new", "a", "second")
+    if wish == "other value" and image == "new":
+        lcr.set_value("new", "a", "by handler")
+    if wish == "cut" and lcr.command_type == "UPDATE":
+        for column in ("b", "t", "n", "u"):
+            lcr.delete_column(column, "*")
+    if wish == "other key" and image == "new":
+        lcr.set_value("new", "id", lcr.get_value("new", "id").decoded + 10)
+    if wish == "delete instead" and lcr.command_type == "UPDATE":
+        lcr.command_type = "DELETE"
+        lcr.delete_column("a", "new")
+    lcr.execute(True)
+""")
+WISHES = ("keep", "keep", "keep", "leave out", "twice", "other value", "cut", "other key", "delete instead")
+FUNCTION = UserFunction(name="own:run", version=CODE.version_of("own:run"))
+KEYS = range(1, 5)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[list[tuple[str, Lcr]]]:
+    """Transactions of a source whose tables `c` and `d` begin with rows 1 and 2."""
+    tables: dict[str, dict[int, Shown]] = {name: {key: row(key) for key in (1, 2)} for name in ("c", "d")}
+    found: list[list[tuple[str, Lcr]]] = []
+    for number in range(draw(st.integers(1, 6))):
+        made: list[tuple[str, Lcr]] = []
+        for place in range(draw(st.integers(1, 6))):
+            name = draw(st.sampled_from(["c", "c", "c", "d"]))
+            rows, key = tables[name], draw(st.sampled_from(KEYS))
+            old, text = rows.get(key), f"{number}.{place}"
+            new: Shown | None = (key, text, draw(st.sampled_from(WISHES)), number, place, text)
+            if old is not None and draw(st.integers(0, 3)) == 0:
+                new = None
+            elif old is not None and draw(st.integers(0, 3)) == 0 and (other := draw(st.sampled_from(KEYS))) not in rows:
+                assert new is not None
+                new = (other, *new[1:])
+            if old is not None:
+                del rows[key]
+            if new is not None:
+                rows[int(str(new[0]))] = new
+            made.append((name, Lcr(old=old, new=new)))
+        found.append(made)
+    return found
+
+
+def outcome(found: list[list[tuple[str, Lcr]]], operations: tuple[str, ...], conflicts: tuple[ConflictHandler, ...]) -> tuple[Any, ...]:
+    """Rows and error transactions that a history leaves, as one group."""
+    rules = HandlerRules(code=CODE, dml=(DmlHandler(owner="public", name="c", operations=operations, function=FUNCTION),))
+    at = Handled(rules, rows=[row(1), row(2)], others=[row(1), row(2)], conflicts=conflicts)
+    at.apply(*found)
+    return at.rows("c"), at.rows("d"), [(error.commit_scn, error.conflict_type) for error in at.errors()]
+
+
+def row_by_row(patch: pytest.MonkeyPatch) -> None:
+    """Nothing that has rows is written together: every attempt fails, and each transaction is applied alone."""
+    def refused(name: str, works: Callable[..., Any], has_rows: Callable[..., bool]) -> None:
+        def instead(*arguments: Any) -> Any:
+            if has_rows(*arguments):
+                raise DataError("one by one", sqlstate="")
+            return works(*arguments)
+
+        patch.setattr(set_groups, name, instead)
+
+    refused("write_group", set_groups.write_group, lambda session, batches, *_: any(batch.row_count for batch in batches))
+    refused("execute_steps", set_groups.execute_steps, lambda session, steps: bool(steps))
+
+
+@pytest.mark.long
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    found=histories(), operations=st.sampled_from([("insert", "update", "delete"), ("update",), ("insert", "delete"), ("update", "delete")]),
+    resolves=st.booleans(),
+)
+def test_groups_of_rows_that_handlers_change_leave_what_one_by_one_leaves(
+    found: list[list[tuple[str, Lcr]]], operations: tuple[str, ...], resolves: bool,
+) -> None:
+    conflicts = (conflict_handler("overwrite", "a", "b", "t", "n", "u"),) if resolves else ()
+    with pytest.MonkeyPatch.context() as patch:
+        row_by_row(patch)
+        expected = outcome(found, operations, conflicts)
+    assert outcome(found, operations, conflicts) == expected
