@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rules.user_code.handlers import DmlHandler, HandlerRules
 from rules.user_code.source import UserFunction
 from spark_apply.server import set_groups
 from streams.errors import DataError
+from streams.lcr_batch import OldImage
 from tests.support.conflicts import Lcr, Shown
 from tests.support.conflicts import handler as conflict_handler
 from tests.support.handlers import Handled, code_of, row
@@ -110,3 +112,29 @@ def test_groups_of_rows_that_handlers_change_leave_what_one_by_one_leaves(
         row_by_row(patch)
         expected = outcome(found, operations, conflicts)
     assert outcome(found, operations, conflicts) == expected
+
+
+@pytest.mark.long
+@settings(max_examples=300, deadline=None)
+@given(
+    found=histories(), left_out=st.lists(st.booleans(), min_size=36, max_size=36), image=st.sampled_from([OldImage.FULL, OldImage.KEY]), resolves=st.booleans(),
+)
+def test_groups_of_histories_with_gaps_leave_what_one_by_one_leaves(
+    found: list[list[tuple[str, Lcr]]], left_out: list[bool], image: OldImage, resolves: bool,
+) -> None:
+    """Conditions let single changes pass: what is left of a history meets conflicts of every kind."""
+    rest = iter(left_out)
+    cut = [[each for each in transaction if not next(rest)] for transaction in found]
+    cut = [transaction for transaction in cut if transaction] or [[("c", Lcr(old=row(1)))]]
+    conflicts = (conflict_handler("overwrite", "a", "b", "t", "n", "u"),) if resolves else ()
+
+    def left() -> tuple[Any, ...]:
+        at = Handled(HandlerRules(), rows=[row(1), row(2)], others=[row(1), row(2)], conflicts=conflicts)
+        at.versions = {name: replace(version, old_image=image) for name, version in at.versions.items()}
+        at.apply(*cut)
+        return at.rows("c"), at.rows("d"), [(error.commit_scn, error.conflict_type) for error in at.errors()]
+
+    with pytest.MonkeyPatch.context() as patch:
+        row_by_row(patch)
+        expected = left()
+    assert left() == expected
