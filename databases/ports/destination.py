@@ -99,6 +99,7 @@ class DestinationTable:
         serialise: dependencies cannot be told from values (no canonical equality in a key column, partial or
             expression unique index, exclusion constraint, no key): transactions on it run one after the other.
         ordered: collapsing could be noticed (several unique keys, replica triggers): rows in source order.
+        fires: triggers or rules of it also run for what apply writes. They can see other tables: rows of those keep their order with its own.
         references: its foreign keys.
         referred: column names of each of its keys that a foreign key refers to, each once.
         is_substitute: `key` is the substitute key that the topology file sets: it need not be unique, and takes precedence.
@@ -112,6 +113,7 @@ class DestinationTable:
     unique_keys: tuple[tuple[int, ...], ...]
     serialise: bool
     ordered: bool
+    fires: bool = False
     references: tuple[ForeignKey, ...] = ()
     referred: tuple[tuple[str, ...], ...] = ()
     is_substitute: bool = False

@@ -21,6 +21,9 @@ The result must equal that of row-by-row execution, so every expectation is chec
 One difference remains: an intermediate value that the destination would refuse is not detected when the same group
 overwrites it.
 
+Rows of different tables are written table by table, but for tables with triggers that run for what apply writes: they find all rows that come
+before their own, and none that come after it.
+
 Changes of the table's key, tables with several unique keys, without a key or with triggers, and impossible or broken
 histories (an insert after an insert) are not collapsed: they are written in source order, in *runs* of
 consecutive rows of one command in which no key repeats.
@@ -30,6 +33,7 @@ Longer than 500 lines: the definition of a set and its construction must be read
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -101,10 +105,11 @@ def plan_sets(batches: Sequence[LcrBatch], fit_of: FitOf) -> list[Step]:
         if isinstance(piece, tuple):
             steps.append(_truncate(piece[0], piece[1], fit_of))
             continue
-        tables = _by_table(piece, fit_of)
-        for name in sorted(tables):
-            for rows, must_order in _same_shape(tables[name]):
-                steps.extend(_plan_table(rows, must_order=must_order))
+        for part in _around_triggers(piece, fit_of):
+            tables = _by_table(part, fit_of)
+            for name in sorted(tables):
+                for rows, must_order in _same_shape(tables[name]):
+                    steps.extend(_plan_table(rows, must_order=must_order))
     return steps
 
 
@@ -201,9 +206,10 @@ def plan_resolvable(batches: Sequence[LcrBatch], fit_of: FitOf) -> ResolvablePla
         fit_of: returns the fit of a table version.
 
     Returns:
-        None: there is a TRUNCATE among them, or rows of a table with conflict handlers that cannot be collapsed.
+        None: there is a TRUNCATE among them, rows of a table whose triggers see the order of tables, or rows of a table with conflict handlers
+        that cannot be collapsed.
     """
-    if any(batch.truncates for batch in batches):
+    if any(batch.truncates or _firing(batch, fit_of) for batch in batches):
         return None
     plain: list[Step] = []
     tables: list[_NetTable] = []
@@ -303,6 +309,37 @@ def _segments(batches: Sequence[LcrBatch]) -> Iterator[list[LcrBatch] | tuple[Lc
             run, start = [], truncate.row_number + 1
         run.append(select_rows(batch, numbers >= start))
     yield run
+
+
+def _firing(batch: LcrBatch, fit_of: FitOf) -> set[int]:
+    """The groups of a batch whose table has triggers that run for what apply writes."""
+    return {number for number, group in enumerate(batch.groups) if fit_of(batch.tables[group.table]).table.fires}
+
+
+def _around_triggers(batches: Sequence[LcrBatch], fit_of: FitOf) -> Iterator[Sequence[LcrBatch]]:
+    """Cut batches where rows of a table with triggers begin and end: a trigger finds all rows that come before its own, and none that come after it."""
+    firing = [_firing(batch, fit_of) for batch in batches]
+    if not any(firing):
+        yield batches
+        return
+    part: list[LcrBatch] = []
+    before: object = None  # the table of the last row, if it has triggers
+    for batch, groups in zip(batches, firing, strict=True):
+        names: list[object] = [None] * (len(batch.groups) + 1)
+        for group in groups:
+            version = batch.tables[batch.groups[group].table]
+            names[group] = (version.owner, version.name)
+        of_row = [names[group] for group in batch.row_places[0].tolist()]
+        for name, rows in itertools.groupby(range(batch.row_count), of_row.__getitem__):
+            if part and name != before:
+                yield part
+                part = []
+            before = name
+            chosen = np.zeros(batch.row_count, np.bool_)
+            chosen[list(rows)] = True
+            part.append(select_rows(batch, chosen))
+    if part:
+        yield part
 
 
 def _truncate(batch: LcrBatch, index: int, fit_of: FitOf) -> TruncateTables:

@@ -343,7 +343,6 @@ class CatalogTable:
         form: hash of its columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
         comparable: names of the columns whose type has an equality that an index can use.
         foreign_keys: from and to the table, where the apply process checks any.
-        fires: it had triggers or rules that also run for what apply writes.
     """
 
     table: DestinationTable
@@ -356,7 +355,6 @@ class CatalogTable:
     form: int = 0
     comparable: frozenset[str] = frozenset()
     foreign_keys: tuple[CheckedKey, ...] = ()
-    fires: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,7 +473,7 @@ def _catalog_table(
     is_partitioned = found["relkind"] == "p"
     relation = f"{quote(found['owner'])}.{quote(found['name'])}"
     return CatalogTable(
-        oid=found["oid"], fires=found["fires"], is_partitioned=is_partitioned, relation=relation if is_partitioned else f"ONLY {relation}",
+        oid=found["oid"], is_partitioned=is_partitioned, relation=relation if is_partitioned else f"ONLY {relation}",
         replica_identity=found["relreplident"], form=int(found["form"] or 0),
         positions={column.name: position for position, column in enumerate(port_columns)},
         columns=tuple(
@@ -485,7 +483,7 @@ def _catalog_table(
         table=with_settings(DestinationTable(
             owner=found["owner"], name=found["name"], columns=port_columns, key=key.columns if key else (),
             unique_keys=tuple(index.columns for index in unique),
-            serialise=key is None or is_hidden, ordered=len(unique) > 1 or hidden or found["fires"],
+            serialise=key is None or is_hidden, ordered=len(unique) > 1 or hidden or found["fires"], fires=found["fires"],
         ), settings, is_hidden=is_hidden),
         comparable=frozenset(column["name"] for column in columns if column["equals"]),
     )

@@ -721,7 +721,7 @@ class PostgresSession:
         """Before tables are written: their triggers and rules may change the session."""
         for table in tables:
             catalog = self._catalog(table.owner, table.name)
-            if catalog is not None and catalog.fires:
+            if catalog is not None and catalog.table.fires:
                 self._note_session()
                 self._guard.fired(f"{table.owner}.{table.name}")
 

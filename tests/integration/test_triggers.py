@@ -1,0 +1,71 @@
+"""Triggers that fire for what apply writes: they find other tables as they were at the source."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rules.table_settings import TableSettings, TriggerFiring
+from tests.support.postgres_pair import Pair
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+# The name of the table with the trigger comes before those that it reads, and between them.
+TABLES = """
+CREATE TABLE orders (id int PRIMARY KEY, state text);
+CREATE TABLE lines (id int PRIMARY KEY, order_id int, price int);
+CREATE TABLE discounts (id int PRIMARY KEY, percent int);
+CREATE SCHEMA seen;
+CREATE TABLE seen.found (id int GENERATED ALWAYS AS IDENTITY, by text, line int, state text, percent int);
+CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  INSERT INTO seen.found (by, line, state, percent) SELECT TG_TABLE_NAME, NEW.id,
+    (SELECT state FROM public.orders o WHERE o.id = 1), (SELECT percent FROM public.discounts d WHERE d.id = 1);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER look AFTER INSERT OR UPDATE ON lines FOR EACH ROW EXECUTE FUNCTION look();
+ALTER TABLE lines ENABLE ALWAYS TRIGGER look;
+"""
+ALSO = "CREATE TRIGGER look AFTER UPDATE ON discounts FOR EACH ROW EXECUTE FUNCTION look(); ALTER TABLE discounts ENABLE ALWAYS TRIGGER look;"
+FOUND = "SELECT by, line, state, percent FROM seen.found ORDER BY id"
+
+
+def prepared(pair: Pair, ddl: str) -> None:
+    pair.create(ddl, ddl)
+    pair.set(TableSettings(triggers=(TriggerFiring(owner="public", name="lines", trigger="look", fire="always"),)))
+
+
+def test_a_trigger_finds_the_rows_of_other_tables_that_come_before_its_own_and_no_later_ones(pair: Pair) -> None:
+    prepared(pair, TABLES)
+    pair.run(
+        "BEGIN; INSERT INTO orders VALUES (1, 'new'); INSERT INTO discounts VALUES (1, 10); INSERT INTO lines VALUES (1, 1, 5), (2, 1, 5);"
+        " UPDATE orders SET state = 'paid'; INSERT INTO lines VALUES (3, 1, 5); UPDATE discounts SET percent = 20; UPDATE lines SET price = 6 WHERE id = 1;"
+        " DELETE FROM discounts; DELETE FROM lines WHERE id = 2; UPDATE orders SET state = 'sent'; COMMIT",
+    )
+    pair.apply()
+    assert pair.errors() == ()
+    here, there = pair.here_and_there(FOUND)
+    assert there == here
+    assert [row[2] for row in here] == ["new", "new", "paid", "paid"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_triggers_of_two_tables_find_what_they_found_at_the_source(pair: Pair, seed: int) -> None:
+    """Transactions are applied one after the other, so that what their triggers find does not depend on which is first."""
+    prepared(pair, TABLES + ALSO)
+    rng = random.Random(seed)
+    pair.run("INSERT INTO orders VALUES (1, 'new')", "INSERT INTO discounts VALUES (1, 0)")
+    for turn in range(20):
+        statements = [f"UPDATE orders SET state = '{turn}.0' WHERE id = 1"]
+        statements += [rng.choice([
+            f"UPDATE orders SET state = '{turn}.{step}' WHERE id = 1", f"UPDATE discounts SET percent = {turn * 10 + step} WHERE id = 1",
+            f"INSERT INTO lines VALUES ({turn * 10 + step}, 1, {step})", f"UPDATE lines SET price = price + 1 WHERE id % 10 = {step}",
+            f"DELETE FROM lines WHERE id % 10 = {step}",
+        ]) for step in range(1, rng.randrange(2, 8))]
+        pair.run(f"BEGIN; {'; '.join(statements)}; COMMIT")
+    pair.apply()
+    assert pair.errors() == ()
+    here, there = pair.here_and_there(FOUND)
+    assert there == here
+    for table in ("orders", "lines", "discounts"):
+        pair.assert_same(f"SELECT * FROM {table} ORDER BY 1")
