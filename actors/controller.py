@@ -100,6 +100,8 @@ SHUT_DOWN_TIMEOUT_S = 60.0  # an apply process that does not close ends its proc
 CLEAR_INTERVAL_S = 10.0  # between two attempts to clear what an edit left; nobody waits for it
 CLEAR_TIMEOUT_S = 30.0  # a log writer ends within ten seconds, and so does a session that reads the slot
 NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
+MARK_INTERVAL_S = 30.0  # between two attempts to mark where tables have no earlier shape, while a source is away; only an operator's later edit waits for it
+MARK_TIMEOUT_S = 10.0  # one row in a transaction of its own; the controller does nothing else meanwhile
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
@@ -202,7 +204,7 @@ class Controller(Host):
         self._must_note_receivers = not self._desired().get("receivers_noted")
         self._kept = self._recorded_as_kept()
         self._left = left_of(self._desired())
-        self._shapes = earlier_of(self._desired())
+        self._shapes, self._mark_at = earlier_of(self._desired()), 0.0
         self._identities: dict[str, str] = {}  # of the sites' databases, as of the preflight
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
@@ -525,13 +527,20 @@ class Controller(Host):
         """Mark from where on tables have no earlier shape, once everything runs as wanted; forget those that have passed."""
         if not self._shapes or self._phase != "RUNNING" or self._outdated():
             return
-        shapes = self._shapes
-        with contextlib.suppress(StreamsError):  # a source is away: at a later step
-            shapes = marked(shapes, lambda source: int(self._actors.call(f"site:{source}", "write_marker", b"shapes", timeout_s=PREFLIGHT_TIMEOUT_S)))
+        shapes, now = self._shapes, self._clock.monotonic()
+        if now >= self._mark_at:
+            shapes, self._mark_at = marked(shapes, {apply.source for apply in self._spec.applies}, self._mark_source), now + MARK_INTERVAL_S
         shapes = forgotten(shapes, [apply.name for apply in self._spec.applies], self._watermarks())
         if shapes != self._shapes:
             self._save_desired({**self._desired(), "earlier_shapes": shapes_as_json(shapes)})
             self._shapes = shapes
+
+    def _mark_source(self, source: str) -> int | None:
+        """Write a marker into the log of a source; None: it is away."""
+        try:
+            return int(self._actors.call(f"site:{source}", "write_marker", b"shapes", timeout_s=MARK_TIMEOUT_S))
+        except StreamsError:
+            return None
 
     def _stopped_though_bypassed(self) -> tuple[Finding, ...]:
         """Components that the topology bypasses and an operator stopped: what they hold back would be applied, against that."""
@@ -742,7 +751,7 @@ class Controller(Host):
 
     def _save_prepared(self, noted: Mapping[str, Receivers]) -> None:
         left = tuple(dict.fromkeys((*self._left, *left_by(self._edit.before, self._spec))))
-        self._shapes = left_shapes(self._shapes, prepared_topology(self._spec.state_dir), self._spec)
+        self._shapes, self._mark_at = left_shapes(self._shapes, prepared_topology(self._spec.state_dir), self._spec), 0.0
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,

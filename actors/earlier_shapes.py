@@ -105,21 +105,20 @@ def on_the_way(
         )
 
 
-def marked(shapes: Sequence[EarlierShape], write_marker: Callable[[str], int]) -> tuple[EarlierShape, ...]:
+def marked(shapes: Sequence[EarlierShape], sources: Collection[str], write_marker: Callable[[str], int | None]) -> tuple[EarlierShape, ...]:
     """The record with the markers that it lacks; to be called once every component runs by the topology that was prepared last.
 
     Args:
         shapes: the record.
-        write_marker: into the log of a source; raises `StreamsError` when that is away.
+        sources: whose changes are applied now: of others nothing is on the way.
+        write_marker: into the log of a source; None: that is away, and the others are marked without it.
     """
-    written: dict[str, int] = {}
-    made = []
-    for shape in shapes:
-        lacking = {apply.source for apply in shape.spec.applies} - set(shape.markers)
-        for source in sorted(lacking - set(written)):
-            written[source] = write_marker(source)
-        made.append(replace(shape, markers={**shape.markers, **{source: written[source] for source in lacking}}))
-    return tuple(made)
+    lacking = {apply.source for shape in shapes for apply in shape.spec.applies if apply.source not in shape.markers}
+    written = {source: marker for source in sorted(lacking.intersection(sources)) if (marker := write_marker(source)) is not None}
+    # A marker that was there is lower, and as good.
+    return tuple(replace(shape, markers={
+        **{source: marker for source, marker in written.items() if any(apply.source == source for apply in shape.spec.applies)}, **shape.markers,
+    }) for shape in shapes)
 
 
 def forgotten(shapes: Sequence[EarlierShape], applies: Collection[str], watermarks: Mapping[str, int]) -> tuple[EarlierShape, ...]:
