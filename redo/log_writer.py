@@ -729,7 +729,8 @@ class LogWriter:
         needed = self.required_checkpoints.needed_scn
         # It keeps the segment before it, too, where a transaction began there: nothing that is applied would ever make room.
         is_done = needed is not None and not self._state.is_open and needed >= self._state.commit_scn
-        if (self._kept.count == 1 or is_done) and self._switch_if_used():
+        # Without an online segment this writer, or the one before it, ended between the two halves of a log switch.
+        if (self._kept.count == 1 or is_done) and (self._segment is None or self._switch_if_used()):
             self._create_segment(options)
             self._save_and_purge()
         return self._kept.redo_bytes < self._redo_bytes_max

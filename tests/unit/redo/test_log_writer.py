@@ -13,7 +13,7 @@ from redo import log_writer as log_writer_module
 from redo.checkpoints import CHECKPOINT_SAVE_INTERVAL_S, RequiredCheckpoints
 from redo.log_writer import LogWriter
 from redo.records import RecordHeader, RecordType
-from redo.segments import RedoFull, RedoReader, list_segments
+from redo.segments import RedoFull, RedoReader, SegmentWriter, list_segments
 from rules.rule import RuleSet
 from streams import failpoints
 from streams.clock import VirtualClock
@@ -395,6 +395,34 @@ def test_online_segment_that_alone_fills_the_redo_is_archived_and_purged(tmp_pat
     drain(writer, source, clock)
     assert writer.state == "IDLE"
     assert [file.number for file in list_segments(tmp_path)] == [2]
+
+
+@pytest.mark.parametrize("dies", ["killed", "disk is full"])
+def test_a_log_switch_that_ends_half_way_while_the_redo_is_full_is_finished_later(tmp_path, monkeypatch, dies):
+    source, clock = busy(), VirtualClock()
+    bounds = {"clock": clock, "redo_bytes_max": 5000, "segment_bytes": 1 << 20}
+    writer = log_writer(tmp_path, source, **bounds)
+    writer.required_checkpoints.register("c")
+    error, create = KeyboardInterrupt() if dies == "killed" else RedoFull("no space", hint="free some"), SegmentWriter.create
+
+    def second_fails(*arguments):
+        if list_segments(tmp_path):
+            raise error
+        return create(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentWriter, "create", second_fails)
+        with pytest.raises(type(error)):
+            drain(writer, source, clock)
+    assert [file.is_archived for file in list_segments(tmp_path)] == [True]
+    if dies == "killed":
+        writer = log_writer(tmp_path, source, **bounds)
+        attach(writer, source)
+    writer.required_checkpoints.record("c", writer.position.scn)
+    drain(writer, source, clock)
+    assert writer.state == "IDLE"
+    assert [file.number for file in list_segments(tmp_path)] == [2]
+    assert source.confirmed_scn == source.current_scn()
 
 
 def test_online_segment_whose_transaction_began_in_the_one_before_is_archived_and_both_are_purged(tmp_path):
