@@ -20,7 +20,8 @@ One difference remains: an intermediate value that the destination would refuse 
 overwrites it.
 
 Changes of the table's key, tables with several unique keys, without a key or with triggers, and impossible
-histories (an insert after an insert) are not collapsed: they are written in source order, in *runs* of
+histories (an insert after an insert; old values that the change before did not leave, as where a handler changed one of the two) are
+not collapsed: they are written in source order, in *runs* of
 consecutive rows of one command in which no key repeats.
 
 Longer than 500 lines: the definition of a set and its construction must be read together.
@@ -322,13 +323,13 @@ def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:
     order = np.argsort(numbers, kind="stable")
     kinds = {shape: kind for kind, shape in enumerate(shapes)}
     kind_of = np.array([kinds[block.fit.version.columns, block.fit.version.old_image] for block in blocks])
-    sequence = kind_of[owner[order]]
+    owners = owner[order]
+    sequence = kind_of[owners]
     ends = np.concatenate([np.flatnonzero(np.diff(sequence)) + 1, [sequence.shape[0]]])
     start = 0
     for end in ends.tolist():
         low, high = int(numbers[order[start]]), int(numbers[order[end - 1]])
-        parts = [_rows_between(block, low, high) for block in blocks]
-        yield _TableRows.of([part for part in parts if part.group.row_count]), True
+        yield _TableRows.of([_rows_between(blocks[place], low, high) for place in np.unique(owners[start:end]).tolist()]), True
         start = end
 
 
@@ -608,9 +609,19 @@ def _by_nulls(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDA
             yield part, is_null
 
 
+def _by_carried(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int32], bool]]:
+    """As `_by_nulls`, and separate rows that carry other old values: what one lacks is not compared, and must be of its neighbours."""
+    for part, is_null in _by_nulls(rows, chosen):
+        if rows.fit.version.old_image is not OldImage.FULL:
+            yield part, is_null
+            continue
+        for same, _ in _by_absence(rows.old.lengths, part):
+            yield same, is_null
+
+
 def _deletes(rows: _TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
     steps: list[ExpectedWrite] = []
-    for part, has_null in _by_nulls(rows, chosen):
+    for part, has_null in _by_carried(rows, chosen):
         carried, match = _carried(rows, part), _match(rows, has_null=has_null)
         compared = rows.fit.compared(Command.DELETE)
         compare = tuple(column for column in rows.fit.all_columns if carried[column] and column not in match and column in compared)
@@ -633,7 +644,7 @@ def _delete(rows: _TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, 
 
 def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> list[ExpectedWrite]:
     steps: list[ExpectedWrite] = []
-    for identified, has_null in _by_nulls(rows, chosen):
+    for identified, has_null in _by_carried(rows, chosen):
         for same in _by_bits(rows.unset, identified):
             # A column that is not compared may only be set where it changed.
             exact = not rows.fit.conflicts.compares_all

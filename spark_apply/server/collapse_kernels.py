@@ -26,7 +26,7 @@ COLLAPSED = 0
 KEY_CHANGED = 1
 KEY_MISSING = 2
 HASH_TIE = 3
-ABNORMAL = 4  # an insert after an insert, a change after a delete, ...
+ABNORMAL = 4  # an insert after an insert, a change after a delete, old values that the change before did not leave, ...
 
 
 @njit(cache=True)
@@ -169,6 +169,20 @@ def _copy_image(offsets, lengths, source, target):
 
 
 @njit(cache=True)
+def _follows(data, old_offsets, old_lengths, new_offsets, new_lengths, later, earlier):
+    """Whether the old values of a row are those that an earlier row of its key left."""
+    for column in range(old_lengths.shape[0]):
+        length = old_lengths[column, later]
+        if length < _NULL:
+            continue
+        if length != new_lengths[column, earlier]:
+            return False
+        if length > 0 and not same_bytes(data, old_offsets[column, later], new_offsets[column, earlier], length):
+            return False
+    return True
+
+
+@njit(cache=True)
 def _merge_new(offsets, lengths, changed, unset, source, target):
     for column in range(lengths.shape[0]):
         length = lengths[column, source]
@@ -236,17 +250,18 @@ def net_changes(
             else:
                 return ABNORMAL
             _copy_image(new_offsets, new_lengths, i, first)
-        elif command[i] == _UPDATE:
-            if state not in (_INSERT, _UPDATE, NET_DELETE_INSERT):
-                return ABNORMAL
+            continue
+        if state not in (_INSERT, _UPDATE, NET_DELETE_INSERT):
+            return ABNORMAL
+        if not _follows(data, old_offsets, old_lengths, new_offsets, new_lengths, i, first):
+            return ABNORMAL
+        if command[i] == _UPDATE:
             _merge_new(new_offsets, new_lengths, changed, unset, i, first)
         elif state == _INSERT:
             net[first] = NET_GUARD
             _copy_image(old_offsets, old_lengths, i, first)
-        elif state in (_UPDATE, NET_DELETE_INSERT):
-            net[first] = _DELETE
         else:
-            return ABNORMAL
+            net[first] = _DELETE
     return COLLAPSED
 
 
