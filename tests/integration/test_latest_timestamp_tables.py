@@ -200,3 +200,14 @@ def test_check_names_keys_whose_type_has_no_hash(destination_database: str, kind
             else:
                 user.execute(f"DELETE FROM {name}".encode())
         database.close()
+
+
+@pytest.mark.parametrize("constraint", ["NOT NULL", "CHECK (VALUE IS NOT NULL)"])
+@pytest.mark.parametrize(("kind", "is_hashed"), [("int", True), ("money", False)])
+def test_check_asks_of_domains_that_take_no_null(destination_database: str, kind: str, constraint: str, *, is_hashed: bool) -> None:
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute(f"CREATE DOMAIN d AS {kind} {constraint}; CREATE TABLE t (k d PRIMARY KEY)".encode())
+        database = PostgresDestination(destination_database, site="b")
+        findings = database.preflight_times([("public", "t")], has_tombstones=True)
+        assert [finding.path for finding in findings] == [] if is_hashed else ["sites.b table public.t"]
+        database.close()
