@@ -86,7 +86,8 @@ def _unhashed(connection: psycopg.Connection[Any], site: str, tables: Collection
         for column, kind in zip(columns, types, strict=True):
             try:
                 with connection.transaction():
-                    connection.execute(f"SELECT pg_catalog.hash_record_extended(ROW(NULL::{kind}), 0)".encode())
+                    # No row, and so no value that a domain could refuse.
+                    connection.execute(f"SELECT pg_catalog.hash_record_extended(ROW((SELECT NULL::{kind} WHERE false)), 0)".encode())
             except psycopg.errors.UndefinedFunction:
                 yield Finding(
                     path=f"sites.{site} table {owner}.{name}",
