@@ -15,8 +15,8 @@ The result must equal that of row-by-row execution, so every expectation is chec
   nothing; if it fails, the set fails, and row-by-row execution uses the exact columns. Of a table with columns that are not
   compared, only rows that changed the same columns share a set;
 - without old values in the log (identity KEY), rows are found by key and nothing is compared;
-- of the changes of a row, only the first one's old values meet the destination. The old values of each later one must be what the one before it left;
-  if they are not (a handler or a condition left a change out, or made another one of it), nothing is collapsed.
+- of the changes of a row, only the first one's old values meet the destination. The old values of each later one, also of columns that it did not change,
+  must be what the one before it left; if they are not (a handler or a condition left a change out, or made another one of it), nothing is collapsed.
 
 One difference remains: an intermediate value that the destination would refuse is not detected when the same group
 overwrites it.
@@ -361,13 +361,13 @@ def _same_shape(blocks: list[_Block]) -> Iterator[tuple[_TableRows, bool]]:
     order = np.argsort(numbers, kind="stable")
     kinds = {shape: kind for kind, shape in enumerate(shapes)}
     kind_of = np.array([kinds[block.fit.version.columns, block.fit.version.old_image] for block in blocks])
-    sequence = kind_of[owner[order]]
+    owners = owner[order]
+    sequence = kind_of[owners]
     ends = np.concatenate([np.flatnonzero(np.diff(sequence)) + 1, [sequence.shape[0]]])
     start = 0
     for end in ends.tolist():
         low, high = int(numbers[order[start]]), int(numbers[order[end - 1]])
-        parts = [_rows_between(block, low, high) for block in blocks]
-        yield _TableRows.of([part for part in parts if part.group.row_count]), True
+        yield _TableRows.of([_rows_between(blocks[place], low, high) for place in np.unique(owners[start:end]).tolist()]), True
         start = end
 
 
@@ -533,7 +533,7 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
     )
     answer = kernels.net_changes(
         data, fixed(rows.command), fixed(hashes), fixed(rows.key_offsets), fixed(rows.key_lengths),
-        work.old.offsets, work.old.lengths, work.new.offsets, work.new.lengths, work.changed, work.unset, _compared(rows), net,
+        work.old.offsets, work.old.lengths, work.new.offsets, work.new.lengths, work.changed, work.unset, net,
     )
     if int(answer) != kernels.COLLAPSED:
         return None
@@ -549,17 +549,6 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
     steps += _updates(work, _where(net, int(Command.UPDATE)), split=True)
     steps += _inserts(work, _where(net, int(Command.INSERT), kernels.NET_DELETE_INSERT))
     return steps
-
-
-def _compared(rows: _TableRows) -> NDArray[np.uint8]:
-    """Which old values are compared, as `_update` and `_deletes` do: uint8, shape (2, columns)."""
-    fit = rows.fit
-    compared = np.full((2, len(fit.version.columns)), kernels.COMPARED_NEVER, np.uint8)
-    if fit.version.old_image is OldImage.FULL:
-        writable = set(fit.all_columns) - set(fit.match)
-        compared[0, sorted(writable & fit.compared(Command.UPDATE))] = kernels.COMPARED_IF_CHANGED if rows.times is None else kernels.COMPARED
-        compared[1, sorted(writable & fit.compared(Command.DELETE))] = kernels.COMPARED
-    return compared
 
 
 def _latest(times: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -658,9 +647,19 @@ def _by_nulls(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDA
             yield part, is_null
 
 
+def _by_carried(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int32], bool]]:
+    """As `_by_nulls`, and separate rows that carry other old values: what one lacks is not compared, and must be of its neighbours."""
+    for part, is_null in _by_nulls(rows, chosen):
+        if rows.fit.version.old_image is not OldImage.FULL:
+            yield part, is_null
+            continue
+        for same, _ in _by_absence(rows.old.lengths, part):
+            yield same, is_null
+
+
 def _deletes(rows: _TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
     steps: list[ExpectedWrite] = []
-    for part, has_null in _by_nulls(rows, chosen):
+    for part, has_null in _by_carried(rows, chosen):
         carried, match = _carried(rows, part), _match(rows, has_null=has_null)
         compared = rows.fit.compared(Command.DELETE)
         compare = tuple(column for column in rows.fit.all_columns if carried[column] and column not in match and column in compared)
@@ -683,7 +682,7 @@ def _delete(rows: _TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, 
 
 def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> list[ExpectedWrite]:
     steps: list[ExpectedWrite] = []
-    for identified, has_null in _by_nulls(rows, chosen):
+    for identified, has_null in _by_carried(rows, chosen):
         for same in _by_bits(rows.unset, identified):
             # A column that is not compared may only be set where it changed.
             exact = not rows.fit.conflicts.compares_all

@@ -26,13 +26,7 @@ COLLAPSED = 0
 KEY_CHANGED = 1
 KEY_MISSING = 2
 HASH_TIE = 3
-ABNORMAL = 4  # an insert after an insert, a change after a delete, ...
-NOT_AS_LEFT = 5  # a change does not find the row as the one before it left it: a change between them did not come, or came as another one
-
-# Which old values of an UPDATE or a DELETE are compared with the row.
-COMPARED_NEVER = 0
-COMPARED_IF_CHANGED = 1
-COMPARED = 2
+ABNORMAL = 4  # an insert after an insert, a change after a delete, old values that the change before did not leave, ...
 
 
 @njit(cache=True)
@@ -175,6 +169,20 @@ def _copy_image(offsets, lengths, source, target):
 
 
 @njit(cache=True)
+def _follows(data, old_offsets, old_lengths, new_offsets, new_lengths, later, earlier):
+    """Whether the old values of a row are those that an earlier row of its key left."""
+    for column in range(old_lengths.shape[0]):
+        length = old_lengths[column, later]
+        if length < _NULL:
+            continue
+        if length != new_lengths[column, earlier]:
+            return False
+        if length > 0 and not same_bytes(data, old_offsets[column, later], new_offsets[column, earlier], length):
+            return False
+    return True
+
+
+@njit(cache=True)
 def _merge_new(offsets, lengths, changed, unset, source, target):
     for column in range(lengths.shape[0]):
         length = lengths[column, source]
@@ -187,30 +195,13 @@ def _merge_new(offsets, lengths, changed, unset, source, target):
 
 
 @njit(cache=True)
-def _is_as_left(data, compared, old_offsets, old_lengths, new_offsets, new_lengths, changed, i, first):
-    """Whether a row's old values are those that the changes before it left, as far as they are compared and known."""
-    for column in range(old_lengths.shape[0]):
-        if compared[column] == COMPARED_NEVER:
-            continue
-        if compared[column] == COMPARED_IF_CHANGED and not changed[i, column >> 6] >> np.uint64(column & 63) & np.uint64(1):
-            continue
-        old, left = old_lengths[column, i], new_lengths[column, first]
-        if old < _NULL or left < _NULL:
-            continue
-        if old != left or (old > 0 and not same_bytes(data, old_offsets[column, i], new_offsets[column, first], old)):
-            return False
-    return True
-
-
-@njit(cache=True)
 def net_changes(
     data, command, hashes, key_offsets, key_lengths, old_offsets, old_lengths, new_offsets, new_lengths,
-    changed, unset, compared, net,
+    changed, unset, net,
 ):
     """Reduce the changes of each key to one, in the place of the key's first row.
 
-    Old values stay the first row's; new values, `changed` and `unset` are merged into it. Each change must find what the one before it left:
-    that is no longer looked at when the net change is written.
+    Old values stay the first row's; new values, `changed` and `unset` are merged into it.
 
     Args:
         data: uint8, bytes of all values.
@@ -224,11 +215,10 @@ def net_changes(
         new_lengths: int32[c, n].
         changed: uint64[n, words], from `mark_columns`.
         unset: uint64[n, words], from `mark_columns`.
-        compared: uint8[2, c], which old values of UPDATEs and of DELETEs are compared: COMPARED_NEVER, COMPARED_IF_CHANGED, COMPARED.
         net: uint8[n], zero at the start: what is left in each row's place, NET_NOTHING for all but the first row of a key.
 
     Returns:
-        COLLAPSED, or why not: HASH_TIE, ABNORMAL or NOT_AS_LEFT. The images are then partly merged: use fresh ones.
+        COLLAPSED, or why not: HASH_TIE or ABNORMAL. The images are then partly merged: use fresh ones.
     """
     rows = command.shape[0]
     size = 16
@@ -252,10 +242,6 @@ def net_changes(
             if length > 0 and not same_bytes(data, key_offsets[k, i], key_offsets[k, first], length):
                 return HASH_TIE
         state = net[first]
-        if command[i] != _INSERT and state in (_INSERT, _UPDATE, NET_DELETE_INSERT) and not _is_as_left(
-            data, compared[0 if command[i] == _UPDATE else 1], old_offsets, old_lengths, new_offsets, new_lengths, changed, i, first,
-        ):
-            return NOT_AS_LEFT
         if command[i] == _INSERT:
             if state == _DELETE:
                 net[first] = NET_DELETE_INSERT
@@ -264,17 +250,18 @@ def net_changes(
             else:
                 return ABNORMAL
             _copy_image(new_offsets, new_lengths, i, first)
-        elif command[i] == _UPDATE:
-            if state not in (_INSERT, _UPDATE, NET_DELETE_INSERT):
-                return ABNORMAL
+            continue
+        if state not in (_INSERT, _UPDATE, NET_DELETE_INSERT):
+            return ABNORMAL
+        if not _follows(data, old_offsets, old_lengths, new_offsets, new_lengths, i, first):
+            return ABNORMAL
+        if command[i] == _UPDATE:
             _merge_new(new_offsets, new_lengths, changed, unset, i, first)
         elif state == _INSERT:
             net[first] = NET_GUARD
             _copy_image(old_offsets, old_lengths, i, first)
-        elif state in (_UPDATE, NET_DELETE_INSERT):
-            net[first] = _DELETE
         else:
-            return ABNORMAL
+            net[first] = _DELETE
     return COLLAPSED
 
 

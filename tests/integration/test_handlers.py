@@ -111,3 +111,42 @@ def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> Non
         live = there.execute(f"SELECT {', '.join(names)} FROM {table.name}").fetchall()
         assert sorted(live) == sorted(tuple(row[name] for name in names) for row in offline.rows(table.name)), table.name
 
+
+
+MASKED = """topology: masked
+state_dir: {folder}
+sites:
+  dbs1: {{database: {{kind: embedded}}}}
+  dbs2: {{database: {{kind: embedded}}}}
+replicate:
+  - {{tables: [public.people], from: dbs1, to: [dbs2]}}
+code: ./code
+dml_handlers:
+  - {{table: public.people, operations: [insert], function: "people:hide"}}
+"""
+
+
+def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_the_same_transaction(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    def tables(_: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text, secret text); ALTER TABLE public.people REPLICA IDENTITY FULL")
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "people.py").write_text(
+        "def hide(lcr, session):\n    lcr.set_value('new', 'secret', '***')\n    lcr.execute(conflict_resolution=False)\n"
+    )
+    (tmp_path / "masked.yaml").write_text(MASKED.format(folder=tmp_path / "state"))
+    with two_sites(tmp_path / "masked.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+        with user.transaction():
+            user.execute("INSERT INTO people VALUES (1, 'a', 'x'), (2, 'b', 'y')")
+            user.execute("UPDATE people SET name = 'changed' WHERE id = 1")
+        user.execute("UPDATE people SET id = 3 WHERE id = 2")
+        network.settle()
+        assert there.execute("SELECT id, name, secret FROM people ORDER BY id").fetchall() == [(1, "changed", "***"), (3, "b", "***")]
+        with user.transaction():  # an old value that the site does not have: a conflict, in one transaction as in two
+            user.execute("INSERT INTO people VALUES (4, 'c', 'z')")
+            user.execute("DELETE FROM people WHERE id = 4")
+        network.settle()
+        assert [error.conflict_type for error in network.sites["dbs2"].destination.errors(network.spec.name)] == ["delete_differs"]
