@@ -211,3 +211,12 @@ def test_a_key_of_a_domain_that_takes_no_null_is_checked_as_any_other(destinatio
         findings = database.preflight_times([("public", "T t")], has_tombstones=True)
         assert [finding.path for finding in findings] == (["sites.b table public.T t"] if unhashed else [])
         database.close()
+
+
+def test_check_asks_of_the_key_that_finds_rows_where_there_is_no_primary_key(destination_database: str) -> None:
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE TABLE t (id int, k money NOT NULL UNIQUE)")
+        database = PostgresDestination(destination_database, site="b")
+        (finding,) = database.preflight_times([("public", "t")], has_tombstones=False)
+        assert "none for k money" in finding.problem
+        database.close()

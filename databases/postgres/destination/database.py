@@ -111,8 +111,9 @@ class PostgresDestination:
 
     def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_times`."""
+        described = [found for owner, name in sorted(tables) if (found := self.describe(owner, name)) is not None]
         with self._use("asking for what latest_timestamp needs") as connection:
-            return tuple(times_findings(connection, self._site, tables, has_tombstones=has_tombstones))
+            return tuple(times_findings(connection, self._site, tables, described, has_tombstones=has_tombstones))
 
     def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
         """See `DestinationDatabase.keep_tombstones`."""

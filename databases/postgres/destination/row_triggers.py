@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from databases.ports import Finding
+from databases.ports import DestinationTable, Finding
 from databases.postgres.connection import qualified, quote
 
 __all__ = ["drop_triggers", "lacking_triggers", "make_triggers", "times_findings"]
@@ -29,15 +29,6 @@ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) A
         WHERE i.indrelid = c.oid AND i.indisprimary))) > 0)
 ORDER BY 1, 2
 """
-_KEY_TYPES = """
-SELECT n.nspname, c.relname, pg_catalog.array_agg(a.attname::text ORDER BY a.attnum),
-       pg_catalog.array_agg(pg_catalog.format_type(a.atttypid, a.atttypmod) ORDER BY a.attnum)
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indisprimary
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) AND c.relkind IN ('r', 'p')
-GROUP BY 1, 2 ORDER BY 1, 2
-"""
 _MADE = f"""
 SELECT n.nspname, c.relname FROM pg_catalog.pg_trigger t
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -50,7 +41,7 @@ WHERE p.pronamespace = 'headrace'::pg_catalog.regnamespace AND p.proname ~ '^not
 
 
 def times_findings(
-    connection: psycopg.Connection[Any], site: str, tables: Collection[tuple[str, str]], *, has_tombstones: bool,
+    connection: psycopg.Connection[Any], site: str, tables: Collection[tuple[str, str]], described: Collection[DestinationTable], *, has_tombstones: bool,
 ) -> Iterator[Finding]:
     """See `DestinationDatabase.preflight_times`.
 
@@ -58,6 +49,7 @@ def times_findings(
         connection: to the database.
         site: its name in the topology.
         tables: with latest_timestamp.
+        described: those of them that are there.
         has_tombstones: deletes by sessions are to be noted.
     """
     row = connection.execute("SHOW track_commit_timestamp").fetchone()
@@ -66,7 +58,7 @@ def times_findings(
             path=f"sites.{site}", problem="track_commit_timestamp is off, and latest_timestamp must know when rows were committed here",
             fix="ALTER SYSTEM SET track_commit_timestamp = on; then restart the server",
         )
-    yield from _unhashed(connection, site, tables)
+    yield from _unhashed(connection, site, described)
     for owner, name, _, may, has_key in lacking_triggers(connection, tables) if has_tombstones else ():
         path = f"sites.{site} table {owner}.{name}"
         if not has_key:
@@ -78,23 +70,22 @@ def times_findings(
             )
 
 
-def _unhashed(connection: psycopg.Connection[Any], site: str, tables: Collection[tuple[str, str]]) -> Iterator[Finding]:
+def _unhashed(connection: psycopg.Connection[Any], site: str, tables: Collection[DestinationTable]) -> Iterator[Finding]:
     """Keys that the server cannot hash, as notes are found: it is asked for each column, because arrays, domains and ranges have what is below them.
 
     It is asked with the field of a NULL row: a NULL of a domain's own may violate the domain.
     """
-    wanted = sorted(tables)
-    found = connection.execute(_KEY_TYPES.encode(), ([owner for owner, _ in wanted], [name for _, name in wanted])).fetchall()
-    for owner, name, columns, types in found:
-        for column, kind in zip(columns, types, strict=True):
+    for table in tables:
+        for column in (table.columns[place] for place in table.key):
+            field = f"(NULL::{qualified(table.owner, table.name)}).{quote(column.name)}"
             try:
                 with connection.transaction():
-                    field = f"(NULL::{qualified(owner, name)}).{quote(column)}"
                     connection.execute(f"SELECT pg_catalog.hash_record_extended(ROW({field}), 0)".encode())
             except psycopg.errors.UndefinedFunction:
                 yield Finding(
-                    path=f"sites.{site} table {owner}.{name}",
-                    problem=f"latest_timestamp finds the times of its rows by hashes of the key, and the server has none for {column} {kind}",
+                    path=f"sites.{site} table {table.owner}.{table.name}",
+                    problem=f"latest_timestamp finds the times of its rows by hashes of the key, and the server has none for {column.name} "
+                    f"{column.type_name.removeprefix('pg_catalog.')}",
                     fix="take a key of other types, or another method",
                 )
 
