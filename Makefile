@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # Suites that exist; a suite without a single test fails.
 FAST := $(wildcard tests/unit tests/contract tests/simulation)
-FULL := $(FAST) $(wildcard tests/integration tests/faults tests/multisite)
+SLOW := $(wildcard tests/integration tests/faults tests/multisite)
 
 .PHONY: help setup demo test check lint bench fmt protos docs clean
 
@@ -32,12 +32,13 @@ setup:
 demo: setup
 	@$(BIN)/headrace demo $(ARGS)
 
-# A minute of simulated topologies, one seed after the other; `check` runs a single one. Four workers on two cores, because tests on real
-# servers mostly wait for disks: half the time of two, and six are no faster. What needs Ray and Spark comes last and has the machine to itself:
-# beside other tests it meets time limits of Ray's own (a node that is not up after 30 s).
+# First what needs the processor, with a minute of simulated topologies (`check` runs one seed of each), in a worker per core. Then tests on real
+# servers, which mostly wait for disks: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes last and
+# has the machine to itself: beside other tests it meets time limits of Ray's own (a node that is not up after 30 s).
 test: lint
-	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 4 --durations 10 -m 'not cluster' $(FULL)
-	@$(BIN)/python -m pytest --durations 20 -m cluster $(FULL)
+	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 2 --durations 10 -m 'not cluster' $(FAST)
+	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 4 --durations 10 -m 'not cluster' $(SLOW)
+	@$(BIN)/python -m pytest --durations 20 -m cluster $(FAST) $(SLOW)
 
 check: lint
 	@$(BIN)/python -m pytest -q -n 2 -m 'not postgres and not cluster and not long' $(FAST)

@@ -26,7 +26,7 @@ from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-HISTORIES = 4  # of each combination, one after the other, each with rows of its own
+HISTORIES = 2  # of each combination, one after the other, each with rows of its own
 WRITES = 14
 APART = 100  # between the keys of two histories
 TABLE = f"CREATE TABLE public.c ({', '.join(f'{name} {kind}' for name, kind in COLUMNS)}, PRIMARY KEY (id)); ALTER TABLE public.c REPLICA IDENTITY FULL"
