@@ -41,7 +41,7 @@ def marks(actors, monkeypatch):
 
 
 def reached(actors, scn):
-    actors.statuses["apply:x"] = {"low_watermark_scn": scn}
+    actors.statuses["apply:x"] = {"low_watermark_scn": scn, "told_scn": scn}
 
 
 def test_another_shape_waits_until_the_old_one_has_left_the_way(spec, actors, marks):
