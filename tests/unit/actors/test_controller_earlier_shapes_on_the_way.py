@@ -9,7 +9,7 @@ import pytest
 from actors.earlier_shapes import earlier_of
 from databases.ports import Finding
 from rules.rule import Rule, RuleSet
-from rules.transformation import AddColumn, DeleteColumns, Transformation
+from rules.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
@@ -59,12 +59,12 @@ def clients(spec: TopologySpec, capture: RuleSet, propagation: RuleSet) -> Topol
     )
 
 
-def masked_at_capture(spec: TopologySpec) -> TopologySpec:
-    return clients(spec, rules(("people", MASK), ("others", None)), rules(("people", None), ("others", None)))
+def added_at_capture(spec: TopologySpec) -> TopologySpec:
+    return clients(spec, rules(("people", CONSTANT), ("others", None)), rules(("people", None), ("others", None)))
 
 
-def masked_by_propagation(spec: TopologySpec) -> TopologySpec:
-    return clients(spec, rules(("people", None), ("others", None)), rules(("people", MASK), ("others", None)))
+def added_by_propagation(spec: TopologySpec) -> TopologySpec:
+    return clients(spec, rules(("people", None), ("others", None)), rules(("people", CONSTANT), ("others", None)))
 
 
 def without_people(spec: TopologySpec) -> TopologySpec:
@@ -93,18 +93,18 @@ def refusals(controller) -> list[Finding]:
 
 def test_a_source_that_left_together_with_the_table_needs_no_marker(spec, actors):
     both = with_another_source(spec)
-    started(masked_at_capture(both), actors, steps=12)
+    started(added_at_capture(both), actors, steps=12)
     out = without_people(spec)  # s is no part of the topology any more
     assert started(out, actors, steps=12).detail_state() == "RUNNING"
     actors.statuses["apply:x"] = {"low_watermark_scn": 10_000, "told_scn": 10_000}
     assert started(out, actors, steps=12).detail_state() == "RUNNING"
-    assert started(masked_by_propagation(spec), actors, steps=12).detail_state() == "RUNNING"
+    assert started(added_by_propagation(spec), actors, steps=12).detail_state() == "RUNNING"
 
 
 def test_a_source_that_is_away_does_not_hold_up_the_markers_of_others(spec, actors):
     both = with_another_source(spec)
     actors.away = {"site:s"}
-    started(masked_at_capture(both), actors, steps=12)
+    started(added_at_capture(both), actors, steps=12)
     started(without_people(both), actors, steps=12)
     (shape,) = earlier(spec)
     assert shape.markers == {"a": MARKER}
@@ -113,7 +113,7 @@ def test_a_source_that_is_away_does_not_hold_up_the_markers_of_others(spec, acto
 
 @pytest.mark.parametrize("name", ["capture:c", "propagation:p"])
 def test_no_marker_while_a_client_may_still_run_by_the_topology_before(spec, actors, name):
-    started(masked_at_capture(spec), actors, steps=12)
+    started(added_at_capture(spec), actors, steps=12)
     actors.holds_back = {name}
     actors.statuses["apply:x"] = {"low_watermark_scn": 400, "told_scn": 400}
     controller = started(without_people(spec), actors, steps=4)
@@ -131,14 +131,16 @@ def test_a_table_that_nobody_transformed_and_two_clients_do_now_waits_too(spec, 
     actors.statuses["apply:x"] = {"low_watermark_scn": 400, "told_scn": 400}
     started(without_people(spec), actors, steps=12)
     both = clients(spec, rules(("people", MASK), ("others", None)), rules(("people", CONSTANT), ("others", None)))
+    with pytest.raises(TransformationError):
+        CONSTANT.shape(("id", "phone"), table="public.people")
     assert refusals(started(both, actors, steps=12))
 
 
 def test_an_apply_process_under_another_name_gets_another_shape_only_behind_the_old_one(spec, actors):
     """The propagation and its queue stay, with what they hold."""
-    started(masked_at_capture(spec), actors, steps=12)
+    started(added_at_capture(spec), actors, steps=12)
     actors.statuses["apply:x"] = {"low_watermark_scn": 400, "told_scn": 400}
-    other = masked_by_propagation(replace(spec, applies=(replace(spec.applies[0], name="z"),)))
+    other = added_by_propagation(replace(spec, applies=(replace(spec.applies[0], name="z"),)))
     assert refusals(started(other, actors, steps=12))
 
 
@@ -147,7 +149,7 @@ def test_what_the_queues_keep_for_a_table_that_is_copied_is_on_the_way(spec, act
 
     A queue that dies then is sent all of that again, by the propagation that would transform it otherwise.
     """
-    started(masked_at_capture(spec), actors, steps=12)
+    started(added_at_capture(spec), actors, steps=12)
     actors.statuses["apply:x"] = {"low_watermark_scn": 600, "told_scn": 100}
     started(without_people(spec), actors, steps=12)
-    assert refusals(started(masked_by_propagation(spec), actors, steps=12))
+    assert refusals(started(added_by_propagation(spec), actors, steps=12))
