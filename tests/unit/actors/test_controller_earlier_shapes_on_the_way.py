@@ -8,6 +8,7 @@ import pytest
 
 from actors.earlier_shapes import earlier_of
 from databases.ports import Finding
+from rules.parsing import parse
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
 from tests.support.actor_system import FakeActors
@@ -153,3 +154,16 @@ def test_what_the_queues_keep_for_a_table_that_is_copied_is_on_the_way(spec, act
     actors.statuses["apply:x"] = {"low_watermark_scn": 600, "told_scn": 100}
     started(without_people(spec), actors, steps=12)
     assert refusals(started(added_by_propagation(spec), actors, steps=12))
+
+
+def test_a_subset_that_the_rows_on_the_way_cannot_answer_waits_too(spec, actors):
+    """What docs/rules.md says of another subset: out of the rules, `up`, REPLICA IDENTITY FULL, the new subset, `up`.
+
+    Rows from before have no old values: the propagation stops at them (`test_row_of_which_it_is_not_known_whether_it_was_in_the_subset_...`).
+    """
+    plain = rules(("people", None), ("others", None))
+    started(clients(spec, plain, plain), actors, steps=12)
+    actors.statuses["apply:x"] = {"low_watermark_scn": 400, "told_scn": 400}
+    started(without_people(spec), actors, steps=12)
+    subset = RuleSet(include=(Rule(owner="public", name="people", subset=parse("region = 1", "subset")), Rule(owner="public", name="others")))
+    assert refusals(started(clients(spec, plain, subset), actors, steps=12))
