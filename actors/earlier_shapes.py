@@ -3,12 +3,12 @@
 A table that is taken out of the rules and put back with another transformation is copied anew. LCRs from before that a propagation or a queue
 still holds have the old shape: a client that transforms them otherwise cannot, and would wait for ever. So the controller records the
 topology that a transformed table left (`desired.json`, `earlier_shapes`), and once its components run by the next one, a marker of
-each source: an apply process whose low watermark has passed that marker has nothing of the old shape on its way. Until then `up` refuses
+each source: an apply process that lets its queue forget everything up to that marker has nothing of the old shape on its way. Until then `up` refuses
 another shape of the table; afterwards the record is forgotten.
 
     up 1   hr.employees with its salary deleted at capture
     up 2   hr.employees out of the rules: up 1's topology is recorded, with the marker 500
-    up 3   hr.employees with its salary deleted by the propagation: refused while the low watermark is below 500
+    up 3   hr.employees with its salary deleted by the propagation: refused while the queue of the apply process keeps what is below 500
 """
 
 from __future__ import annotations
