@@ -142,10 +142,15 @@ class ApplyHost(Host):
         return str(self._latest.get("state", "INITIALIZING"))
 
     def details(self) -> dict[str, Any]:
-        """The driver's last status. `recorded_scn`: the low watermark as the destination has it, which a crash of it cannot take back."""
+        """The driver's last status. `recorded_scn`: the low watermark as the destination has it, which a crash of it cannot take back.
+
+        `told_scn`: what its queue may forget, which is less while a table is copied.
+        """
         details = {key: value for key, value in self._latest.items() if key != "state"}
         if (recorded := int(details.get("counters", {}).get("durable_scn", 0))) > 0:
             details["recorded_scn"] = recorded
+        if (told := int(details.get("counters", {}).get("told_scn", 0))) > 0:
+            details["told_scn"] = told
         return {
             "site": self._apply.site, "source": self._apply.source, "fingerprint": self._fingerprint,
             "combined_with": "" if (capture := capture_of(self._spec, self._apply)) is None else capture.name,

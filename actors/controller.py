@@ -99,9 +99,8 @@ PREFLIGHT_TIMEOUT_S = 120.0  # catalog queries over every table of a large datab
 SHUT_DOWN_TIMEOUT_S = 60.0  # an apply process that does not close ends its process after 45 s (`actors.host`)
 CLEAR_INTERVAL_S = 10.0  # between two attempts to clear what an edit left; nobody waits for it
 CLEAR_TIMEOUT_S = 30.0  # a log writer ends within ten seconds, and so does a session that reads the slot
+MARKER_TIMEOUT_S = 10.0  # a site that is frozen must not hold up the controller for longer
 NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
-MARK_INTERVAL_S = 30.0  # between two attempts to mark where tables have no earlier shape, while a source is away; only an operator's later edit waits for it
-MARK_TIMEOUT_S = 10.0  # one row in a transaction of its own; the controller does nothing else meanwhile
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
@@ -185,6 +184,7 @@ class Controller(Host):
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
         self._note_at = self._clear_at = 0.0
+        self._mark_at: dict[str, float] = {}  # by source: the next attempt to write a marker
         self._left: tuple[LeftSite, ...] = ()  # sites that the last edits left and that have not cleared their databases yet
         self._left_problems: dict[str, str] = {}
         self._alerts = Alerts(spec, self._clock)
@@ -204,7 +204,7 @@ class Controller(Host):
         self._must_note_receivers = not self._desired().get("receivers_noted")
         self._kept = self._recorded_as_kept()
         self._left = left_of(self._desired())
-        self._shapes, self._mark_at = earlier_of(self._desired()), 0.0
+        self._shapes = earlier_of(self._desired())
         self._identities: dict[str, str] = {}  # of the sites' databases, as of the preflight
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
@@ -519,27 +519,35 @@ class Controller(Host):
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
 
     def _watermarks(self) -> dict[str, int]:
-        """The low watermark SCN of each apply process that tells one, as of the last observation."""
-        found = {status["name"].removeprefix("apply:"): status.get("low_watermark_scn") for status in self._latest if status["name"].startswith("apply:")}
+        """What each apply process lets its queue forget, as of the last observation.
+
+        Not its low watermark: for a table that is copied beside, the queues keep what is below that, and send it again when one of them dies.
+        """
+        found = {status["name"].removeprefix("apply:"): status.get("told_scn") for status in self._latest if status["name"].startswith("apply:")}
         return {name: int(scn) for name, scn in found.items() if scn}
 
     def _follow_shapes(self) -> None:
         """Mark from where on tables have no earlier shape, once everything runs as wanted; forget those that have passed."""
-        if not self._shapes or self._phase != "RUNNING" or self._outdated():
+        if not self._shapes or self._phase != "RUNNING":
             return
-        shapes, now = self._shapes, self._clock.monotonic()
-        if now >= self._mark_at:
-            shapes, self._mark_at = marked(shapes, {apply.source for apply in self._spec.applies}, self._mark_source), now + MARK_INTERVAL_S
-        shapes = forgotten(shapes, [apply.name for apply in self._spec.applies], self._watermarks())
+        shapes = marked(forgotten(self._shapes, self._spec.applies, self._watermarks()), self._shape_marker)
         if shapes != self._shapes:
             self._save_desired({**self._desired(), "earlier_shapes": shapes_as_json(shapes)})
             self._shapes = shapes
 
-    def _mark_source(self, source: str) -> int | None:
-        """Write a marker into the log of a source; None: it is away."""
+    def _shape_marker(self, source: str) -> int | None:
+        """A marker in a source's log; None: it is away, or a client on the way of its changes may still run by an earlier topology."""
+        clients = {f"capture:{each.name}" for each in self._spec.captures if each.source == source}
+        clients |= {f"propagation:{each.name}" for each in self._spec.propagations if source in each.sources}
+        running = clients & {component.name for component in self._components}
+        # One that does not answer may be busy with what it took by its old rules.
+        is_settled = self._answers(source) and all(self._labels.get(name) == self._edit.labels[name] for name in running)
+        if not is_settled or self._clock.monotonic() < self._mark_at.get(source, 0.0):
+            return None
         try:
-            return int(self._actors.call(f"site:{source}", "write_marker", b"shapes", timeout_s=MARK_TIMEOUT_S))
+            return int(self._actors.call(f"site:{source}", "write_marker", b"shapes", timeout_s=MARKER_TIMEOUT_S))
         except StreamsError:
+            self._mark_at[source] = self._clock.monotonic() + NOTE_INTERVAL_S
             return None
 
     def _stopped_though_bypassed(self) -> tuple[Finding, ...]:
@@ -751,7 +759,7 @@ class Controller(Host):
 
     def _save_prepared(self, noted: Mapping[str, Receivers]) -> None:
         left = tuple(dict.fromkeys((*self._left, *left_by(self._edit.before, self._spec))))
-        self._shapes, self._mark_at = left_shapes(self._shapes, prepared_topology(self._spec.state_dir), self._spec), 0.0
+        self._shapes = left_shapes(self._shapes, prepared_topology(self._spec.state_dir), self._spec)
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
             "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,

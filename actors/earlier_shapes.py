@@ -3,12 +3,12 @@
 A table that is taken out of the rules and put back with another transformation is copied anew. LCRs from before that a propagation or a queue
 still holds have the old shape: a client that transforms them otherwise cannot, and would wait for ever. So the controller records the
 topology that a transformed table left (`desired.json`, `earlier_shapes`), and once its components run by the next one, a marker of
-each source: an apply process whose low watermark has passed that marker has nothing of the old shape on its way. Until then `up` refuses
+each source: an apply process that lets its queue forget everything up to that marker has nothing of the old shape on its way. Until then `up` refuses
 another shape of the table; afterwards the record is forgotten.
 
     up 1   hr.employees with its salary deleted at capture
     up 2   hr.employees out of the rules: up 1's topology is recorded, with the marker 500
-    up 3   hr.employees with its salary deleted by the propagation: refused while the low watermark is below 500
+    up 3   hr.employees with its salary deleted by the propagation: refused while the queue of the apply process keeps what is below 500
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from databases.ports import Finding
 from streams.errors import ConfigError
-from topology.spec import TopologySpec
+from topology.spec import ApplySpec, TopologySpec
 from topology.stored import spec_from_json, spec_to_json
 from topology.subset_changes import changed_shapes, leaves_shapes
 
@@ -84,7 +84,7 @@ def on_the_way(
         shapes: the record.
         before: what was prepared last; None: nothing.
         after: what is wanted.
-        watermarks: the low watermark SCN of each apply process by name; one that is not known is missing.
+        watermarks: the SCN up to which each apply process, by name, has let its queue forget; one that is not known is missing.
     """
     for shape in shapes:
         for found in changed_shapes(shape.spec, after):
@@ -105,34 +105,43 @@ def on_the_way(
         )
 
 
-def marked(shapes: Sequence[EarlierShape], sources: Collection[str], write_marker: Callable[[str], int | None]) -> tuple[EarlierShape, ...]:
-    """The record with the markers that it lacks; to be called once every component runs by the topology that was prepared last.
+def marked(shapes: Sequence[EarlierShape], write_marker: Callable[[str], int | None]) -> tuple[EarlierShape, ...]:
+    """The record with the markers that it lacks.
 
     Args:
         shapes: the record.
-        sources: whose changes are applied now: of others nothing is on the way.
-        write_marker: into the log of a source; None: that is away, and the others are marked without it.
+        write_marker: into the log of a source, once every client of it runs by the topology that was prepared last; None: not now.
     """
-    lacking = {apply.source for shape in shapes for apply in shape.spec.applies if apply.source not in shape.markers}
-    written = {source: marker for source in sorted(lacking.intersection(sources)) if (marker := write_marker(source)) is not None}
-    # A marker that was there is lower, and as good.
-    return tuple(replace(shape, markers={
-        **{source: marker for source, marker in written.items() if any(apply.source == source for apply in shape.spec.applies)}, **shape.markers,
-    }) for shape in shapes)
+    lacking = sorted({apply.source for shape in shapes for apply in shape.spec.applies if apply.source not in shape.markers})
+    written = {source: marker for source in lacking if (marker := write_marker(source)) is not None}
+    return tuple(
+        replace(shape, markers={**shape.markers, **{
+            apply.source: written[apply.source] for apply in shape.spec.applies if apply.source in written and apply.source not in shape.markers
+        }})
+        for shape in shapes
+    )
 
 
-def forgotten(shapes: Sequence[EarlierShape], applies: Collection[str], watermarks: Mapping[str, int]) -> tuple[EarlierShape, ...]:
-    """The record without what has passed.
+def forgotten(shapes: Sequence[EarlierShape], applies: Collection[ApplySpec], watermarks: Mapping[str, int]) -> tuple[EarlierShape, ...]:
+    """The record without what has passed: of each shape, the apply processes on whose way it may still be.
 
     Args:
         shapes: the record.
-        applies: names of the apply processes that are there; one that is not has nothing on the way, and begins anew when it comes back.
+        applies: the apply processes that are there; one that is not, or gets another source's changes at another site, begins anew when it
+            comes back, and its source may be another server then.
         watermarks: as for `on_the_way`.
     """
-    def has_passed(shape: EarlierShape) -> bool:
-        return all(
-            apply.name not in applies or (apply.source in shape.markers and watermarks.get(apply.name, 0) >= shape.markers[apply.source])
-            for apply in shape.spec.applies
-        )
+    there = {(apply.name, apply.source, apply.site) for apply in applies}
 
-    return tuple(shape for shape in shapes if not has_passed(shape))
+    def waits(shape: EarlierShape, apply: ApplySpec) -> bool:
+        marker = shape.markers.get(apply.source)
+        return (apply.name, apply.source, apply.site) in there and (marker is None or watermarks.get(apply.name, 0) < marker)
+
+    kept = []
+    for shape in shapes:
+        waiting = tuple(apply for apply in shape.spec.applies if waits(shape, apply))
+        sources = {apply.source for apply in waiting}
+        if waiting:
+            markers = {source: scn for source, scn in shape.markers.items() if source in sources}
+            kept.append(EarlierShape(spec=replace(shape.spec, applies=waiting), markers=markers))
+    return tuple(kept)

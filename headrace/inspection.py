@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.earlier_shapes import earlier_of, on_the_way
 from actors.site.connection import access_to, embedded_server
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
@@ -95,6 +96,7 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list
         *one_database_twice(identities), *another_database(prepared, lasting_identities(spec, identities)), *redo_findings(spec, _access),
     ]
     try:
+        findings += _shape_findings(spec)
         findings += _table_findings(spec)
         findings += _sequence_findings(spec)
     except StreamsError:
@@ -102,6 +104,18 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list
         if not any(finding.is_error for live in sites.values() for finding in (*live.findings, *findings)):
             raise
     return findings
+
+
+def _shape_findings(spec: TopologySpec) -> list[Finding]:
+    """Tables that left and would come back in another shape while changes of the old one are on the way; of the databases that can be reached."""
+    shapes, found = earlier_of(prepared_document(spec.state_dir)), {}
+    for apply in spec.applies if shapes else ():
+        if (access := _access(spec, spec.site(apply.site))) is not None:
+            with closing(open_destination(access)) as destination:
+                progress = destination.progress(spec.name, apply.name)
+            found[apply.name] = 0 if progress is None else int(progress.low_watermark)
+    seen = tuple(apply for apply in spec.applies if apply.name in found)
+    return list(on_the_way(shapes, prepared_topology(spec.state_dir), replace(spec, applies=seen), found))
 
 
 def _table_findings(spec: TopologySpec) -> list[Finding]:

@@ -40,7 +40,8 @@ def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Findin
                 yield Finding(
                     path=f"applies.{apply.name}",
                     problem=f"the rows of {table} at {apply.site} would be {_text(wanted)}, and {_text(was)} were copied: others would be left, or missing",
-                    fix=f"take {table} out of the rules, run `headrace up`, then give it the new subset and run `headrace up` again: it is copied anew",
+                    fix=f"take {table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then give it the new subset and run `headrace up` again:"
+                    " it is copied anew",
                 )
 
 
@@ -55,8 +56,8 @@ def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding
         yield Finding(
             path=f"applies.{found.apply}",
             problem=f"{found.table} would arrive at {found.site} {found.wanted}, and was copied {found.was}",
-            fix=f"take {found.table} out of the rules, run `headrace up`, then give it the new transformation and run `headrace up` again: it is copied"
-            " anew",
+            fix=f"take {found.table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then give it the new transformation and run"
+            " `headrace up` again: it is copied anew",
         )
 
 

@@ -299,7 +299,7 @@ class ApplyControl:
         numbers |= {
             "batches_received": seen.batches, "rows_received": seen.rows, "returned_changes": seen.returned_changes,
             "rows_applied_before": seen.rows_applied_before, "rows_instantiated": seen.rows_instantiated,
-            "rows_discarded": seen.rows_discarded,
+            "rows_discarded": seen.rows_discarded, "told_scn": int(cores.host.told_scn),
         }
         status = pb.ApplyStatus(
             state=cores.coordinator.state, reader_state=reader.state, detail=cores.host.problem, epoch=cores.epoch,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.earlier_shapes import EARLIER_MAX, EarlierShape, earlier_of, forgotten, marked, on_the_way
+from actors.earlier_shapes import EARLIER_MAX, EarlierShape, earlier_of, on_the_way
 from rules.rule import Rule, RuleSet
 from rules.transformation import DeleteColumns, Transformation
 from tests.support.controllers import started
@@ -41,7 +41,7 @@ def marks(actors, monkeypatch):
 
 
 def reached(actors, scn):
-    actors.statuses["apply:x"] = {"low_watermark_scn": scn}
+    actors.statuses["apply:x"] = {"low_watermark_scn": scn, "told_scn": scn}
 
 
 def test_another_shape_waits_until_the_old_one_has_left_the_way(spec, actors, marks):
@@ -102,19 +102,3 @@ def test_no_more_earlier_shapes_are_kept_than_there_is_room_for(spec):
         f"changes in {EARLIER_MAX} earlier shapes of tables may still be on the way, and no more are kept"
     ]
     assert list(on_the_way(kept[1:], first, out, {})) == []
-
-
-def test_a_source_that_is_away_or_no_longer_there_keeps_no_other_from_being_marked(spec):
-    """The topology was cut down with the same edit: nobody can write a marker at the site that left it."""
-    left = replace(spec, applies=(*spec.applies, *(replace(spec.applies[0], name=name, source=source) for name, source in (("y", "gone"), ("z", "away")))))
-    asked = []
-
-    def write_marker(source):
-        asked.append(source)
-        return {"a": MARKER, "away": None}[source]
-
-    (once,) = marked([EarlierShape(spec=left)], {"a", "away"}, write_marker)
-    assert (asked, once.markers) == (["a", "away"], {"a": MARKER})
-    (twice,) = marked([once], {"a", "away"}, write_marker)
-    assert (asked, twice.markers) == (["a", "away", "away"], {"a": MARKER})  # nothing is written again where there is one
-    assert forgotten([once], ["x"], {"x": MARKER}) == ()
