@@ -22,8 +22,8 @@ Durable when
     for less than it promised: it asks for everything after the lowest position that its subscribers acknowledged.
 
 Beginnings
-    A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber has
-    acknowledged, or at that of one that leaves with the same edit, if it is lower: the new one may be its successor under another
+    A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber but a refused one has
+    acknowledged (if all are refused, at the queue's own), or at that of one that leaves with the same edit, if it is lower: the new one may be its successor under another
     name, behind which nothing is new. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without
     the new subscriber, and nothing before it is requested. If all subscribers are new, the position is FIRST_SCN: whatever
     the publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A subscriber that needs
@@ -127,10 +127,11 @@ class QueueCore:
         self._propagations = {each.name for each in topology.propagations}
         self._places = places_of(topology, name)
         self._refusals = Refusals(folder)
+        refused = self._refusals.everyone()
         self._refusals.forget_others(interests)
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
-            for source, positions in positions_of(interests, saved).items() for subscriber, scn in positions.items()
+            for source, positions in positions_of(interests, saved, refused=refused).items() for subscriber, scn in positions.items()
         }
         for (subscriber, source), subscription in self._subscriptions.items():
             if (gone := self._refusals.gone_scn(source, subscriber)) is not None:
@@ -166,9 +167,11 @@ class QueueCore:
         """
         before: dict[str, dict[str, Scn]] = {source: {} for source in self._logs} | self._acknowledged()
         interests, places = interests_of(topology, self.name), places_of(topology, self.name)
-        positions = positions_of(interests, before, places=(self._places, places), fallback={
+        refused = self._refusals.everyone()
+        positions = positions_of(interests, before, places=(self._places, places), refused=refused, fallback={
             # The queue has waited for former subscribers until now: it holds what follows the most advanced one, as before.
-            source: max(known.values(), default=self._logs[source].position) for source, known in before.items()
+            source: max((scn for name, scn in known.items() if name not in refused.get(source, ())), default=self._logs[source].position)
+            for source, known in before.items()
         })
         self._refusals.forget_others(interests)
         self._file.save(positions)
@@ -670,6 +673,8 @@ class QueueCore:
             return None
         subscription.number = max(subscription.number, log.base)
         if subscription.begins and (begin := _beginning(subscription, log)) > FIRST_SCN:
+            if subscription.acknowledged_scn > subscription.saved_scn:
+                return None  # it copies its tables by this mark: the queue's next life must hold what follows it, too
             return self._mark(subscription, begin)
         while subscription.number < log.end:
             entry = log.entry(subscription.number)

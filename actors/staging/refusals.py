@@ -43,6 +43,10 @@ class Refusals:
         """
         return self._gone.get(source, {}).get(subscriber)
 
+    def everyone(self) -> Mapping[str, Collection[str]]:
+        """The refused subscribers by source."""
+        return self._gone
+
     def record(self, source: str, gone: Mapping[str, Scn | None]) -> None:
         """Record who is refused from now on, or not any more; durable when it returns.
 

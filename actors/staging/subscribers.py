@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from actors.staging.positions import PositionsFile
@@ -42,22 +42,25 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
 def positions_of(
     interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
     fallback: Mapping[str, Scn] | None = None, places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+    refused: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, dict[str, Scn]]:
     """The position of each subscriber of each source; see Beginnings in `actors.staging.queue`.
 
     Args:
         interests: sources by subscriber.
         saved: positions by source and subscriber, as far as they are known.
-        fallback: by source, the beginning of all subscribers if none of them has a position; FIRST_SCN if not given.
+        fallback: by source, the beginning of a new subscriber if no other one has a position; FIRST_SCN if not given.
         places: where each subscriber brings the changes, before and now; not known before: it may be the same place.
+        refused: by source, who is refused: nothing is held for it, so nobody new begins there.
     """
     earlier, now = places
     positions: dict[str, dict[str, Scn]] = {}
     for source in sorted({source for sources in interests.values() for source in sources}):
         subscribers = [subscriber for subscriber, sources in interests.items() if source in sources]
         known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
-        furthest = max(known.values(), default=(fallback or {}).get(source, FIRST_SCN))
-        left = {name: scn for name, scn in saved.get(source, {}).items() if name not in subscribers}
+        outside = (refused or {}).get(source, ())
+        furthest = max((scn for name, scn in known.items() if name not in outside), default=(fallback or {}).get(source, FIRST_SCN))
+        left = {name: scn for name, scn in saved.get(source, {}).items() if name not in subscribers and name not in outside}
         positions[source] = {
             # One that takes the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
             subscriber: known.get(subscriber, min([furthest, *(

@@ -115,11 +115,61 @@ def test_refused_subscriber_that_begins_anew_gets_everything_after_its_beginning
     queue, publisher, one = goes_on_without_the_refused(tmp_path)
     anew = queue.subscriber("apply_b", needed=0)
     queue.send(publisher, insert_batch([60], previous=50))
+    assert queue.spans(anew) == [], "it copies its tables by the mark: the queue's next life would ask for what is gone"
+    queue.save()
     assert queue.spans(anew) == [(0, 50), (50, 60)]
     queue.core.acknowledge(one, "dbs1", 60)
     queue.save()
     news = queue.core.publisher_news(publisher)
     assert news.durable_scn is None or news.durable_scn <= 50, "it is held for the one that began anew"
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_new_subscriber_beside_refused_ones_begins_where_the_others_are(tmp_path: Path, *, is_running: bool) -> None:
+    """What follows the refused one's position is gone: the new one would be refused, too."""
+    queue, publisher, _ = goes_on_without_the_refused(tmp_path)
+    queue.save()
+    names = ("apply_b", "apply_c")  # the one that goes on leaves with the same edit
+    if is_running:
+        queue.adopt(*names)
+    else:
+        queue.restart(*names)
+        publisher = queue.publisher()
+        queue.send(publisher, insert_batch([], through=50))  # whatever it has
+    new = queue.subscriber("apply_c")
+    queue.core.publisher_news(publisher)
+    queue.send(publisher, insert_batch([60], previous=50))
+    assert queue.spans(new) == [(0, 50), (50, 60)]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_new_subscriber_of_a_queue_that_refuses_all_others_is_not_refused_for_what_they_lacked(tmp_path: Path, *, is_running: bool) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_b",))
+    publisher, session = queue.publisher(), queue.subscriber("apply_b")
+    queue.send(publisher, insert_batch([10, 20, 30, 40]))
+    queue.taken(session)
+    queue.core.acknowledge(session, "dbs1", 40)
+    queue.save()
+    queue.subscriber("apply_b", needed=10)
+    queue.core.publisher_news(publisher)
+    queue.core.gone(publisher, 30)
+    queue.core.publisher_news(publisher)
+    queue.clock.advance(REFUSED_HOLD_S)
+    queue.send(publisher, insert_batch([50, 60], previous=30))
+    queue.core.housekeeping()
+    queue.save()
+    assert queue.core.publisher_news(publisher).durable_scn == 60
+    if is_running:
+        queue.adopt("apply_b", "apply_c")
+    else:
+        queue.restart("apply_b", "apply_c")
+        publisher = queue.publisher()
+        queue.send(publisher, insert_batch([], through=60))  # whatever it has
+    new = queue.subscriber("apply_c")
+    news = queue.core.publisher_news(publisher)
+    assert news is None or news.rewind_scn is None, "it was told that this is durable"
+    queue.send(publisher, insert_batch([70], previous=60))
+    assert queue.spans(new) == [(0, 60), (60, 70)]
 
 
 def test_refused_subscriber_that_was_restored_from_a_later_backup_goes_on(tmp_path: Path) -> None:
