@@ -46,7 +46,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -507,7 +507,7 @@ class Controller(Host):
         findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
             findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec)]
-        findings += on_the_way(self._shapes, prepared, self._spec, self._watermarks())
+        findings += self._earlier_shapes_on_the_way(prepared)
         for apply in self._spec.applies:
             try:
                 findings += self._preflight_tables(apply)
@@ -518,19 +518,28 @@ class Controller(Host):
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
 
-    def _watermarks(self) -> dict[str, int]:
-        """What each apply process lets its queue forget, as of the last observation.
+    def _earlier_shapes_on_the_way(self, prepared: TopologySpec | None) -> Iterator[Finding]:
+        """See `on_the_way`. Apply processes that leave with this edit, or are renamed, still run, and are asked, too."""
+        watermarks = self._watermarks(self._latest)
+        if self._shapes and prepared is not None:
+            known = {component.name for component in self._components}
+            leaving = tuple(each for each in components_of(prepared) if each.kind == "apply" and each.name not in known)
+            watermarks |= self._watermarks(gather(self._actors, leaving))
+        return on_the_way(self._shapes, prepared, self._spec, watermarks)
+
+    def _watermarks(self, statuses: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+        """What each apply process lets its queue forget, as it said last.
 
         Not its low watermark: for a table that is copied beside, the queues keep what is below that, and send it again when one of them dies.
         """
-        found = {status["name"].removeprefix("apply:"): status.get("told_scn") for status in self._latest if status["name"].startswith("apply:")}
+        found = {status["name"].removeprefix("apply:"): status.get("told_scn") for status in statuses if status["name"].startswith("apply:")}
         return {name: int(scn) for name, scn in found.items() if scn}
 
     def _follow_shapes(self) -> None:
         """Mark from where on tables have no earlier shape, once everything runs as wanted; forget those that have passed."""
         if not self._shapes or self._phase != "RUNNING":
             return
-        shapes = marked(forgotten(self._shapes, self._spec.applies, self._watermarks()), self._shape_marker)
+        shapes = marked(forgotten(self._shapes, self._spec.applies, self._watermarks(self._latest)), self._shape_marker)
         if shapes != self._shapes:
             self._save_desired({**self._desired(), "earlier_shapes": shapes_as_json(shapes)})
             self._shapes = shapes

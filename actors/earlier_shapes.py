@@ -1,10 +1,11 @@
 """Shapes of tables that left the topology, as long as LCRs of these shapes may be on the way.
 
 A table that is taken out of the rules and put back with another transformation is copied anew. LCRs from before that a propagation or a queue
-still holds have the old shape: a client that transforms them otherwise cannot, and would wait for ever. So the controller records the
-topology that a transformed table left (`desired.json`, `earlier_shapes`), and once its components run by the next one, a marker of
+still holds have the old shape: a client that transforms them otherwise cannot, and would wait for ever. So would one whose condition or subset asks for
+old values that were not logged then. So the controller records the
+topology that a table left (`desired.json`, `earlier_shapes`), and once its components run by the next one, a marker of
 each source: an apply process that lets its queue forget everything up to that marker has nothing of the old shape on its way. Until then `up` refuses
-another shape of the table; afterwards the record is forgotten.
+what the LCRs on the way would stop; afterwards the record is forgotten. An apply process that was renamed has the place of the former one.
 
     up 1   hr.employees with its salary deleted at capture
     up 2   hr.employees out of the rules: up 1's topology is recorded, with the marker 500
@@ -21,17 +22,18 @@ from databases.ports import Finding
 from streams.errors import ConfigError
 from topology.spec import ApplySpec, TopologySpec
 from topology.stored import spec_from_json, spec_to_json
-from topology.subset_changes import changed_shapes, leaves_shapes
+from topology.subset_changes import counterpart, leaves_tables, strangers_on_the_way, transforms
 
 __all__ = ["EARLIER_MAX", "EarlierShape", "earlier_of", "forgotten", "left_shapes", "marked", "on_the_way", "shapes_as_json"]
 
 EARLIER_MAX = 20
-"""Topologies recorded at a time, each the size of `desired.json`: an operator who edits that often waits once."""
+"""Topologies recorded at a time, each the size of `desired.json`: an operator who edits that often waits once. Of more, those without a
+transformation are forgotten first, which hardly ever matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierShape:
-    """A topology that transformed tables left.
+    """A topology that tables left.
 
     Args:
         spec: that topology, without secrets.
@@ -70,9 +72,11 @@ def left_shapes(shapes: Sequence[EarlierShape], before: TopologySpec | None, aft
         before: what was prepared last; None: nothing.
         after: what is prepared now.
     """
-    if before is None or not leaves_shapes(before, after):
+    if before is None or not leaves_tables(before, after):
         return tuple(shapes)
-    return (*shapes, EarlierShape(spec=before))
+    kept = (*shapes, EarlierShape(spec=before))
+    plain = next((each for each in kept if not transforms(each.spec)), None)
+    return kept if len(kept) <= EARLIER_MAX or plain is None else tuple(each for each in kept if each is not plain)
 
 
 def on_the_way(
@@ -86,19 +90,22 @@ def on_the_way(
         after: what is wanted.
         watermarks: the SCN up to which each apply process, by name, has let its queue forget; one that is not known is missing.
     """
+    now = after if before is None else before
     for shape in shapes:
-        for found in changed_shapes(shape.spec, after):
-            marker, reached = shape.markers.get(found.source), watermarks.get(found.apply, 0)
+        for found in strangers_on_the_way(shape.spec, after):
+            passing = counterpart(after.apply(found.apply), now.applies)
+            name = found.apply if passing is None else passing.name
+            marker, reached = shape.markers.get(found.source), watermarks.get(name, 0)
             if marker is None or reached < marker:
                 until = f"SCN {marker} (it is at {reached})" if marker is not None else f"a position that {found.source} is still to be asked for"
                 yield Finding(
                     path=f"applies.{found.apply}",
                     problem=f"{found.table} would arrive at {found.site} {found.wanted}, and changes of it that are still on the way are {found.was}:"
                     " they could not be transformed, and everything behind them would wait",
-                    fix=f"go on with the earlier file (`headrace up`) until {found.apply} has applied up to {until}, which `headrace wait FILE --caught-up`"
+                    fix=f"go on with the earlier file (`headrace up`) until {name} has applied up to {until}, which `headrace wait FILE --caught-up`"
                     " waits for; then run `headrace up` with this one",
                 )
-    if len(shapes) >= EARLIER_MAX and before is not None and leaves_shapes(before, after):
+    if len(shapes) >= EARLIER_MAX and all(transforms(each.spec) for each in shapes) and before is not None and leaves_tables(before, after):
         yield Finding(
             path="applies", problem=f"changes in {len(shapes)} earlier shapes of tables may still be on the way, and no more are kept",
             fix="run `headrace wait FILE --caught-up` with the earlier file, then `headrace up` with this one",
@@ -127,15 +134,13 @@ def forgotten(shapes: Sequence[EarlierShape], applies: Collection[ApplySpec], wa
 
     Args:
         shapes: the record.
-        applies: the apply processes that are there; one that is not, or gets another source's changes at another site, begins anew when it
-            comes back, and its source may be another server then.
+        applies: the apply processes that are there. Where none gets the same source's changes at the same site, one that comes back begins anew,
+            and its source may be another server then.
         watermarks: as for `on_the_way`.
     """
-    there = {(apply.name, apply.source, apply.site) for apply in applies}
-
     def waits(shape: EarlierShape, apply: ApplySpec) -> bool:
-        marker = shape.markers.get(apply.source)
-        return (apply.name, apply.source, apply.site) in there and (marker is None or watermarks.get(apply.name, 0) < marker)
+        marker, there = shape.markers.get(apply.source), counterpart(apply, tuple(applies))
+        return there is not None and (marker is None or watermarks.get(there.name, 0) < marker)
 
     kept = []
     for shape in shapes:

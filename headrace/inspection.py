@@ -27,7 +27,7 @@ from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.stored import prepared_document, prepared_topology
-from topology.subset_changes import shape_changes, subset_changes
+from topology.subset_changes import counterpart, shape_changes, subset_changes
 from topology.transformations import arrival_findings, ways_before
 from topology.ways import arriving, captured_by, ways_to
 
@@ -108,14 +108,16 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list
 
 def _shape_findings(spec: TopologySpec) -> list[Finding]:
     """Tables that left and would come back in another shape while changes of the old one are on the way; of the databases that can be reached."""
-    shapes, found = earlier_of(prepared_document(spec.state_dir)), {}
+    shapes, found, seen = earlier_of(prepared_document(spec.state_dir)), {}, []
+    prepared = prepared_topology(spec.state_dir)
     for apply in spec.applies if shapes else ():
         if (access := _access(spec, spec.site(apply.site))) is not None:
+            name = (counterpart(apply, (spec if prepared is None else prepared).applies) or apply).name
             with closing(open_destination(access)) as destination:
-                progress = destination.progress(spec.name, apply.name)
-            found[apply.name] = 0 if progress is None else int(progress.low_watermark)
-    seen = tuple(apply for apply in spec.applies if apply.name in found)
-    return list(on_the_way(shapes, prepared_topology(spec.state_dir), replace(spec, applies=seen), found))
+                progress = destination.progress(spec.name, name)
+            found[name] = 0 if progress is None else int(progress.low_watermark)
+            seen.append(apply)
+    return list(on_the_way(shapes, prepared, replace(spec, applies=tuple(seen)), found))
 
 
 def _table_findings(spec: TopologySpec) -> list[Finding]:

@@ -8,17 +8,21 @@ between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from databases.ports import Finding
+from rules.condition import Condition, Image
+from rules.rule import RuleSet
 from rules.transformation import Transformation
 from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
-from topology.spec import TopologySpec
+from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 from topology.ways import Way, arriving, ways_to
 
-__all__ = ["ChangedShape", "changed_shapes", "leaves_shapes", "shape_changes", "subset_changes"]
+__all__ = ["ChangedShape", "changed_shapes", "counterpart", "leaves_tables", "shape_changes", "strangers_on_the_way", "subset_changes"]
 
 
 def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding]:
@@ -87,51 +91,138 @@ def changed_shapes(before: TopologySpec, after: TopologySpec) -> Iterator[Change
         before: one topology.
         after: the other one. Both are routed.
     """
-    if not (transforms(before) or transforms(after)):
-        return
-    known = {apply.name: apply for apply in before.applies}
-    tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
-    for apply in after.applies:
-        old = known.get(apply.name)
-        if old is None or (old.source, old.site) != (apply.source, apply.site):
-            continue
-        ways_before, ways_after = ways_to(before, old), ways_to(after, apply)
-        for table in tables:
-            was, wanted = _on_the_way(ways_before, table), _on_the_way(ways_after, table)
-            if was is not None and wanted is not None and was != wanted:
-                yield ChangedShape(
-                    apply=apply.name, source=apply.source, site=apply.site, table=table, was=_shape_text(was), wanted=_shape_text(wanted),
-                )
-                break  # the patterns of one rule have many examples
+    if transforms(before) or transforms(after):
+        yield from _first_of_each_apply(before, after, lambda was, wanted: was.transformed != wanted.transformed)
 
 
-def leaves_shapes(before: TopologySpec, after: TopologySpec) -> bool:
-    """Whether a table that a client transforms stops to arrive at an apply process that stays: LCRs of its shape may be on the way.
+def strangers_on_the_way(earlier: TopologySpec, after: TopologySpec) -> Iterator[ChangedShape]:
+    """The first table of each apply process of which rows that were sent by an earlier topology stop a client of another one.
+
+    Its rows below the copy are discarded at the destination, but a client before that meets them.
+
+    Args:
+        earlier: a topology that the table left.
+        after: one in which it is back, and copied anew. Both are routed.
+    """
+    if transforms(earlier) or any(client.rules.transforms or client.rules.looks_at_rows for client in _clients(after)):
+        yield from _first_of_each_apply(earlier, after, _stops_at)
+
+
+def leaves_tables(before: TopologySpec, after: TopologySpec) -> bool:
+    """Whether a table stops to arrive at an apply process whose source and site stay: LCRs of its shape may be on the way.
 
     Args:
         before: what was prepared last.
         after: what takes its place. Both are routed.
     """
-    if not transforms(before):
+    if _clients_rules(before) == _clients_rules(after):
         return False
-    known = {apply.name: apply for apply in after.applies}
+    classes = ChangeClasses.of(before, after)
+
+    def arrive(ways: Sequence[Way]) -> int:
+        return reduce(or_, (classes.tables_of(classes.carried_by(way.clients)) for way in ways), 0)
+
+    return any(arrive(ways_before) & ~arrive(ways_after) for ways_before, ways_after in _pairs(before, after))
+
+
+def counterpart(apply: ApplySpec, others: Sequence[ApplySpec], stay: Collection[str] = ()) -> ApplySpec | None:
+    """The apply process of another topology that gets the same source's changes at the same site, under its name if there is one.
+
+    Args:
+        apply: of one topology.
+        others: those of the other one.
+        stay: names of apply processes that are in both, which are nobody else's counterpart.
+    """
+    there = [each for each in others if (each.source, each.site) == (apply.source, apply.site)]
+    return next((each for each in there if each.name == apply.name), next((each for each in there if each.name not in stay), None))
+
+
+def _clients(spec: TopologySpec) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:
+    return (*spec.captures, *spec.propagations, *spec.applies)
+
+
+def _clients_rules(spec: TopologySpec) -> list[tuple[str, RuleSet]]:
+    return [(client.name, client.rules) for client in _clients(spec)]
+
+
+def _pairs(before: TopologySpec, after: TopologySpec) -> Iterator[tuple[tuple[Way, ...], tuple[Way, ...]]]:
+    """The ways to each apply process of `after`, behind those to the one that it had the place of."""
+    names = {apply.name for apply in before.applies} & {apply.name for apply in after.applies}
+    for apply in after.applies:
+        old = counterpart(apply, before.applies, names)
+        if old is not None:
+            yield ways_to(before, old), ways_to(after, apply)
+
+
+def _first_of_each_apply(
+    before: TopologySpec, after: TopologySpec, differ: Callable[[_OnTheWay, _OnTheWay], bool],
+) -> Iterator[ChangedShape]:
     tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
-    for old in before.applies:
-        apply = known.get(old.name)
-        if apply is None or (old.source, old.site) != (apply.source, apply.site):
-            continue
-        ways_before, ways_after = ways_to(before, old), ways_to(after, apply)
-        if any(_on_the_way(ways_before, table) and _on_the_way(ways_after, table) is None for table in tables):
-            return True
-    return False
+    for ways_before, ways_after in _pairs(before, after):
+        for table in tables:  # the patterns of one rule have many examples
+            was, wanted = _on_the_way(ways_before, table), _on_the_way(ways_after, table)
+            if was is not None and wanted is not None and differ(was, wanted):
+                apply = ways_after[0].apply
+                yield ChangedShape(
+                    apply=apply.name, source=apply.source, site=apply.site, table=table, was=was.text, wanted=wanted.text,
+                )
+                break
+
+
+@dataclass(frozen=True, slots=True)
+class _OnTheWay:
+    """What becomes of a table from client to client.
+
+    Args:
+        clients: of each client in order: where it is, its transformation of the table, what it asks of rows' old values, and the queue behind it.
+    """
+
+    clients: tuple[tuple[str, Transformation | None, tuple[Condition, ...], str], ...]
+
+    @property
+    def transformed(self) -> tuple[tuple[str, Transformation], ...]:
+        """The transformations, and where."""
+        return tuple((kind, each) for kind, each, _, _ in self.clients if each is not None)
+
+    @property
+    def asked(self) -> frozenset[tuple[str, Condition]]:
+        """What is asked of old values, and where."""
+        return frozenset((kind, each) for kind, _, asked, _ in self.clients for each in asked)
+
+    @property
+    def text(self) -> str:
+        """It as words."""
+        found = [*(f"{each} ({kind})" for kind, each in self.transformed), *(f"those for which {each.text} ({kind})" for kind, each in sorted(self.asked, key=str))]
+        return "; ".join(found) or "as it is"
+
+    def held(self) -> dict[str, tuple[tuple[str, Transformation], ...]]:
+        """What the rows in each queue have become."""
+        found: dict[str, tuple[tuple[str, Transformation], ...]] = {}
+        so_far: tuple[tuple[str, Transformation], ...] = ()
+        for kind, each, _, queue in self.clients:
+            so_far = so_far if each is None else (*so_far, (kind, each))
+            if queue:
+                found[queue] = so_far
+        return found
+
+
+def _stops_at(was: _OnTheWay, wanted: _OnTheWay) -> bool:
+    """Whether rows of one shape stop a client of the other way: it asks what they cannot answer, or transforms what they are not."""
+    if was.transformed:
+        return was.transformed != wanted.transformed or not wanted.asked <= was.asked
+    held = wanted.held()
+    others = [queue for queue in was.held() if held.get(queue)]  # plain rows are there, and transformed ones are expected
+    behind = [queue for *_, queue in wanted.clients]
+    is_transformed = any(each is not None for queue in others for _, each, _, _ in wanted.clients[behind.index(queue) + 1:])
+    return is_transformed or not wanted.asked <= was.asked
 
 
 def transforms(spec: TopologySpec) -> bool:
     """Whether any client of a topology transforms."""
-    return any(client.rules.transforms for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
+    return any(client.rules.transforms for client in _clients(spec))
 
 
-def _on_the_way(ways: Sequence[Way], table: TableName) -> tuple[tuple[str, Transformation], ...] | None:
+def _on_the_way(ways: Sequence[Way], table: TableName) -> _OnTheWay | None:
     """What becomes of a table, and where; None: it does not arrive."""
     way = next((way for way in ways if way.carry(table) is not None), None)
     if way is None:
@@ -139,13 +230,20 @@ def _on_the_way(ways: Sequence[Way], table: TableName) -> tuple[tuple[str, Trans
     # Between which queues, and not by whom: LCRs of the old shape may wait in any of them. A split stream is where its queue is by the file.
     hops = (f"from {each.split_from or each.from_queue} to {each.to_queue}" for each in way.propagations)
     kinds = ("at capture", *hops, "at apply")
-    found = ((kind, client.rules.transformation_of(*table)) for kind, client in zip(kinds, way.clients, strict=True))
-    # Another version of a function is no other shape: what was copied stays, as the operator knows who runs `up`.
-    return tuple((kind, each.without_code()) for kind, each in found if each is not None)
+    queues = (way.capture.queue, *(each.to_queue for each in way.propagations), "")
+    found = []
+    for kind, client, queue in zip(kinds, way.clients, queues, strict=True):
+        transformation = client.rules.transformation_of(*table)
+        rules = (*(client.rules.include or ()), *client.rules.exclude) if client.rules.looks_at_rows else ()
+        asked = tuple(each for rule in rules if rule.dml and rule.matches_object(*table) for each in rule.conditions if _asks_old_values(each))
+        # Another version of a function is no other shape: what was copied stays, as the operator knows who runs `up`.
+        found.append((kind, None if transformation is None else transformation.without_code(), asked, queue))
+    return _OnTheWay(tuple(found))
 
 
-def _shape_text(found: tuple[tuple[str, Transformation], ...]) -> str:
-    return "; ".join(f"{each} ({kind})" for kind, each in found) or "as it is"
+def _asks_old_values(condition: Condition) -> bool:
+    """Whether rows from before their old values were logged may be unable to answer."""
+    return condition.form == "subset" or any(each.image is not Image.NEW for each in condition.columns)
 
 
 def _subset_tables(way: Way) -> Iterator[TableName]:

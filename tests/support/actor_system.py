@@ -34,6 +34,7 @@ class FakeActors:
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
         self.kept: dict[str, tuple[str, ...]] = {}  # by apply process: identities of the tables whose changes come to it
+        self.marker = 500  # what sources answer that write one into their log
         self.noted: dict[str, Receivers] = {}  # cleared by tests; `receivers` is what the sites have
         self.receivers: dict[str, Receivers] = {}
         self.calls: list[tuple[str, str]] = []
@@ -71,6 +72,8 @@ class FakeActors:
             return None
         if method in {"end_source", "stop_server"}:
             return () if method == "end_source" else None
+        if method == "write_marker":
+            return self.marker
         if method == "receivers":
             return self.receivers.get(name, Receivers())
         if method == "status":
