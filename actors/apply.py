@@ -35,7 +35,7 @@ from databases.connectors import DatabaseAccess, open_destination
 from rules.user_code.last_call import LastCall
 from streams.errors import PropagationError
 from streams.table_name import TableName
-from topology.combined import capture_of
+from topology.combined import capture_of, dequeued
 from topology.transformations import refuse_one_name
 from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
 
@@ -154,6 +154,7 @@ class ApplyHost(Host):
         return {
             "site": self._apply.site, "source": self._apply.source, "fingerprint": self._fingerprint,
             "combined_with": "" if (capture := capture_of(self._spec, self._apply)) is None else capture.name,
+            "dequeues_from": "" if (queue := dequeued(self._spec, self._apply)) == self._apply.queue else queue,
             "answered_us": self._answered_us, **details, **wire_status(None if (driver := self._driver) is None else driver.admission),
         }
 
@@ -244,13 +245,16 @@ class ApplyHost(Host):
         return driver.control
 
     def _queue_endpoint(self) -> Peer:
-        """Where its batches come from: its queue, or the capture process that it is combined with, which serves as this queue."""
+        """Where its batches come from: its queue, one before that (direct dequeuing), or the capture process that it is combined with, which serves as its queue."""
         from actors.runtime import resolver
         from actors.site.wire import peers_of
 
         capture = capture_of(self._spec, self._apply)
         resolve = peers_of(self._spec, self._apply.site, resolver(self._spec.name, self._apply.site))
-        return resolve(f"queue:{self._apply.queue}" if capture is None else f"capture:{capture.name}")
+        if capture is not None:
+            return resolve(f"capture:{capture.name}")
+        queue = dequeued(self._spec, self._apply)
+        return dataclasses.replace(resolve(f"queue:{queue}"), serves=queue)
 
     def _application(self) -> ApplicationAccess:
         from actors.runtime import actors_of

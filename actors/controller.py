@@ -255,9 +255,9 @@ class Controller(Host):
             for c in self._components
         ]
         components += [
-            {**seen[c.name], "to_be_bypassed_by": capture, "outdated": True} if c.name in seen
-            else {"name": c.name, "kind": c.kind, "site": c.site, "state": "BYPASSED", "bypassed_by": capture, "outdated": False}
-            for c, capture in self._bypassed.items()
+            {**seen[c.name], "to_be_bypassed_by": by, "outdated": True} if c.name in seen
+            else {"name": c.name, "kind": c.kind, "site": c.site, "state": "BYPASSED", "bypassed_by": by, "outdated": False}
+            for c, by in self._bypassed.items()
         ]
         status = self.status()
         error = status.get("last_error") if status["state"] in {"RETRYING", "ABORTED"} else None
@@ -568,10 +568,11 @@ class Controller(Host):
         return tuple(
             Finding(
                 path=f"{c.kind}s.{c.name.partition(':')[2]}",
-                problem=f"is stopped, and {capture} would bypass it (combined capture and apply): the changes that it holds back would be applied",
+                problem=f"is stopped, and {by} would bypass it ({'combined capture and apply' if by.startswith('capture:') else 'direct dequeuing'}):"
+                " the changes that it holds back would be applied",
                 fix=f"start it with `headrace start {self._spec.file} {c.name.partition(':')[2]}`, or write combined: never into the file",
             )
-            for c, capture in self._bypassed.items() if c.name in stopped
+            for c, by in self._bypassed.items() if c.name in stopped
         )
 
     def _scn_findings(self, before: TopologySpec | None) -> tuple[Finding, ...]:

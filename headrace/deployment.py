@@ -193,11 +193,9 @@ class Deployment:
         """
         matches = self._named(name)
         if not matches and (bypassed := self._bypassed(name)) is not None:
-            component, capture = bypassed
-            raise ConfigError(
-                f"{component.name} does not run: {capture} sends its changes straight to the apply process",
-                hint=f"name {capture}, or write combined: never into the file",
-            )
+            component, by = bypassed
+            how = "sends its changes straight to the apply process" if by.startswith("capture:") else "dequeues directly from the queue before it"
+            raise ConfigError(f"{component.name} does not run: {by} {how}", hint=f"name {by}, or write combined: never into the file")
         if not matches:
             names = [component.name for component in components_of(self.running)]
             raise ConfigError(f"no component {name!r} in topology {self.spec.name}", hint=nearest(name, names))
@@ -211,17 +209,17 @@ class Deployment:
         return [full for full in names if name in (full, full.partition(":")[2])]
 
     def _bypassed(self, name: str) -> tuple[Component, str] | None:
-        """The component of this full or short name that the file bypasses, and the capture process that does; None: there is none."""
-        for component, capture in bypassed_of(self.spec).items() if not self._named(name) else ():
+        """The component of this full or short name that the file bypasses, and the component that does; None: there is none."""
+        for component, by in bypassed_of(self.spec).items() if not self._named(name) else ():
             if name in (component.name, component.name.partition(":")[2]):
-                return component, capture
+                return component, by
         return None
 
     def switch(self, name: str, *, on: bool) -> str:
         """Start or stop a component; it stays so across restarts.
 
-        A component that the file bypasses still runs until `up` has combined capture and apply. If it does not run, starting it
-        clears an earlier stop: `up` refuses to combine before.
+        A component that the file bypasses still runs until `up` has ended it. If it does not run, starting it
+        clears an earlier stop: `up` refuses to bypass it before.
 
         Args:
             name: of the component, full or short.

@@ -349,7 +349,7 @@ def _details(component: Mapping[str, Any]) -> str:
         ("applied_scn", "applied to {}", scn_text), ("required_checkpoint_scn", "needs redo from {}", scn_text), ("first_scn", "first SCN {}", scn_text),
         ("start_scn", "start SCN {}", scn_text), ("max_checkpoint_scn", "checkpoint at {}", scn_text), ("memory_bytes", "memory {}", bytes_text),
         ("spill_bytes", "spilled {}", bytes_text), ("through_scn", "to {}", scn_text),
-        ("bandwidth_max", "at most {}/s", bytes_text), ("compression", "{}", _compression), ("combined_with", "combined with {}", str), ("bypassed_by", "by {}", str),
+        ("bandwidth_max", "at most {}/s", bytes_text), ("compression", "{}", _compression), ("combined_with", "combined with {}", str), ("dequeues_from", "dequeues from {}", str), ("bypassed_by", "by {}", str),
         ("to_be_bypassed_by", "until {} bypasses it", str),
         ("low_watermark_scn", "applied to {}", scn_text), ("recorded_scn", "recorded to {}", scn_text), ("errors", "errors {}", str), ("errors_total", "retried {}", str),
         ("functions", "runs {}", lambda functions: ", ".join(f"{name} ({version})" for name, version in functions.items())),

@@ -138,11 +138,13 @@ class Peer:
         address: "host:port".
         site: whose certificate the server must show.
         identity: of the site that connects; None: without TLS.
+        serves: the name under which it serves there; empty: the one that the client knows it by.
     """
 
     address: str
     site: str = ""
     identity: Identity | None = None
+    serves: str = ""
 
     @property
     def principal(self) -> str:

@@ -16,10 +16,12 @@ from actors.lag import PositionSamples
 from actors.records.requests import Requests
 from actors.splitting.facts import required_of
 from actors.splitting.phases import Splitting
+from simulation.components import ApplyProcess, Component
 from simulation.violations import Invariant, require
 from streams.errors import ConfigError
 from streams.scn import Scn
 from topology import split
+from topology.combined import readers_of
 from topology.split import MERGING, SPLIT, clone_queue
 
 if TYPE_CHECKING:
@@ -105,15 +107,26 @@ class SplitStreams:
         self._asked += 1
 
     def _send_away(self) -> None:
-        """A destination is away for longer than faults last: nothing comes into its queue."""
+        """A destination is away for longer than faults last: nothing comes into its queue, or to the apply process that does without it."""
         sim = self._sim
-        queues = [sim.queues[each.to_queue] for each in self.file.propagations if each.to_queue in sim.queues]
-        queue = self._rng.choice(queues) if queues else None
-        if queue is None or not queue.is_open:
+        takers: list[Component] = []
+        for each in sim.topology.propagations:
+            readers = readers_of(sim.topology, each)
+            takers += [sim.applies[name] for name in readers if name in sim.applies]
+            if each.name in readers and each.to_queue in sim.queues:
+                takers.append(sim.queues[each.to_queue])
+        taker = self._rng.choice(takers) if takers else None
+        if taker is None or not taker.is_open:
             return
         sim.fired["destination away"] += 1
-        queue.stop()
-        sim.later(_AWAY_MAX_S, lambda: queue.start() if queue.is_stopped else None)
+        taker.stop()
+
+        def comes_back() -> None:
+            is_refused = isinstance(taker, ApplyProcess) and taker.refused is not None
+            if taker.is_stopped and not is_refused and taker in sim.components:
+                taker.start()
+
+        sim.later(_AWAY_MAX_S, comes_back)
 
     def _note(self, wanted: tuple[Any, ...]) -> None:
         before = {each.propagation: each.phase for each in self._splitting.splits}
@@ -136,7 +149,8 @@ class SplitStreams:
             if stream.phase != SPLIT or queue is None or queue.core is None or queue.name in self.pending:
                 continue
             known = {each["subscriber"] for each in queue.core.status()["subscribers"]}
-            require(stream.propagation not in known, Invariant.BOUNDS, queue.name, f"it holds changes for {stream.propagation}, which is split off")
+            readers = readers_of(self._sim.topology, self._sim.topology.propagation(stream.propagation))
+            require(known.isdisjoint(readers), Invariant.BOUNDS, queue.name, f"it holds changes for {stream.propagation}, which is split off")
             clone = self._sim.queues.get(clone_queue(stream))
             self._sim.seen["others ahead of a split stream"] += clone is not None and self._is_behind(queue.core.status(), clone.core)
 

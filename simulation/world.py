@@ -41,7 +41,7 @@ from streams.clock import VirtualClock
 from streams.scn import Scn
 from streams.table_name import TableName
 from topology.changes import components_of
-from topology.combined import capture_of
+from topology.combined import capture_of, dequeued
 from topology.downstream import redo_receivers
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 from topology.ways import arriving, route, ways_to
@@ -215,7 +215,7 @@ class Simulation:
         """The name under which an apply process finds what it dequeues from, by the topology it knows."""
         view = self._views.get(apply, self.topology)
         capture = capture_of(view, view.apply(apply))
-        return view.apply(apply).queue if capture is None else capture.name
+        return dequeued(view, view.apply(apply)) if capture is None else capture.name
 
     def adopts(self, apply: str, topology: TopologySpec) -> None:
         """An apply process takes over an edit.

@@ -1,6 +1,6 @@
 """Callers: which component may come for what at a queue, a redo log or a combined capture process, and from which site.
 
-What a server admits when callers prove their site by a certificate. Whether something is bypassed by combined capture and apply makes
+What a server admits when callers prove their site by a certificate. Whether something is bypassed (`topology.combined`) makes
 no difference here: an edit may change that while both run, and a queue itself knows its subscribers of the moment.
 """
 
@@ -32,8 +32,10 @@ def subscribers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
         spec: the topology.
         queue: name of the queue.
     """
-    found = {each.name: each.site for each in spec.applies if each.queue == queue}
-    return found | {each.name: spec.queue(queue).site for each in spec.propagations if queue in (each.from_queue, each.held_in)}
+    propagations = [each for each in spec.propagations if queue in (each.from_queue, each.held_in)]
+    dequeued = {queue, *(each.to_queue for each in propagations)}  # the apply processes behind a propagation may bypass it
+    found = {each.name: each.site for each in spec.applies if each.queue in dequeued}
+    return found | {each.name: spec.queue(queue).site for each in propagations}
 
 
 def redo_readers_of(spec: TopologySpec, source: str) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from rules.rule import Rule
 from topology.change_classes import ChangeClasses
-from topology.combined import apply_of, bypassed, capture_of, combined
+from topology.combined import apply_of, bypassed, capture_of, combined, dequeued, directs
 from topology.downstream import receiver_of, receivers_from, redo_receivers
 from topology.spec import ApplySpec, TopologySpec
 from topology.stored import without_secrets
@@ -77,9 +77,9 @@ def components_of(spec: TopologySpec) -> tuple[Component, ...]:
 
 
 def bypassed_of(spec: TopologySpec) -> dict[Component, str]:
-    """Queues and propagations that do not run, and the full name of the capture process that bypasses each."""
+    """Queues and propagations that do not run, and the full name of the component that bypasses each."""
     without = bypassed(spec)
-    return {each: f"capture:{without[each.name].name}" for each in _every(spec) if each.name in without}
+    return {each: without[each.name] for each in _every(spec) if each.name in without}
 
 
 def _every(spec: TopologySpec) -> tuple[Component, ...]:
@@ -131,7 +131,7 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
 
 
 def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
-    """Subscribers of a queue, and the sources that each of them takes from it; one that is combined takes none.
+    """Subscribers of a queue, and the sources that each of them takes from it; one that is combined takes none (`topology.combined`).
 
     A propagation that is being split off or merged (`topology.split`) is a subscriber of two queues, and reads one.
 
@@ -145,7 +145,11 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     without = _bypassing(spec)
     interests = {each.name: each.sources for each in spec.propagations if queue in (each.from_queue, each.held_in)}
     interests |= {each.name: (each.source,) for each in spec.applies if each.queue == queue}
-    return {name: sources for name, sources in interests.items() if name not in without}
+    direct = {
+        apply.name: (apply.source,)
+        for each in directs(spec) if queue in (each.propagation.from_queue, each.propagation.held_in) for apply in each.applies
+    }
+    return {name: sources for name, sources in interests.items() if name not in without} | direct
 
 
 def published_to(spec: TopologySpec, queue: str) -> set[str]:
@@ -173,8 +177,9 @@ def published_by(spec: TopologySpec, queue: str) -> dict[str, set[str]]:
 
 
 def _bypassing(spec: TopologySpec) -> set[str]:
-    """Names of the capture processes, propagations and apply processes that use no queue, as they are combined."""
-    return {each.name for pair in combined(spec) for each in pair.members}
+    """Names of the capture processes, propagations and apply processes that do not use the queues that the file names for them."""
+    direct = {name for each in directs(spec) for name in (each.propagation.name, *(apply.name for apply in each.applies))}
+    return {each.name for pair in combined(spec) for each in pair.members} | direct
 
 
 # --------------------------------------------------------------------------- the parts
@@ -240,6 +245,7 @@ def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) ->
     return {
         "settings": _settings(apply),
         "combined capture and apply": "" if (capture := capture_of(spec, apply)) is None else capture.name,
+        "dequeues from": dequeued(spec, apply),
         "sites": (spec.site(apply.source), spec.site(apply.site)),
         # Not the rules themselves: other destinations of the source may widen what is captured.
         "tables": carried,

@@ -1,4 +1,6 @@
-"""Combined capture and apply: which capture process streams its batches straight to which apply process.
+"""Combined capture and apply, and direct dequeuing: what does not run because those before and behind it do without it.
+
+Combined capture and apply: which capture process streams its batches straight to which apply process.
 
 Where exactly one way leads from a capture process to an apply process, and nothing on it looks into batches, the queues and
 the propagation in between only pass bytes on. Then the capture process serves the apply process itself, and what is
@@ -15,17 +17,31 @@ Conditions, in the order in which `Combination.hindrance` names them
 
 The queue at the destination may hold the changes of other sources: it runs for those.
 
+Direct dequeuing: where a queue has several subscribers, or several publishers, no capture process can stand in its place. But a propagation from it that has no
+rules, and whose target queue has for each of its sources one apply process and nobody else, only passes bytes on. Then each of these apply processes
+is a subscriber of the queue before the propagation, and what is in between does not run. It keeps durable there what the propagation would:
+DURABLE is what the destination has committed, in both cases. Conditions, in the order in which `Direct.hindrance` names them
+    the propagation is not part of combined capture and apply;
+    it has no rules, and does nothing else to what it sends;
+    its target queue passes none of its sources on, gets none from another publisher, and has one apply process for each of them;
+    the file does not say `combined: never`.
+A stream that is split off (`topology.split`) stays what it was: its apply processes read the queue that the propagation would read.
+
 Source: Oracle Streams Concepts and Administration 11.2, "Combined Capture and Apply Optimization"; `semantics.md` 4.7.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rules.rule import RuleSet
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
-__all__ = ["Combination", "apply_of", "bypassed", "capture_of", "combination", "combined"]
+if TYPE_CHECKING:
+    from topology.ways import Way
+
+__all__ = ["Combination", "Direct", "apply_of", "bypassed", "bypassed_on", "capture_of", "combination", "combined", "dequeued", "direct", "directs", "readers_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +66,21 @@ class Combination:
         if self.apply is None:
             return ()
         return (self.capture, *(() if self.propagation is None else (self.propagation,)), self.apply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """Whether apply processes dequeue directly from the queue before a propagation.
+
+    Args:
+        propagation: the propagation.
+        applies: the apply processes that bypass it; empty: it runs.
+        hindrance: the first condition that does not hold; empty: it is bypassed.
+    """
+
+    propagation: PropagationSpec
+    applies: tuple[ApplySpec, ...] = ()
+    hindrance: str = ""
 
 
 def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
@@ -78,7 +109,7 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
             return Combination(capture=capture, hindrance=f"{propagation.name} has rules")
         if hindrance := _line(propagation):
             return Combination(capture=capture, hindrance=hindrance)
-        if hindrance := _shared(spec, capture, propagation):
+        if hindrance := _passed_on(spec, propagation, capture.source):
             return Combination(capture=capture, hindrance=hindrance)
     applies = [each for each in spec.applies if (each.queue, each.source) == (queue, capture.source)]
     if len(applies) != 1:
@@ -98,10 +129,10 @@ def _line(propagation: PropagationSpec) -> str:
     return f"{propagation.name} sends by a schedule" if propagation.schedule is not None else ""
 
 
-def _shared(spec: TopologySpec, capture: CaptureSpec, propagation: PropagationSpec) -> str:
-    """Who else brings the source's changes into the queue at the end of the propagation, or takes them on; empty: nobody."""
-    queue, source = propagation.to_queue, capture.source
-    onward = [each.name for each in spec.propagations if each.from_queue == queue and source in each.sources]
+def _passed_on(spec: TopologySpec, propagation: PropagationSpec, source: str) -> str:
+    """Who else brings a source's changes into the queue at the end of a propagation, or takes them on; empty: nobody."""
+    queue = propagation.to_queue
+    onward = [each.name for each in spec.propagations if queue in (each.from_queue, each.held_in) and source in each.sources]
     if onward:
         return f"{queue} is an intermediate queue: {', '.join(onward)}"
     others = [
@@ -110,6 +141,60 @@ def _shared(spec: TopologySpec, capture: CaptureSpec, propagation: PropagationSp
     ]
     others += [each.name for each in spec.captures if each.queue == queue and each.source == source]
     return f"{queue} gets the changes of {source} from another publisher: {', '.join(others)}" if others else ""
+
+
+def direct(spec: TopologySpec, propagation: PropagationSpec) -> Direct:
+    """Decide for one propagation.
+
+    Args:
+        spec: routed (`topology.ways.route`).
+        propagation: of `spec`.
+    """
+    pair = next((each for each in combined(spec) if each.propagation is not None and each.propagation.name == propagation.name), None)
+    if pair is not None:
+        return Direct(propagation=propagation, hindrance=f"{pair.capture.name} bypasses it (combined capture and apply)")
+    if propagation.rules != RuleSet():
+        return Direct(propagation=propagation, hindrance=f"{propagation.name} has rules")
+    if hindrance := _line(propagation):
+        return Direct(propagation=propagation, hindrance=hindrance)
+    found: list[ApplySpec] = []
+    for source in propagation.sources:
+        if hindrance := _passed_on(spec, propagation, source):
+            return Direct(propagation=propagation, hindrance=hindrance)
+        applies = [each for each in spec.applies if (each.queue, each.source) == (propagation.to_queue, source)]
+        if len(applies) != 1:
+            names = ", ".join(each.name for each in applies) or "none"
+            return Direct(propagation=propagation, hindrance=f"{propagation.to_queue} needs one apply process for {source}, and has {names}")
+        if not applies[0].combined:
+            return Direct(propagation=propagation, hindrance=f"the file says combined: never ({applies[0].name})")
+        found += applies
+    return Direct(propagation=propagation, applies=tuple(found), hindrance="" if found else f"{propagation.name} sends the changes of no source")
+
+
+def directs(spec: TopologySpec) -> tuple[Direct, ...]:
+    """The propagations of a topology that apply processes bypass."""
+    found = (direct(spec, propagation) for propagation in spec.propagations)
+    return tuple(each for each in found if each.applies)
+
+
+def readers_of(spec: TopologySpec, propagation: PropagationSpec) -> tuple[str, ...]:
+    """Names of the subscribers that take a propagation's changes from its queue: itself, or the apply processes that bypass it.
+
+    Args:
+        spec: routed.
+        propagation: of `spec`.
+    """
+    return tuple(each.name for each in direct(spec, propagation).applies) or (propagation.name,)
+
+
+def dequeued(spec: TopologySpec, apply: ApplySpec) -> str:
+    """The queue that an apply process dequeues from, where it is not combined.
+
+    Args:
+        spec: routed.
+        apply: of `spec`.
+    """
+    return next((each.propagation.from_queue for each in directs(spec) if apply.name in {reader.name for reader in each.applies}), apply.queue)
 
 
 def combined(spec: TopologySpec) -> tuple[Combination, ...]:
@@ -138,22 +223,47 @@ def capture_of(spec: TopologySpec, apply: ApplySpec) -> CaptureSpec | None:
     return next((each.capture for each in combined(spec) if each.apply is not None and each.apply.name == apply.name), None)
 
 
-def bypassed(spec: TopologySpec) -> dict[str, CaptureSpec]:
-    """Queues and propagations that do not run, as full names of components, and the capture process that bypasses them.
+def bypassed(spec: TopologySpec) -> dict[str, str]:
+    """Queues and propagations that do not run, as full names of components, and the full name of the component that bypasses each.
 
     A queue that is used for something else runs; what is bypassed in it is left out of `topology.changes.interests_of`.
     """
-    found: dict[str, CaptureSpec] = {}
-    pairs = combined(spec)
+    found: dict[str, str] = {}
+    pairs, streams = combined(spec), directs(spec)
     left_out = {each.name for pair in pairs for each in pair.members}
+    left_out |= {name for each in streams for name in (each.propagation.name, *(apply.name for apply in each.applies))}
+
+    def leave(queue: str, by: str) -> None:
+        users = {each.name for each in spec.propagations if queue in (each.from_queue, each.to_queue, each.held_in)}
+        users |= {each.name for each in spec.captures if each.queue == queue}
+        users |= {each.name for each in spec.applies if each.queue == queue}
+        if users <= left_out:
+            found.setdefault(f"queue:{queue}", by)
+
     for pair in pairs:
         assert pair.apply is not None
+        by = f"capture:{pair.capture.name}"
         if pair.propagation is not None:
-            found[f"propagation:{pair.propagation.name}"] = pair.capture
+            found[f"propagation:{pair.propagation.name}"] = by
         for queue in dict.fromkeys((pair.capture.queue, pair.apply.queue)):
-            users = {each.name for each in spec.propagations if queue in (each.from_queue, each.to_queue)}
-            users |= {each.name for each in spec.captures if each.queue == queue}
-            users |= {each.name for each in spec.applies if each.queue == queue}
-            if users <= left_out:
-                found[f"queue:{queue}"] = pair.capture
+            leave(queue, by)
+    for each in streams:
+        by = f"apply:{each.applies[0].name}"
+        found[f"propagation:{each.propagation.name}"] = by
+        leave(each.propagation.to_queue, by)
     return found
+
+
+def bypassed_on(spec: TopologySpec, way: Way) -> tuple[str, ...]:
+    """Queues and propagations that a way's changes do not pass, as full names of components; a queue among them may run for others.
+
+    Args:
+        spec: routed.
+        way: in `spec`.
+    """
+    if capture_of(spec, way.apply) == way.capture:
+        hops = (name for each in way.propagations for name in (f"propagation:{each.name}", f"queue:{each.to_queue}"))
+        return (f"queue:{way.capture.queue}", *hops)
+    if not way.propagations or not any(way.apply == apply for apply in direct(spec, way.propagations[-1]).applies):
+        return ()
+    return (f"propagation:{way.propagations[-1].name}", f"queue:{way.propagations[-1].to_queue}")

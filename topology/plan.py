@@ -19,7 +19,7 @@ from rules.user_code.handlers import NO_HANDLERS
 from streams.errors import counted
 from topology.changes import Change, changes
 from topology.checks import check_and_prove
-from topology.combined import apply_of, bypassed, capture_of, combination
+from topology.combined import apply_of, bypassed, bypassed_on, combination, combined, direct
 from topology.downstream import RedoReceiver, redo_receivers
 from topology.problems import as_line
 from topology.proof.reach import Reach, ReachedSite
@@ -179,10 +179,10 @@ def _database(site: SiteSpec) -> str:
 
 def _planned_way(spec: TopologySpec, way: Way) -> PlannedWay:
     shown = (client for client in way.clients if client is way.capture or client.rules != RuleSet())
-    is_combined = capture_of(spec, way.apply) == way.capture
+    without = {name.partition(":")[2] for name in bypassed_on(spec, way)}
     return PlannedWay(
         source=way.apply.source, destination=way.apply.site,
-        components=(way.capture.name, way.apply.name) if is_combined else way.components,
+        components=tuple(name for name in way.components if name not in without),
         rules=tuple(f"{client.name}: {_rules(client.rules)}" for client in shown),
     )
 
@@ -363,12 +363,24 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
         )
     for capture in spec.captures:
         found = combination(spec, capture)
-        without = [name.partition(":")[2] for name, by in bypassed(spec).items() if by == capture]
+        without = [name.partition(":")[2] for name, by in bypassed(spec).items() if by == f"capture:{capture.name}"]
         yield Optimisation(
             name=f"{capture.name}: combined capture and apply", applies=found.apply is not None,
             reason=found.hindrance if found.apply is None
             else f"{capture.queue} has one publisher, and one way without rules leads to {found.apply.name}"
             f" (not run: {', '.join(without)})",
+        )
+    pairs = {pair.propagation.name for pair in combined(spec) if pair.propagation is not None}
+    for propagation in spec.propagations:
+        if propagation.name in pairs:
+            continue
+        stream = direct(spec, propagation)
+        readers = ", ".join(apply.name for apply in stream.applies)
+        without = [name.partition(":")[2] for name in (f"propagation:{propagation.name}", f"queue:{propagation.to_queue}") if name in bypassed(spec)]
+        yield Optimisation(
+            name=f"{propagation.name}: direct dequeuing", applies=bool(stream.applies),
+            reason=stream.hindrance or f"{readers} dequeue{'s' if len(stream.applies) == 1 else ''} from {propagation.from_queue}, as nothing in between looks into"
+            f" batches (not run: {', '.join(without)})",
         )
 
 

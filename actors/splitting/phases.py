@@ -41,7 +41,7 @@ Worked flow
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -49,6 +49,7 @@ from actors.records.requests import Requests
 from streams.clock import Clock, SystemClock
 from streams.errors import ConfigError
 from streams.scn import Scn
+from topology.combined import readers_of
 from topology.downstream import keeper_of
 from topology.problems import nearest
 from topology.split import (
@@ -225,7 +226,7 @@ class Splitting:
             return "operator" if facts.queue(propagation.from_queue) and not hindrance(self._file, propagation) else ""
         if propagation.split_after_s is None:
             return ""
-        waits = max((each["held_alone_s"] for each in _entries(facts, propagation.from_queue, propagation.name)), default=0.0)
+        waits = max((each["held_alone_s"] for each in self._entries(facts, propagation.from_queue, propagation.name)), default=0.0)
         return "threshold" if waits >= propagation.split_after_s and not hindrance(self._file, propagation) else ""
 
     def _advanced(self, split: Split, facts: Facts) -> Split | None:
@@ -244,6 +245,16 @@ class Splitting:
         is_over = not split.merges or self._clock.monotonic() - since > patience_s
         return replace(split, phase=SPLIT) if is_over else split
 
+    def _readers(self, propagation: str) -> tuple[str, ...]:
+        """Who subscribes to a queue for a propagation: it, or apply processes that bypass it."""
+        spec = self.spec
+        return readers_of(spec, spec.propagation(propagation))
+
+    def _entries(self, facts: Facts, queue: str, propagation: str) -> list[Mapping[str, Any]]:
+        """What a queue knows of those who read a propagation's stream, per source."""
+        readers = self._readers(propagation)
+        return [each for each in facts.queue(queue).get("subscribers", ()) if each["subscriber"] in readers]
+
     def _needed(self, split: Split) -> Iterator[str]:
         """Who must have its part before the original queue may forget the propagation."""
         yield f"queue:{clone_queue(split)}"
@@ -255,7 +266,7 @@ class Splitting:
     def _is_close(self, split: Split, facts: Facts) -> bool:
         """Whether a stream can come back soon."""
         within_s = self._file.propagation(split.propagation).merge_within_s
-        own = _entries(facts, clone_queue(split), split.propagation)
+        own = self._entries(facts, clone_queue(split), split.propagation)
         behind_s = self.behind_s(split, facts)
         is_there = bool(own) and all(each["connected"] for each in own) and facts.is_current(f"queue:{split.queue}")
         return is_there and behind_s is not None and behind_s <= within_s
@@ -268,11 +279,11 @@ class Splitting:
             facts: what is known of the components.
         """
         queue, found = facts.queue(split.queue), 0.0
-        own = _entries(facts, clone_queue(split), split.propagation)
+        own = self._entries(facts, clone_queue(split), split.propagation)
         if not own or not queue:
             return None
         for each in own:
-            ahead = _furthest(queue, each["source"], but=split.propagation)
+            ahead = _furthest(queue, each["source"], but=self._readers(split.propagation))
             if each["acknowledged_scn"] < ahead:
                 behind_s = facts.behind_s(each["source"], Scn(each["acknowledged_scn"]), Scn(ahead))
                 if behind_s is None:
@@ -288,7 +299,7 @@ class Splitting:
         """
         found = []
         for split in self.splits:
-            own = _entries(facts, clone_queue(split), split.propagation)
+            own = self._entries(facts, clone_queue(split), split.propagation)
             found.append({
                 "propagation": split.propagation, "queue": split.queue, "phase": split.phase, "merges": split.merges, "by": split.by,
                 "since_us": split.since_us, "split_queue": clone_queue(split), "captures": [each.name for each in clone_captures(self._file, split)],
@@ -301,8 +312,8 @@ class Splitting:
         """Whether the destination has durably what the original queue does not hold for it, and what its redo is not kept for."""
         if not facts.is_current(f"queue:{split.queue}"):
             return False
-        held = {each["source"]: each["acknowledged_scn"] for each in _entries(facts, split.queue, split.propagation)}
-        own = {each["source"]: each["acknowledged_scn"] for each in _entries(facts, clone_queue(split), split.propagation)}
+        held = {each["source"]: each["acknowledged_scn"] for each in self._entries(facts, split.queue, split.propagation)}
+        own = {each["source"]: each["acknowledged_scn"] for each in self._entries(facts, clone_queue(split), split.propagation)}
         if not held or own.keys() != held.keys():
             return False
         for capture in self._file.captures:
@@ -314,12 +325,7 @@ class Splitting:
         return True
 
 
-def _entries(facts: Facts, queue: str, propagation: str) -> list[Mapping[str, Any]]:
-    """What a queue knows of a propagation, per source."""
-    return [each for each in facts.queue(queue).get("subscribers", ()) if each["subscriber"] == propagation]
-
-
-def _furthest(queue: Mapping[str, Any], source: str, *, but: str) -> int:
+def _furthest(queue: Mapping[str, Any], source: str, *, but: Collection[str]) -> int:
     """Where a new subscriber would begin: the position of the most advanced one."""
-    known = [each["acknowledged_scn"] for each in queue["subscribers"] if each["source"] == source and each["subscriber"] != but]
+    known = [each["acknowledged_scn"] for each in queue["subscribers"] if each["source"] == source and each["subscriber"] not in but]
     return int(max(known, default=queue["sources"].get(source, {}).get("position_scn", 0)))

@@ -9,6 +9,7 @@ from actors.staging.positions import PositionsFile
 from actors.staging.refusals import Refusals
 from streams.scn import FIRST_SCN, Scn
 from topology.changes import interests_of, published_to
+from topology.combined import readers_of
 from topology.spec import TopologySpec
 
 __all__ = ["forget_former_subscribers", "places_of", "positions_of", "sources_of"]
@@ -78,8 +79,10 @@ def places_of(topology: TopologySpec, queue: str) -> dict[str, str]:
         topology: the whole topology.
         queue: its name there.
     """
+    propagations = [each for each in topology.propagations if queue in {each.from_queue, each.held_in}]
     return {
-        **{each.name: f"queue {each.to_queue}" for each in topology.propagations if queue in {each.from_queue, each.held_in}},
+        # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
+        **{name: f"queue {each.to_queue}" for each in propagations for name in (each.name, *readers_of(topology, each))},
         **{each.name: f"site {each.site}" for each in topology.applies if each.queue == queue},
     }
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from actors.site.wire import callers_of
 from headrace.chaos.errors import NotFired
 from headrace.chaos.proxy import Proxy
-from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO
+from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE
 from streams.errors import StreamsError
 from topology.callers import site_of
-from topology.changes import components_of
+from topology.changes import components_of, interests_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,8 +67,12 @@ def links_of(spec: TopologySpec) -> tuple[Link, ...]:
             continue
         there = site_of(spec, component.name)
         by_site: dict[str, list[str]] = {}
+        # Apply processes may come to every queue before theirs, and dequeue from one.
+        subscribers = interests_of(spec, component.name.partition(":")[2]) if component.kind == "queue" else None
         for role, callers in callers_of(spec, component.name).items():
             for caller, site in callers.items():
+                if role == SUBSCRIBE and subscribers is not None and caller not in subscribers:
+                    continue
                 if site != there and (opener := _opener(role, caller, component.name, names)):
                     by_site.setdefault(site, []).append(opener)
         found += [

@@ -35,7 +35,7 @@ from headrace.console import scn_text
 from rules.condition import ConditionError
 from rules.evaluation import RuleEvaluation
 from rules.transformation import TransformationError
-from topology.combined import apply_of
+from topology.combined import bypassed_on
 
 if TYPE_CHECKING:
     from databases.ports import ErrorTransaction, Instantiation
@@ -295,9 +295,9 @@ def _first_behind(found: Evidence, scn: int) -> tuple[str, str]:
     at = int(statuses.get(capture, {}).get("sent_scn", 0))
     if at < scn:
         return capture, f"{capture} has sent what was committed up to SCN {scn_text(at)}"
-    combined = apply_of(found.spec, way.capture)
-    if combined is None or combined.name != way.apply.name:
-        for name, next_queue in ((None, way.capture.queue), *((each.name, each.to_queue) for each in way.propagations)):
+    without = bypassed_on(found.spec, way)
+    for name, next_queue in ((None, way.capture.queue), *((each.name, each.to_queue) for each in way.propagations)):
+        if f"queue:{next_queue}" not in without:
             position = statuses.get(f"queue:{next_queue}", {}).get("sources", {}).get(source, {}).get("position_scn", 0)
             if int(position) < scn:
                 place = capture if name is None else f"propagation:{name}"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streams.errors import StreamsError
-from topology.combined import apply_of
+from topology.combined import bypassed_on
 from topology.ways import ways_to
 
 if TYPE_CHECKING:
@@ -254,9 +254,8 @@ class _Looked:
 
 
 def _components(spec: TopologySpec, way: Way) -> tuple[str, ...]:
-    """Full names of the components on a way, in order; without those that combined capture and apply bypasses."""
-    combined = apply_of(spec, way.capture)
-    if combined is not None and combined.name == way.apply.name:
-        return (f"capture:{way.capture.name}", f"apply:{way.apply.name}")
+    """Full names of the components on a way, in order; without those that are bypassed."""
+    without = bypassed_on(spec, way)
     hops = (name for each in way.propagations for name in (f"propagation:{each.name}", f"queue:{each.to_queue}"))
-    return (f"capture:{way.capture.name}", f"queue:{way.capture.queue}", *hops, f"apply:{way.apply.name}")
+    found = (f"capture:{way.capture.name}", f"queue:{way.capture.queue}", *hops, f"apply:{way.apply.name}")
+    return tuple(name for name in found if name not in without)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from protos.identity import Peer
 from protos.queue_link import DequeueClient
 from protos.transport import Bell, epoch_incarnation
 from streams.backoff import Backoff
@@ -29,7 +30,6 @@ from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
     from protos.codec import BatchHeader
-    from protos.identity import Peer
     from spark_apply.driver.config import ApplyConfig
 
 __all__ = ["CREDIT_BYTES", "FeedListener", "QueueFeed", "ask_beginning"]
@@ -216,7 +216,8 @@ def ask_beginning(
 def _client(
     config: ApplyConfig, resolve: Callable[[], Peer | str], epoch: int, wake: Callable[[], None] | None = None
 ) -> DequeueClient:
+    peer = Peer.of(resolve())
     return DequeueClient(
-        resolve(), topology=config.topology, component=config.apply, queue=config.queue,
+        peer, topology=config.topology, component=config.apply, queue=peer.serves or config.queue,
         incarnation=epoch_incarnation(epoch), wake=wake,
     )

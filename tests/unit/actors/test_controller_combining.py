@@ -52,8 +52,7 @@ def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed
 
 
 def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anything_changes_and_done_once_it_is_started(spec, actors):
-    both = with_another_destination(combining(spec))
-    started(both, actors)
+    started(spec, actors)
     before = labels(actors)
     assert before.keys() >= BETWEEN
     stop(spec, "propagation:p")
@@ -74,6 +73,28 @@ def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anythin
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert set(actors.running) == EVERYTHING - BETWEEN
+
+
+def test_with_a_second_destination_its_apply_process_and_the_other_one_dequeue_directly_and_nothing_is_stopped_behind_their_backs(spec, actors):
+    both = with_another_destination(combining(spec))
+    started(combining(spec), actors)
+    controller = started(both, actors, steps=10)  # the new one is not to be combined
+    assert set(actors.running) == EVERYTHING - {"propagation:p", "queue:qb"} | {"site:c", "queue:qc", "propagation:p2", "apply:y", "spark:c"}
+    assert bypassed_states(controller) == {"queue:qa": "ENABLED", "propagation:p": "BYPASSED", "queue:qb": "BYPASSED"}
+    stop(spec, "propagation:p2")
+    all_direct = replace(both, applies=tuple(replace(each, combined=True) for each in both.applies))
+    refused = started(all_direct, actors, steps=10)
+    assert refused.detail_state() == "REFUSED"
+    (found,) = refused.overview()["findings"]
+    assert found["path"] == "propagations.p2"
+    assert "apply:y" in found["problem"]
+    assert actors.killed == []
+    stop(spec, "propagation:p2", enabled=True)
+    call_again(refused)
+    for _ in range(6):
+        refused.step()
+    assert refused.detail_state() == "RUNNING"
+    assert set(actors.killed) == {"queue:qc", "propagation:p2"}
 
 
 def test_a_version_that_combines_what_an_earlier_one_did_not_is_refused_while_a_bypassed_component_is_stopped(spec, actors):

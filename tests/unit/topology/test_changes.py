@@ -45,9 +45,11 @@ def test_an_added_destination_is_taken_over_by_the_sources_site_and_queue_and_re
 
 
 def test_a_second_destination_ends_combined_capture_and_apply_and_restarts_nothing(tmp_path):
+    """The queue of the source is enough: both apply processes dequeue from it."""
     one, two = ONE.removeprefix(NEVER), TWO_SITES.removeprefix(NEVER)
     grown = edit(tmp_path, one, two)
-    between = {"queue:q_dbs1", "propagation:dbs1_to_dbs2", "queue:q_dbs2_in"}
+    between = {"queue:q_dbs1"}
+    assert not {"queue:q_dbs3_in", "propagation:dbs1_to_dbs3"} & grown.keys()
     assert {name: action for name, action in grown.items() if not name.endswith("dbs3") and name != "queue:q_dbs3_in"} == {
         "site:dbs1": "takes over", "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "takes over",
         **dict.fromkeys(between, "new"),
@@ -55,6 +57,15 @@ def test_a_second_destination_ends_combined_capture_and_apply_and_restarts_nothi
     shrunk = edit(tmp_path, two, one)
     assert {name: shrunk[name] for name in between} == dict.fromkeys(between, "ends")
     assert shrunk["capture:capture_dbs1"] == shrunk["apply:apply_from_dbs1_at_dbs2"] == "takes over"
+
+
+def test_direct_dequeuing_begins_and_ends_while_everything_runs(tmp_path):
+    parted = edit(tmp_path, TWO_SITES.removeprefix(NEVER), TWO_SITES)
+    streams = ("propagation:dbs1_to_dbs2", "queue:q_dbs2_in", "propagation:dbs1_to_dbs3", "queue:q_dbs3_in")
+    applies = ("apply:apply_from_dbs1_at_dbs2", "apply:apply_from_dbs1_at_dbs3")
+    assert parted == {"queue:q_dbs1": "takes over", **dict.fromkeys(applies, "takes over"), **dict.fromkeys(streams, "new")}
+    joined = edit(tmp_path, TWO_SITES, TWO_SITES.removeprefix(NEVER))
+    assert joined == {"queue:q_dbs1": "takes over", **dict.fromkeys(applies, "takes over"), **dict.fromkeys(streams, "ends")}
 
 
 def test_combined_never_is_taken_over_while_everything_runs(tmp_path):

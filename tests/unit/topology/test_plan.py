@@ -106,8 +106,10 @@ captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{global: 
 propagations: {p1: {from: q1, to: qr}, p2: {from: qr, to: q2}}
 applies: {a1: {site: dbs2, source: dbs1, queue: q2}}
 """
-    (way,) = make_plan(read(tmp_path, text)).ways
+    (way,) = make_plan(read(tmp_path, "combined: never\n" + text)).ways
     assert way.components == ("c1", "q1", "p1", "qr", "p2", "q2", "a1")
+    (way,) = make_plan(read(tmp_path, text)).ways
+    assert way.components == ("c1", "q1", "p1", "qr", "a1")
     assert way.rules == ("c1: every table except tmp.*",)
 
 
@@ -183,6 +185,7 @@ applies: {a1: {site: dbs2, source: dbs1, queue: q2, parallelism: 1, group_transa
         "a1: transactions applied in groups": (False, "group_transactions is 1"),
         "a1: independent groups in parallel": (False, "parallelism is 1"),
         "c1: combined capture and apply": (False, "p1 has rules"),
+        "p1: direct dequeuing": (False, "p1 has rules"),
     }
 
 
@@ -222,6 +225,6 @@ propagations: {a_to_c: {from: q_a, to: q_c_in, split: never}}
     split = Split(propagation="a_to_b", queue="q_a", to_queue="q_b_in", phase=SPLIT, merges=True, by="threshold", since_us=1)
     plan = make_plan(spec, prepared=with_splits(spec, [split]), splits=[split])
     assert {change.action for change in plan.changes} == {"same"}  # `up` with this file leaves it split off
-    assert "a -> b: capture_a.a_to_b -> q_a.a_to_b -> a_to_b -> q_b_in -> apply_from_a_at_b" in plan.as_text()
+    assert "a -> b: capture_a.a_to_b -> q_a.a_to_b -> apply_from_a_at_b" in plan.as_text()
     moved = replace(spec, propagations=tuple(replace(each, from_queue="q_b_in") for each in spec.propagations))
     assert any("is split off from queue q_a" in finding.problem for finding in make_plan(moved, splits=[split]).findings)

@@ -9,7 +9,7 @@ import pytest
 
 from streams.plain_data import from_json
 from topology.changes import changes, components_of, interests_of
-from topology.combined import combination
+from topology.combined import combination, dequeued, readers_of
 from topology.file.reading import examine, read_topology
 from topology.spec import TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING, Split, hindrance, misfits, with_splits
@@ -17,6 +17,9 @@ from topology.stored import spec_from_json, spec_to_json
 
 SITES = "sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}, c: {database: {kind: embedded}}}\n"
 FAN_OUT = f"topology: t\n{SITES}replicate: [{{tables: [s.*], from: a, to: [b, c]}}]\n"
+
+
+QUEUED = FAN_OUT.replace("topology: t\n", "topology: t\ncombined: never\n")
 
 
 def read(folder: Path, text: str) -> TopologySpec:
@@ -33,14 +36,15 @@ def edits(before: TopologySpec, after: TopologySpec) -> dict[str, str]:
     return {change.component: change.action for change in changes(before, after) if change.action != "same"}
 
 
-def test_each_phase_is_an_edit_of_what_it_must_change_and_nothing_is_left_in_the_end(tmp_path):
-    file = read(tmp_path, FAN_OUT)
+@pytest.mark.parametrize(("text", "reader"), [(FAN_OUT, "apply:apply_from_a_at_b"), (QUEUED, "propagation:a_to_b")])
+def test_each_phase_is_an_edit_of_what_it_must_change_and_nothing_is_left_in_the_end(tmp_path, text, reader):
+    file = read(tmp_path, text)
     splitting, split, merging = (with_splits(file, [split_in(phase)]) for phase in (SPLITTING, SPLIT, MERGING))
     assert edits(file, splitting) == {"site:a": "takes over", "queue:q_a.a_to_b": "new", "capture:capture_a.a_to_b": "new"}
-    assert edits(splitting, split) == {"queue:q_a": "takes over", "propagation:a_to_b": "takes over"}
+    assert edits(splitting, split) == {"queue:q_a": "takes over", reader: "takes over"}
     assert edits(split, merging) == {"queue:q_a": "takes over"}
     assert edits(merging, file) == {
-        "site:a": "takes over", "propagation:a_to_b": "takes over", "queue:q_a.a_to_b": "ends", "capture:capture_a.a_to_b": "ends",
+        "site:a": "takes over", reader: "takes over", "queue:q_a.a_to_b": "ends", "capture:capture_a.a_to_b": "ends",
     }
     assert with_splits(file, ()) == file
 
@@ -48,10 +52,15 @@ def test_each_phase_is_an_edit_of_what_it_must_change_and_nothing_is_left_in_the
 @pytest.mark.parametrize(("phase", "original", "own"), [
     (SPLITTING, {"a_to_b", "a_to_c"}, {"a_to_b"}), (SPLIT, {"a_to_c"}, {"a_to_b"}), (MERGING, {"a_to_b", "a_to_c"}, {"a_to_b"}),
 ])
-def test_while_it_changes_queues_a_propagation_is_a_subscriber_of_both(tmp_path, phase, original, own):
-    spec = with_splits(read(tmp_path, FAN_OUT), [split_in(phase)])
-    assert set(interests_of(spec, "q_a")) == original
-    assert set(interests_of(spec, "q_a.a_to_b")) == own
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_while_it_changes_queues_a_propagation_is_a_subscriber_of_both_or_the_apply_process_that_bypasses_it(tmp_path, phase, original, own, is_direct):
+    spec = with_splits(read(tmp_path, FAN_OUT if is_direct else QUEUED), [split_in(phase)])
+    named = {"a_to_b": "apply_from_a_at_b", "a_to_c": "apply_from_a_at_c"} if is_direct else {"a_to_b": "a_to_b", "a_to_c": "a_to_c"}
+    assert set(interests_of(spec, "q_a")) == {named[each] for each in original}
+    assert set(interests_of(spec, "q_a.a_to_b")) == {named[each] for each in own}
+    assert spec.propagations[0].name == "a_to_b"
+    assert readers_of(spec, spec.propagations[0]) == (named["a_to_b"],)
+    assert dequeued(spec, spec.applies[0]) == ({SPLITTING: "q_a"}.get(phase, "q_a.a_to_b") if is_direct else "q_b_in")
 
 
 def test_two_streams_of_one_queue_are_split_off_beside_each_other_and_what_runs_is_kept_on_disk(tmp_path):
@@ -66,7 +75,7 @@ def test_two_streams_of_one_queue_are_split_off_beside_each_other_and_what_runs_
 def test_nothing_is_combined_because_a_stream_is_split_off(tmp_path, phase):
     spec = with_splits(read(tmp_path, FAN_OUT), [split_in(phase)])
     assert {combination(spec, capture).hindrance for capture in spec.captures} == {"a_to_b is split off"}
-    assert {component.name for component in components_of(spec)} >= {"queue:q_a", "queue:q_a.a_to_b", "propagation:a_to_c"}
+    assert {component.name for component in components_of(spec)} >= {"queue:q_a", "queue:q_a.a_to_b", "capture:capture_a.a_to_b"}
 
 
 def test_what_cannot_be_split_off_says_why(tmp_path):

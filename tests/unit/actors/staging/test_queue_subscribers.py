@@ -17,6 +17,7 @@ from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
 from tests.support.staging import one_way
+from topology.spec import TopologySpec
 
 
 def test_subscriber_ahead_of_the_queue_never_makes_it_jump_over_what_others_need(tmp_path: Path) -> None:
@@ -201,6 +202,38 @@ def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_
     assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 20
     if is_running:
         assert queue.spans(queue.subscriber("to_b2", needed=20)) == [(20, 30)]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_apply_process_that_bypasses_a_propagation_or_no_more_begins_where_the_other_one_was(tmp_path: Path, is_running: bool, is_direct: bool) -> None:
+    """Direct dequeuing begins, or ends: what one of the two had not acknowledged, the other one needs."""
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+
+    def switch(spec: TopologySpec, *, to_direct: bool) -> TopologySpec:
+        return dataclasses.replace(spec, applies=tuple(
+            dataclasses.replace(each, combined=to_direct) if each.name == "apply_far" else each for each in spec.applies
+        ))
+
+    before, after = (switch(queue.topology, to_direct=each) for each in (not is_direct, is_direct))
+    was, becomes = ("to_b", "apply_far") if is_direct else ("apply_far", "to_b")
+    queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
+    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber(was)
+    for scn in (10, 20, 30):
+        queue.send(publisher, insert_batch([scn], previous=scn - 10))
+    queue.taken(first), queue.taken(second)
+    queue.core.acknowledge(first, "dbs1", 30)
+    queue.core.acknowledge(second, "dbs1", 20)
+    queue.save()
+    if is_running:
+        queue.core.adopt(after)
+        assert second.ended is not None
+    else:
+        queue.core = QueueCore(after, "q_dbs1", queue.folder / "q", queue.clock)
+    assert saved(queue) == {"apply_a": 30, becomes: 20}
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 20
+    if is_running:
+        assert queue.spans(queue.subscriber(becomes, needed=20)) == [(20, 30)]
 
 
 def test_subscriber_that_replaces_a_dead_one_elsewhere_holds_nothing_of_what_that_one_lacked(tmp_path: Path) -> None:

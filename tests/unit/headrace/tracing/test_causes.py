@@ -186,8 +186,14 @@ def test_error_transaction_is_named_with_its_reason(spec: TopologySpec) -> None:
 def test_change_on_the_way_names_the_component_that_has_not_passed_it_on(
     spec: TopologySpec, behind: dict[str, int], place: str, words: str,
 ) -> None:
+    spec = replace(spec, applies=tuple(replace(each, combined=False) for each in spec.applies))
     found = explain(evidence(spec, statuses=statuses(low_watermark=900, **behind)))
     assert_found(found, "ON THE WAY", place, words)
+
+
+def test_change_on_the_way_to_an_apply_process_that_dequeues_directly_is_not_looked_for_in_between(spec: TopologySpec) -> None:
+    found = explain(evidence(spec, statuses=statuses(low_watermark=900, q_b=0, received=900)))
+    assert_found(found, "ON THE WAY", "apply:apply_b", "has read what")
 
 
 @pytest.mark.parametrize("changes", [(), (change(),)])
