@@ -53,7 +53,8 @@ def relay(one_way: System) -> Iterator[System]:
 
 @pytest.mark.fault("SIGKILL of an intermediate site's actor and of its queue")
 def test_changes_pass_through_a_site_without_a_database_whose_actors_are_killed(relay: System):
-    queue, onward = "queue:q_relay", "propagation:from_relay"
+    queue, onward = "queue:q_relay", "apply:apply_b"  # which dequeues from there: no propagation in between
+    assert relay.status(onward)["dequeues_from"] == "q_relay"
     with writing(relay, "a") as writers:
         writers.wait_arriving("b")
         old = relay.kill("site:relay")

@@ -135,7 +135,9 @@ def test_capture_and_apply_are_combined_and_parted_and_killed_under_load_and_not
         grown = _edit(edited, "second")
         assert grown.deployment.up()["state"] == "RUNNING"
         wait_until("the capture process is parted", lambda: "combined_with" not in grown.status(CAPTURE))
-        assert grown.deployment.connect().names() >= BETWEEN
+        # Both apply processes dequeue from the source's queue: nothing else begins.
+        assert BETWEEN & grown.deployment.connect().names() == {"queue:q_src"}
+        assert grown.status(APPLY)["dequeues_from"] == "q_src"
         _wait_until_rows_arrive(grown, "old", "second")
 
         # It goes, and they are combined again.

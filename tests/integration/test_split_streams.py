@@ -30,7 +30,8 @@ replicate:
   - {tables: [public.notes], from: src, to: [near, far]}
 """
 CLONES = {"queue:q_src.src_to_far", "capture:capture_src.src_to_far"}
-OTHERS = ("capture:capture_src", "queue:q_src", "propagation:src_to_near", "queue:q_near_in")
+OTHERS = ("capture:capture_src", "queue:q_src", "apply:apply_from_src_at_near")
+NEAR, FAR = "apply_from_src_at_near", "apply_from_src_at_far"  # they dequeue from q_src: propagations and their queues do not run
 
 
 @pytest.fixture
@@ -65,10 +66,10 @@ def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_
         opens = {name: system.status(name)["opens_total"] for name in OTHERS}
         with steady_load(system, _write):
             wait_until("rows arrive", lambda: system.execute("far", "SELECT count(*) FROM notes") > [(20,)])
-            system.call("queue:q_far_in", "stop_component")  # nothing gets there any more
+            system.call(f"apply:{FAR}", "stop_component")  # nothing gets there any more
 
             wait_until("it is split off", lambda: _phases(system) == ["split"])
-            wait_until("the common queue has forgotten it", lambda: _subscribers(system) == {"src_to_near"})
+            wait_until("the common queue has forgotten it", lambda: _subscribers(system) == {NEAR})
             cut_at = int(system.status("queue:q_src")["sources"]["src"]["durable_scn"])
             wait_until("the others' restart position moves on", lambda: system.status("capture:capture_src")["required_checkpoint_scn"] > cut_at)
             own = wait_until("its own capture process runs", lambda: system.status("capture:capture_src.src_to_far"))
@@ -79,9 +80,9 @@ def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_
             system.wait_restarted(CONTROLLER, pid)
             wait_until("the new controller knows it", lambda: _phases(system) == ["split"])
 
-            system.call("queue:q_far_in", "start_component")
+            system.call(f"apply:{FAR}", "start_component")
             wait_until("it is merged", lambda: _phases(system) == [])
-            wait_until("the common queue has it", lambda: _subscribers(system) == {"src_to_near", "src_to_far"})
+            wait_until("the common queue has it", lambda: _subscribers(system) == {NEAR, FAR})
         wait_until("its clones have ended", lambda: not CLONES & system.deployment.connect().names())
         system.assert_converged(("notes",))
         assert {name: system.status(name)["opens_total"] for name in OTHERS} == opens  # nobody else's streams were interrupted
