@@ -143,6 +143,11 @@ say 'compiling kernels (half a minute)'
 if ! "$VENV/bin/python" -P scripts/compile_kernels.py >>"$LOG" 2>&1; then
   say "that did not work ($(grep -v '^[[:space:]]*$' "$LOG" | tail -n 1)): they are compiled when they are first needed"
 fi
+# Or each of the five JVMs of a Spark application would read and check its classes by itself.
+say "archiving Spark's classes (half a minute)"
+if ! "$VENV/bin/python" -P scripts/archive_classes.py >>"$LOG" 2>&1; then
+  say "that did not work ($(grep -v '^[[:space:]]*$' "$LOG" | tail -n 1)): each JVM reads them when it starts"
+fi
 wanted_stamp "$VENV/bin/python" >"$STAMP.new"
 mv "$STAMP.new" "$STAMP"
 say 'done'

@@ -2,7 +2,7 @@
 
 `ray start` starts a server for Ray clients (46 MB) and one for the dashboard (55 MB), the latter also when it is told that there
 is to be none. No process connects to either: commands and components are drivers and workers of the cluster. Two more processes are needed, but not the 50 MB
-that each of them imports: see `actors.cluster.ray_stand_in`.
+that each of them imports, and a Java worker need not import Ray's Python to become a JVM: see `actors.cluster.ray_stand_in`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,14 @@ def omit_servers(ray_params: Any, head: bool) -> None:  # noqa: ANN401, FBT001 -
         return list(python_command(component, *arguments, **options))
 
     services._build_python_executable_command_memory_profileable = command  # noqa: SLF001
+    java_command = services.build_java_worker_command
+
+    def worker_command(*arguments: Any, **options: Any) -> list[str]:  # noqa: ANN401
+        python, program, *rest = java_command(*arguments, **options)
+        assert python == sys.executable
+        return [*_STAND_IN, "java", program, services.get_ray_jars_dir(), *rest]
+
+    services.build_java_worker_command = worker_command
 
 
 def _become_watch(node: Any) -> None:  # noqa: ANN401

@@ -1,8 +1,9 @@
-"""Small processes in the place of two of Ray's, each of which imports all of Ray (50 MB, a second of CPU time).
+"""Small processes in the place of three of Ray's, each of which imports all of Ray (50 MB, half a second of CPU time).
 
     watch   Ray's first process (`ray start --block`), once the node is up: it ends what is left when GCS or raylet has ended,
             and both when it is ended itself
     agent   the node's dashboard agent, which does nothing in a cluster without a dashboard, and without which the raylet ends
+    java    what a Java worker begins as: it becomes the JVM
 
 A program by its path, for a Python that imports nothing else; see `actors.cluster.ray_head`.
 """
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 _PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+_CONTEXT = "--serialized-runtime-env-context="
 _UNUSED_PORT = "-1"  # as Ray's own agent writes it for what it does not serve
 _ORDERLY_S = 4.0  # a raylet ends its workers in 1 to 3 s
 _LOOK_S = 1.0  # how soon an agent whose raylet was killed ends
@@ -65,6 +67,20 @@ def agent(session: Path, node: str) -> None:
         time.sleep(_LOOK_S)
 
 
+def java_command(arguments: list[str]) -> list[str]:
+    """The command that the process of a Java worker goes on as.
+
+    Args:
+        arguments: Ray's program that sets a worker up, the folder of Ray's jars, and what the raylet gives that program.
+    """
+    program, jars, *given = arguments
+    own = [each for each in given if each.startswith(("--language=", _CONTEXT))]
+    if any(each.startswith(_CONTEXT) and each != f"{_CONTEXT}{{}}" for each in own):
+        # A runtime environment, which a topology has none of: only Ray knows what it means.
+        return [sys.executable, program, *given]
+    return ["java", "-cp", f"{jars}/*:", *(each for each in given if each not in own)]
+
+
 def _end(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -84,4 +100,7 @@ def _value(name: str) -> str:
 if __name__ == "__main__":
     if sys.argv[1] == "watch":
         sys.exit(watch(int(_value("raylet")), int(_value("gcs"))))
+    if sys.argv[1] == "java":
+        command = java_command(sys.argv[2:])
+        os.execvp(command[0], command)  # noqa: S606 - what the raylet gives, which is ours
     agent(Path(_value("session-dir")), _value("node-id"))

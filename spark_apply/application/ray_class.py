@@ -13,11 +13,12 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+from spark_apply.application.environment import package_folder
 from streams.errors import BugError
 
-__all__ = ["write_ray_class"]
+__all__ = ["CLASS", "write_ray_class"]
 
-_CLASS = "io/ray/runtime/RayNativeRuntime.class"
+CLASS = "io/ray/runtime/RayNativeRuntime.class"
 _FIXED_FOLDER = "/tmp/ray/"  # noqa: S108 - the constant that is replaced
 
 
@@ -39,14 +40,12 @@ def write_ray_class(classes: Path, libraries: Path, *, jar: Path | None = None) 
         BugError: this code does not support the version of Ray.
     """
     if jar is None:
-        import ray
-
-        jar = Path(ray.__file__).parent / "jars" / "ray_dist.jar"
+        jar = package_folder("ray") / "jars" / "ray_dist.jar"
     with zipfile.ZipFile(jar) as archive:
-        data = archive.read(_CLASS)
+        data = archive.read(CLASS)
     known = _constant(_FIXED_FOLDER)
     if data.count(known) != 1:
-        raise BugError(f"{_CLASS} in {jar} has no single constant {_FIXED_FOLDER}", hint="make setup installs the Ray that fits")
-    target = classes / _CLASS
+        raise BugError(f"{CLASS} in {jar} has no single constant {_FIXED_FOLDER}", hint="make setup installs the Ray that fits")
+    target = classes / CLASS
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data.replace(known, _constant(f"{libraries}/")))

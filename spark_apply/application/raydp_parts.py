@@ -12,10 +12,12 @@ import sys
 import types
 from typing import Any
 
-__all__ = ["SPARK_HOME", "SparkMaster", "use_own_master", "without_data_sets"]
+__all__ = ["FOLDER", "SPARK_HOME", "SparkMaster", "use_own_master", "without_data_sets"]
 
 SPARK_HOME = "spark.headrace.home"
 """Setting with the Spark home of the application's JVMs (`spark_apply.application.spark_home`); absent: the installed one."""
+FOLDER = "spark.headrace.folder"
+"""Setting with the working folder of the application master's JVM (`spark_apply.application.class_path`)."""
 
 _DATA_SETS = "raydp.spark.dataset"
 # What `raydp.spark` takes from that module when it is imported.
@@ -56,6 +58,8 @@ class SparkMaster:
         without_data_sets()
         if SPARK_HOME in configs:
             os.environ["SPARK_HOME"] = configs[SPARK_HOME]
+        if FOLDER in configs:
+            os.chdir(configs[FOLDER])
         from raydp.spark.ray_cluster_master import RayDPSparkMaster
 
         self._master: Any = RayDPSparkMaster.__ray_metadata__.modified_class(configs)

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from spark_apply.application.class_path import class_path
 from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, java_environment
-from spark_apply.application.ray_class import write_ray_class
-from spark_apply.application.raydp_parts import SPARK_HOME, use_own_master, without_data_sets
+from spark_apply.application.raydp_parts import FOLDER, SPARK_HOME, use_own_master, without_data_sets
 from spark_apply.application.spark_home import write_spark_home
 from streams.errors import ApplyError, Retry
 
@@ -91,10 +91,16 @@ class SparkApplication:
     """A running Spark application on Ray.
 
     Start it before any gRPC channel or server exists in the process: Spark's gateway forks.
+
+    Args:
+        config: of the application.
+        jvm_options: more options of its JVMs.
     """
 
-    def __init__(self, config: ApplicationConfig) -> None:
-        self._config = config
+    def __init__(self, config: ApplicationConfig, *, jvm_options: Sequence[str] = ()) -> None:
+        self._config, self._jvm_options = config, tuple(jvm_options)
+        # Ray started this process as it does its workers: they run the same.
+        self._java = shutil.which("java")
         self.namespace = f"headrace-{config.topology}-spark-{config.site}-{uuid.uuid4().hex[:12]}"
         self._session: Any = None
 
@@ -223,15 +229,16 @@ class SparkApplication:
             # All of the application runs where this folder is, so files of killed JVMs are found in it.
             folder = scratch_folder(self._config.state_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            scratch = {"spark.local.dir": str(folder)}
-            # A colon separates the folders of a class path.
-            if ":" not in str(folder):
-                write_ray_class(folder / "classes", folder / "ray")
-                scratch["spark.ray.preferClassPath"] = str(folder / "classes")
-                if home := write_spark_home(folder / "home"):
-                    scratch[SPARK_HOME] = str(home)
+            write_spark_home(folder / "home")
+            path = class_path(folder, self._java)
+            scratch = {
+                "spark.local.dir": str(folder), FOLDER: str(folder), SPARK_HOME: str(folder / "home"),
+                "spark.preferClassPath": str(path), "spark.ray.preferClassPath": str(path),
+            }
+            own = [*path.options, *self._jvm_options]
             if " " not in str(folder):  # options are split at blanks
-                options, app_master_options = (f"{each} -Djava.io.tmpdir={folder}" for each in (options, app_master_options))
+                own.append(f"-Djava.io.tmpdir={folder}")
+            options, app_master_options = (" ".join((each, *own)) for each in (options, app_master_options))
         configuration = {
             **scratch,
             "spark.ui.enabled": "false",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray._private.runtime_env.context import RuntimeEnvContext
+from ray.core.generated.common_pb2 import Language
 
 from actors.cluster import ray_stand_in
 from tests.support.system import wait_until
@@ -86,3 +89,25 @@ def test_agent_says_that_it_serves_no_port_and_ends_with_its_raylet(tmp_path: Pa
         raylet.kill()
         raylet.wait(_TIMEOUT_S)
     wait_until("the agent has ended", lambda: not _is_alive(agent), _TIMEOUT_S)
+
+
+_WORKER = ["-Dray.address=127.0.0.1:1", "-Xmx512M", "-cp", "a.jar:b.jar", "io.ray.runtime.runner.worker.DefaultWorker"]
+
+
+@pytest.mark.parametrize("own", [["--language=JAVA"], ["--language=JAVA", "--serialized-runtime-env-context={}"]])
+def test_java_worker_becomes_the_jvm_that_rays_own_program_would_start(own: list[str]) -> None:
+    command = ray_stand_in.java_command(["/ray/setup_worker.py", "/ray/jars", *_WORKER, *own])
+    assert command == ["java", "-cp", "/ray/jars/*:", *_WORKER]
+    context = RuntimeEnvContext.deserialize("{}")
+    with pytest.MonkeyPatch.context() as patched:
+        executed: list[list[str]] = []
+        patched.setattr(os, "execvp", lambda _, args: executed.append(args))
+        context.exec_worker(list(_WORKER), Language.JAVA)
+    (theirs,) = executed
+    assert [shlex.split(theirs[2])[0], *shlex.split(theirs[2])[3:]] == [command[0], *command[3:]]
+    assert shlex.split(theirs[2])[2].endswith("/jars/*:")
+
+
+def test_java_worker_with_a_runtime_environment_is_set_up_by_ray() -> None:
+    given = [*_WORKER, "--language=JAVA", '--serialized-runtime-env-context={"env_vars": {"A": "b"}}']
+    assert ray_stand_in.java_command(["/ray/setup_worker.py", "/ray/jars", *given]) == [sys.executable, "/ray/setup_worker.py", *given]

@@ -10,77 +10,64 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_apply.application.spark_home import write_spark_home
+from spark_apply.application.spark_home import spark_jars, write_spark_home
 
-INSTALLED = Path(pyspark.__file__).parent
-
-
-def linked_home(folder: Path) -> Path:
-    home = write_spark_home(folder)
-    if home is None:
-        pytest.skip("the temporary folder is on another file system than pyspark")
-    return home
+INSTALLED = Path(pyspark.__file__).resolve().parent
 
 
-def test_home_has_the_installed_jars_but_for_families_that_nothing_uses(tmp_path: Path):
-    jars = {jar.name: jar for jar in (linked_home(tmp_path / "home") / "jars").iterdir()}
+def test_class_path_has_the_installed_jars_but_for_families_that_nothing_uses():
+    jars = {jar.name: jar for jar in spark_jars()}
     installed = {jar.name: jar for jar in (INSTALLED / "jars").glob("*.jar")}
     assert 100 < len(jars) < len(installed) - 100
-    assert all(jar.samefile(installed[name]) for name, jar in jars.items())
+    assert all(jar == installed[name] for name, jar in jars.items())
     families = {name.split("-")[0] for name in jars}
     assert {"spark", "hadoop", "scala", "netty", "jackson", "log4j", "py4j"} <= families
     assert not families & {"hive", "kubernetes", "mesos", "datanucleus", "parquet", "orc"}
 
 
-def test_jars_are_no_symbolic_links_because_ray_would_open_them_twice(tmp_path: Path):
-    assert not any(jar.is_symlink() for jar in (linked_home(tmp_path / "home") / "jars").iterdir())
+def test_jars_have_no_symbolic_links_in_their_paths_because_ray_would_open_them_twice():
+    assert all(jar == jar.resolve() for jar in spark_jars())
+
+
+def test_jars_have_the_same_order_always_because_an_archive_of_classes_is_for_one_order():
+    assert list(spark_jars()) == sorted(spark_jars())
 
 
 def test_home_has_programs_and_python_and_can_be_made_again(tmp_path: Path):
-    first = linked_home(tmp_path / "home")
-    assert write_spark_home(tmp_path / "home") == first
-    assert (first / "bin" / "spark-submit").is_file()
-    assert list((first / "python" / "lib").glob("py4j-*.zip"))
+    home = tmp_path / "home"
+    for _ in range(2):
+        write_spark_home(home)
+        assert (home / "bin" / "spark-submit").is_file()
+        assert list((home / "python" / "lib").glob("py4j-*.zip"))
+
+
+def test_home_has_the_jar_of_sparks_launcher_alone_because_the_others_are_on_the_class_path(tmp_path: Path):
+    write_spark_home(tmp_path / "home")
+    (jar,) = (tmp_path / "home" / "jars").iterdir()
+    with zipfile.ZipFile(jar) as archive:
+        assert "org/apache/spark/launcher/Main.class" in archive.namelist()
+    assert jar.resolve() in spark_jars()
 
 
 def test_home_of_an_earlier_process_keeps_no_jar_of_another_version(tmp_path: Path):
     """Two versions of a jar on one class path: which of them a class comes from is a matter of chance."""
-    jars = linked_home(tmp_path / "home") / "jars"
-    kept, replaced = sorted(jar.name for jar in jars.iterdir())[:2]
-    (jars / "spark-core_2.12-0.1.0.jar").write_bytes(b"another version")
-    (jars / replaced).unlink()
-    (jars / replaced).write_bytes(b"installed anew under the same name")
-    (jars / "hive-exec-2.3.9-core.jar").hardlink_to(jars / kept)
-    expected = {jar.name for jar in linked_home(tmp_path / "new" / "home").joinpath("jars").iterdir()}
-    found = {jar.name: jar for jar in (linked_home(tmp_path / "home") / "jars").iterdir()}
-    assert set(found) == expected
-    assert all(jar.samefile(INSTALLED / "jars" / name) for name, jar in found.items())
+    home = tmp_path / "home"
+    write_spark_home(home)
+    (installed,) = (home / "jars").iterdir()
+    installed.unlink()
+    installed.write_bytes(b"installed anew under the same name")
+    (home / "jars" / "spark-launcher_2.12-0.1.0.jar").write_bytes(b"another version")
+    write_spark_home(home)
+    assert [jar.resolve() for jar in (home / "jars").iterdir()] == [INSTALLED / "jars" / installed.name]
 
 
 def test_home_of_an_earlier_process_leads_to_the_programs_of_the_pyspark_of_now(tmp_path: Path):
-    home = linked_home(tmp_path / "home")
+    home = tmp_path / "home"
+    write_spark_home(home)
     (home / "python").unlink()
     (home / "python").symlink_to(tmp_path / "an_earlier_environment")
-    assert linked_home(home).joinpath("python").samefile(INSTALLED / "python")
-
-
-def test_jars_that_are_still_the_installed_ones_are_not_linked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    home = linked_home(tmp_path / "home")
-
-    def refuse(self: Path, target: Path) -> None:
-        raise AssertionError(f"{self} -> {target}")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    assert write_spark_home(home) == home
-
-
-def test_installed_home_serves_where_jars_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(self: Path, target: Path) -> None:
-        raise PermissionError(1, "Operation not permitted", str(self), None, str(target))
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    assert write_spark_home(tmp_path / "home") is None
-    assert not (tmp_path / "home").exists()
+    write_spark_home(home)
+    assert (home / "python").samefile(INSTALLED / "python")
 
 
 CORE = ("spark-core", "spark-common", "spark-network", "spark-unsafe", "spark-launcher", "spark-kvstore", "spark-catalyst", "spark-sql-api")
@@ -108,8 +95,8 @@ def mentioned(data: bytes) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_nothing_that_spark_itself_mentions_is_left_out(tmp_path: Path):
-    kept = {jar.name for jar in (linked_home(tmp_path / "home") / "jars").iterdir()}
+def test_nothing_that_spark_itself_mentions_is_left_out():
+    kept = {jar.name for jar in spark_jars()}
     left_out: dict[str, set[str]] = {}
     for jar in (INSTALLED / "jars").glob("*.jar"):
         with zipfile.ZipFile(jar) as archive:
