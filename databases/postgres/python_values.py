@@ -7,19 +7,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import psycopg
-from psycopg.adapt import Transformer
+from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import Format
 from psycopg.types import bool as bools
 from psycopg.types import datetime as times
 from psycopg.types import numeric as numbers
 from psycopg.types import uuid as uuids
 
+from databases.postgres.builtin_types import BUILTIN_TYPES
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
 __all__ = ["decoded", "encoded"]
 
 _TRANSFORMER = Transformer()
+_NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
 _TEXTS: Final = frozenset({"text", "varchar", "bpchar", "name", "xml", "citext"})
 # By type: the dumper of its binary form. A dumper that psycopg would choose by the Python object may be of another type.
 _DUMPERS: Final[dict[str, Any]] = {
@@ -42,7 +44,8 @@ def decoded(column: Column, value: bytes) -> object:
         LcrError: it is none of Python's, such as a date before year 1.
     """
     try:
-        return _TRANSFORMER.get_loader(column.type_number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
+        number = column.type_number or _NUMBERS.get(column.type_name, 0)  # a column that a transformation adds has no number
+        return _TRANSFORMER.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
         raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
 
@@ -102,5 +105,7 @@ def _as_text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
         return b"t" if value else b"f"
     if isinstance(value, str):
         return value.encode()
-    dumped = _TRANSFORMER.as_literal(value)
-    return bytes(dumped).split(b"'")[1] if b"'" in bytes(dumped) else bytes(dumped)
+    dumped = _TRANSFORMER.get_dumper(value, PyFormat.TEXT).dump(value)
+    if dumped is None:
+        raise TypeError("an object that stands for NULL")
+    return bytes(dumped)

@@ -1,0 +1,48 @@
+"""Values of LCRs as Python objects: what users' code reads, it can write, and the value is the same."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from ipaddress import ip_address
+
+import pytest
+
+from databases.connectors import column_of_type
+from databases.postgres.python_values import decoded, encoded
+from streams.lcr import LcrError
+from streams.lcr_batch import Column
+
+VALUES = [
+    ("bool", True), ("bool", False), ("int2", -5), ("int8", 1 << 40), ("float8", 1.5), ("numeric", Decimal("1.50")), ("text", "it's \\ \"x\""),
+    ("date", date(2026, 1, 31)), ("time", time(1, 2, 3)), ("timestamp", datetime(2026, 1, 31, 8, 30, 0, 5)),  # noqa: DTZ001 - has no time zone
+    ("timestamptz", datetime(2026, 1, 31, 8, 30, tzinfo=UTC)), ("interval", timedelta(days=1, seconds=2)), ("uuid", uuid.UUID(int=7)),
+    ("inet", ip_address("::1")), ("jsonb", {"a": ["it's", "\\"]}), ("_int4", [1, None, -3]), ("_numeric", [Decimal("1.5")]),
+    ("_text", ["it's", "a\\b", 'say "x"', "a,b", "", None]), ("_text", []),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), VALUES)
+def test_what_is_written_is_read_as_the_same(kind: str, value: object) -> None:
+    column = column_of_type("c", kind)
+    assert decoded(column, encoded(column, value)) == value
+
+
+@pytest.mark.parametrize(("kind", "value"), VALUES)
+def test_a_column_that_a_transformation_adds_is_read_by_the_name_of_its_type(kind: str, value: object) -> None:
+    column = column_of_type("c", kind)
+    assert decoded(Column(name="c", type_name=column.type_name), encoded(column, value)) == value
+
+
+@pytest.mark.parametrize("kind", ["int2", "int8", "float8", "numeric", "bool", "date", "timestamptz", "uuid", "text"])
+def test_the_binary_form_is_read_as_the_same(kind: str) -> None:
+    column = replace(column_of_type("c", kind), is_binary=True)
+    value = next(value for name, value in VALUES if name == kind)
+    assert decoded(column, encoded(column, value)) == value
+
+
+def test_an_object_of_another_type_is_refused() -> None:
+    with pytest.raises(LcrError, match="a Python int does not fit column c of type text"):
+        encoded(column_of_type("c", "text"), 5)
