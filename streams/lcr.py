@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from streams.cells import Cells
     from streams.lcr_batch import RowGroup, Truncate
 
-__all__ = ["DecodeHook", "EncodeHook", "LcrError", "LcrValue", "RowLcr", "ValueType"]
+__all__ = ["NULL_VALUE", "DecodeHook", "EncodeHook", "LcrError", "LcrValue", "RowLcr", "ValueType"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -95,6 +95,10 @@ class LcrValue:
         return self.decode(self.column, self.raw)
 
 
+NULL_VALUE = LcrValue(column=Column(name="", type_name=""), raw=None)
+"""NULL for any column: an absent value and a NULL are different things, so users' code writes it out (`lcr.NULL`)."""
+
+
 class RowLcr:
     """One row of a batch, with the manuals' methods.
 
@@ -104,6 +108,9 @@ class RowLcr:
         decode: how values are decoded when asked for.
         encode: how Python objects become values; None: values are given as bytes.
     """
+
+    NULL: ClassVar = NULL_VALUE
+    """What `set_value` and `add_column` take for NULL."""
 
     __slots__ = (
         "_batch", "_columns", "_command", "_decode", "_encode", "_images", "_is_changed", "_name", "_owner", "_row", "_source", "_tag",
@@ -297,7 +304,7 @@ class RowLcr:
         Args:
             value_type: "old" or "new".
             column_name: a column the LCR carries.
-            value: bytes in the column's encoding, or an `LcrValue` (the way to say NULL); users' code: any Python object.
+            value: bytes in the column's encoding, `NULL` or another `LcrValue`; users' code: any Python object.
 
         Raises:
             LcrError: the LCR does not carry the column, or the value is a bare None.
@@ -313,11 +320,11 @@ class RowLcr:
         Args:
             value_type: "old" or "new".
             column_name: a column that the LCR does not carry in this image.
-            value: bytes in the column's encoding, or an `LcrValue`: the way to say NULL, and the type of a new column; users' code:
-                any Python object for a column that the LCR has in its other image.
+            value: bytes in the column's encoding, `NULL`, or another `LcrValue`, which has a type of its own; users' code: any Python object
+                for a column that the LCR has in its other image, or in a handler the destination's table.
 
         Raises:
-            LcrError: the LCR carries the column already, or its command has no values of this kind.
+            LcrError: the LCR carries the column already, its command has no values of this kind, or the value is a bare None.
         """
         kind = _single(value_type)
         without = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}
@@ -522,13 +529,16 @@ class RowLcr:
 
     def _wrapped(self, column_name: str, value: object, column: Column) -> LcrValue:
         if isinstance(value, LcrValue):
-            return value
-        if not isinstance(value, bytes) and value is not None and self._encode is not None and column.type_name:
+            is_bare = value.raw is None and not value.column.type_name
+            return LcrValue(column=column, raw=None, decode=self._decode) if is_bare else value
+        if value is None:
+            raise LcrError(f"the value for column {column_name} is no value: NULL is written lcr.NULL", column=column_name)
+        if not isinstance(value, bytes) and self._encode is not None and column.type_name:
             value = self._encode(column, value)
         if not isinstance(value, bytes):
             raise LcrError(
-                f"the value for column {column_name} is no value", column=column_name,
-                hint="give bytes, or LcrValue(column=..., raw=None) for NULL",
+                f"the value for column {column_name} is no value: of which type it would be is not known here", column=column_name,
+                hint="give bytes, or an LcrValue with a column of that type",
             )
         return LcrValue(column=column, raw=value, decode=self._decode)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import psycopg
@@ -150,3 +151,39 @@ def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_t
             user.execute("DELETE FROM people WHERE id = 4")
         network.settle()
         assert [error.conflict_type for error in network.sites["dbs2"].destination.errors(network.spec.name)] == ["delete_differs"]
+
+
+ADDS = """from decimal import Decimal
+
+def adds(lcr, session):
+    lcr.object_name = "staff"
+    for column, value in (("city", "Köln"), ("credit", Decimal("1.50")), ("seen", 5), ("marks", ["it's", None]), ("more", {"a": 1}), ("gone", lcr.NULL)):
+        lcr.add_column("new", column, value)
+    lcr.set_value("new", "secret", lcr.NULL)
+    lcr.execute(conflict_resolution=True)
+"""
+
+
+def test_a_handler_adds_columns_of_the_destinations_types_and_sets_null(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    def tables(site: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text, secret text)")
+        if site == "dbs2":
+            connection.execute(
+                "CREATE TABLE public.staff (id int PRIMARY KEY, name text, secret text DEFAULT 'x', city varchar(20), credit numeric(12, 2),"
+                " seen bigint, marks text[], more jsonb, gone date DEFAULT now())"
+            )
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "people.py").write_text(ADDS)
+    (tmp_path / "adds.yaml").write_text(MASKED.format(folder=tmp_path / "state").replace("people:hide", "people:adds"))
+    with two_sites(tmp_path / "adds.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+        user.execute("INSERT INTO people VALUES (1, 'ann', 'x'), (2, 'bob', 'y')")
+        network.settle()
+        assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
+        assert there.execute("SELECT * FROM staff ORDER BY id").fetchall() == [
+            (key, name, None, "Köln", Decimal("1.50"), 5, ["it's", None], {"a": 1}, None) for key, name in ((1, "ann"), (2, "bob"))
+        ]
+        assert there.execute("SELECT count(*) FROM people").fetchone() == (0,)

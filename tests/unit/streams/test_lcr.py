@@ -104,6 +104,17 @@ def test_bare_null_is_refused() -> None:
         RowLcr(batch(), 0).set_value("new", "c0", None)  # type: ignore[arg-type]
 
 
+def test_null_is_set_and_added_with_the_columns_type() -> None:
+    lcr = RowLcr(batch(), 1)
+    lcr.set_value("new", "c1", lcr.NULL)
+    lcr.add_column("old", "c1", RowLcr.NULL)
+    for kind in ("new", "old"):
+        value = lcr.get_value(kind, "c1")
+        assert value is not None
+        assert (value.is_null, value.decoded, value.column.type_name) == (True, None, "pg_catalog.int4")
+    assert lcr.table_version().columns == lcr.table.columns
+
+
 def test_add_column_adds_what_is_absent_and_refuses_what_is_there() -> None:
     lcr = RowLcr(batch(), 1)
     lcr.add_column("old", "c1", b"w")

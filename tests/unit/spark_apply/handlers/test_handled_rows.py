@@ -129,6 +129,26 @@ def test_a_procedure_never_commits_on_an_error_that_only_the_attempt_has() -> No
     assert (at.values("log"), at.errors()) == ({}, ())
 
 
+def test_a_procedure_adds_columns_that_the_destination_has_and_sets_null() -> None:
+    text = (
+        "def run(lcr, session):\n    for column in ('b', 'u'):\n        lcr.delete_column(column, 'new')\n"
+        "    lcr.add_column('new', 'b', 'added')\n    lcr.add_column('new', 'u', lcr.NULL)\n    lcr.set_value('new', 'a', lcr.NULL)\n"
+        "    assert (lcr.get_value('new', 'b').decoded, lcr.get_value('new', 'u').is_null) == ('added', True)\n    lcr.execute(False)\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1))
+    assert at.errors() == ()
+    (found,) = at.rows("c")
+    assert (found[0], found[1], found[2], found[5]) == (1, None, "added", None)
+
+
+def test_a_column_that_neither_the_lcr_nor_the_destination_has_cannot_be_added() -> None:
+    at = Handled(rules_of("def run(lcr, session):\n    lcr.add_column('new', 'nowhere', 'x')\n", dml=["run"]))
+    at.apply(inserts(1))
+    (error,) = at.errors()
+    assert error.message.endswith("line 2, in run: neither the LCR nor public.c at the destination has a column nowhere")
+
+
 # --------------------------------------------------------------------------- with an update conflict handler
 
 
