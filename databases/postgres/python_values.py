@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,7 +12,9 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import Format
 from psycopg.types import bool as bools
 from psycopg.types import datetime as times
+from psycopg.types import net as nets
 from psycopg.types import numeric as numbers
+from psycopg.types import range as ranges
 from psycopg.types import uuid as uuids
 
 from databases.postgres.builtin_types import BUILTIN_TYPES
@@ -29,7 +32,9 @@ _DUMPERS: Final[dict[str, Any]] = {
     "float4": numbers.Float4BinaryDumper, "float8": numbers.FloatBinaryDumper, "numeric": numbers.DecimalBinaryDumper, "bool": bools.BoolBinaryDumper,
     "date": times.DateBinaryDumper, "time": times.TimeBinaryDumper, "timetz": times.TimeTzBinaryDumper,
     "timestamp": times.DatetimeNoTzBinaryDumper, "timestamptz": times.DatetimeBinaryDumper, "interval": times.TimedeltaBinaryDumper,
-    "uuid": uuids.UUIDBinaryDumper,
+    "uuid": uuids.UUIDBinaryDumper, "inet": nets.InetBinaryDumper, "cidr": nets.InetBinaryDumper,
+    "int4range": ranges.Int4RangeBinaryDumper, "int8range": ranges.Int8RangeBinaryDumper, "numrange": ranges.NumericRangeBinaryDumper,
+    "daterange": ranges.DateRangeBinaryDumper, "tsrange": ranges.TimestampRangeBinaryDumper, "tstzrange": ranges.TimestamptzRangeBinaryDumper,
 }
 
 
@@ -60,10 +65,12 @@ def encoded(column: Column, value: object) -> bytes:
     Raises:
         LcrError: the object does not fit the type.
     """
-    name = column.type_name.removeprefix("pg_catalog.").rpartition(".")[2]
+    owner, _, name = column.type_name.rpartition(".")
     try:
+        if owner != "pg_catalog" and isinstance(value, str):
+            return value.encode()  # enumerated types, and domains and others over texts: both forms are the text
         return _form_of(name, is_binary=column.is_binary)(value)
-    except (psycopg.Error, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
+    except (psycopg.Error, struct.error, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
         raise LcrError(
             f"a Python {type(value).__name__} does not fit column {column.name} of type {name}", column=column.name,
             hint="give a Python object of that type, or bytes in the column's encoding",
@@ -77,7 +84,29 @@ def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
         return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json.dumps(value).encode()
     if not is_binary:
         return _as_text
+    if name.startswith("_"):
+        return lambda value: _array(name[1:], value)
     return _dumped(_DUMPERS.get(name, _refuse), name)
+
+
+def _array(name: str, value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+    """An array in binary form: its dimensions, then every element. psycopg would choose another type of elements by their values."""
+    lengths: list[int] = []
+    elements: list[Any] = [value]
+    while all(isinstance(each, list) for each in elements) and elements:
+        if len({len(each) for each in elements}) > 1:
+            raise ValueError("lists of different lengths")
+        lengths.append(len(elements[0]))
+        elements = [one for each in elements for one in each]
+    if not lengths:
+        raise TypeError("a list is needed")
+    form, head = _form_of(name, is_binary=True), struct.Struct("!i")
+    written = [b"\xff\xff\xff\xff" if each is None else head.pack(len(made := form(each))) + made for each in elements]
+    dimensions = [] if 0 in lengths else lengths
+    number = _NUMBERS[f"pg_catalog.{name}"]
+    return b"".join((
+        struct.pack("!iiI", len(dimensions), int(None in elements), number), *(struct.pack("!ii", length, 1) for length in dimensions), *written,
+    ))
 
 
 def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 - a class of psycopg's

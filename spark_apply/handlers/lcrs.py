@@ -147,7 +147,7 @@ class ApplySession:
 
         Args:
             sql: values stand as $1, $2, ...
-            values: Python objects; None is NULL.
+            values: Python objects, None for NULL; or values of the LCR (`lcr.get_value`), which are written as they are.
 
         Raises:
             HandlerError: the database refuses it, or it is another kind of statement. The transaction can go on without it.
@@ -160,7 +160,7 @@ class ApplySession:
 
         Args:
             sql: values stand as $1, $2, ...
-            values: Python objects; None is NULL.
+            values: as `execute` takes them.
         """
         self._check()
         return self._run(sql, values).row_count

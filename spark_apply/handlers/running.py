@@ -40,7 +40,7 @@ from streams.errors import (
     StreamsError,
     UnfitTableError,
 )
-from streams.lcr import LcrError, LcrValue
+from streams.lcr import LcrError
 from streams.lcr_batch import Column, Command, LcrBatch
 from streams.scn import Scn
 
@@ -474,8 +474,7 @@ def _value(bind: str, lcr: HandledLcr) -> object:
     """What a bind of a statement stands for. A column that the LCR does not carry is NULL, as in the manuals."""
     image, dot, column = bind.partition(".")
     if dot:
-        found: LcrValue | None = lcr.get_value(image, column)
-        return None if found is None else found.decoded
+        return lcr.get_value(image, column)
     if bind == "source_time":
         return lcr.source_time
     value = getattr(lcr, bind)

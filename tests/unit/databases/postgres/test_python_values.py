@@ -9,6 +9,7 @@ from decimal import Decimal
 from ipaddress import ip_address
 
 import pytest
+from psycopg.types.range import Range
 
 from databases.connectors import column_of_type
 from databases.postgres.python_values import decoded, encoded
@@ -36,11 +37,26 @@ def test_a_column_that_a_transformation_adds_is_read_by_the_name_of_its_type(kin
     assert decoded(Column(name="c", type_name=column.type_name), encoded(column, value)) == value
 
 
-@pytest.mark.parametrize("kind", ["int2", "int8", "float8", "numeric", "bool", "date", "timestamptz", "uuid", "text"])
-def test_the_binary_form_is_read_as_the_same(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "value"), [*VALUES, ("_int8", [[1, 2], [None, 4]]), ("int4range", Range(1, 5)), ("tstzrange", Range(None, None))])
+def test_the_binary_form_is_read_as_the_same(kind: str, value: object) -> None:
     column = replace(column_of_type("c", kind), is_binary=True)
-    value = next(value for name, value in VALUES if name == kind)
     assert decoded(column, encoded(column, value)) == value
+
+
+@pytest.mark.parametrize("value", [5, [[1], [2, 3]], ["a"], [1, [2]]])
+def test_what_is_no_array_of_the_type_is_refused(value: object) -> None:
+    with pytest.raises(LcrError, match="does not fit column c of type _int4"):
+        encoded(replace(column_of_type("c", "_int4"), is_binary=True), value)
+
+
+def test_a_label_of_an_enumerated_type_is_written_as_it_is() -> None:
+    assert encoded(Column(name="c", type_name="public.mood", type_number=70000, is_binary=True), "glad") == b"glad"
+
+
+@pytest.mark.parametrize("value", ["5", [5], None, 1.5])
+def test_what_no_integer_is_is_refused(value: object) -> None:
+    with pytest.raises(LcrError, match="does not fit column c of type int4"):
+        encoded(replace(column_of_type("c", "int4"), is_binary=True), value)
 
 
 def test_an_object_of_another_type_is_refused() -> None:
