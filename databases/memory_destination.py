@@ -655,7 +655,7 @@ class MemorySession:
         """See `DestinationSession.find_rows`."""
         self._in_transaction()
         found = self._table(write)
-        rows = find_rows(found, write, question)
+        rows = find_rows(found, write, question, self._store.types)
         for number, _ in rows:
             self._lock((id(found), "row", number))
         if question.by_key and write.old is not None:

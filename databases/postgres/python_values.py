@@ -21,7 +21,7 @@ from databases.postgres.builtin_types import BUILTIN_TYPES
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
-__all__ = ["decoded", "encoded"]
+__all__ = ["decoded", "encoded", "is_written_binary"]
 
 _TRANSFORMER = Transformer()
 _NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
@@ -77,9 +77,21 @@ def encoded(column: Column, value: object) -> bytes:
         ) from error
 
 
+def is_written_binary(type_name: str) -> bool:
+    """Whether a Python object can be written in the binary form of a built-in type.
+
+    Args:
+        type_name: without a schema.
+    """
+    name = type_name.removeprefix("_")
+    return name in _TEXTS or name in _DUMPERS or name in ("json", "jsonb", "bytea")
+
+
 def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
     if name in _TEXTS:
         return _text
+    if name == "bytea" and is_binary:
+        return _bytes
     if name in ("json", "jsonb"):
         return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json.dumps(value).encode()
     if not is_binary:
@@ -113,7 +125,8 @@ def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 -
     from decimal import Decimal
 
     def dump(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
-        made = Decimal(value) if name == "numeric" and isinstance(value, int) else value
+        # As PostgreSQL writes a number of its own: what a person reads in both.
+        made = Decimal(str(value)) if name == "numeric" and isinstance(value, int | float) and not isinstance(value, bool) else value
         return bytes(dumper(type(made), None).dump(made))
 
     return dump
@@ -127,6 +140,12 @@ def _text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
     if not isinstance(value, str):
         raise TypeError("a text is needed")
     return value.encode()
+
+
+def _bytes(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("bytes are needed")
+    return bytes(value)
 
 
 def _as_text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives

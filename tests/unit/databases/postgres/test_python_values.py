@@ -27,17 +27,17 @@ VALUES = [
 
 @pytest.mark.parametrize(("kind", "value"), VALUES)
 def test_what_is_written_is_read_as_the_same(kind: str, value: object) -> None:
-    column = column_of_type("c", kind)
+    column = replace(column_of_type("c", kind), is_binary=False)
     assert decoded(column, encoded(column, value)) == value
 
 
 @pytest.mark.parametrize(("kind", "value"), VALUES)
 def test_a_column_that_a_transformation_adds_is_read_by_the_name_of_its_type(kind: str, value: object) -> None:
-    column = column_of_type("c", kind)
+    column = replace(column_of_type("c", kind), is_binary=False)
     assert decoded(Column(name="c", type_name=column.type_name), encoded(column, value)) == value
 
 
-@pytest.mark.parametrize(("kind", "value"), [*VALUES, ("_int8", [[1, 2], [None, 4]]), ("int4range", Range(1, 5)), ("tstzrange", Range(None, None))])
+@pytest.mark.parametrize(("kind", "value"), [*VALUES, ("_int8", [[1, 2], [None, 4]]), ("int4range", Range(1, 5)), ("tstzrange", Range(None, None)), ("bytea", b"\0'\xff")])
 def test_the_binary_form_is_read_as_the_same(kind: str, value: object) -> None:
     column = replace(column_of_type("c", kind), is_binary=True)
     assert decoded(column, encoded(column, value)) == value
@@ -51,6 +51,12 @@ def test_what_is_no_array_of_the_type_is_refused(value: object) -> None:
 
 def test_a_label_of_an_enumerated_type_is_written_as_it_is() -> None:
     assert encoded(Column(name="c", type_name="public.mood", type_number=70000, is_binary=True), "glad") == b"glad"
+
+
+def test_a_number_of_pythons_is_a_numeric() -> None:
+    column = column_of_type("c", "numeric")
+    assert column.is_binary
+    assert [decoded(column, encoded(column, value)) for value in (5, 2.5, Decimal("1.50"))] == [5, Decimal("2.5"), Decimal("1.50")]
 
 
 @pytest.mark.parametrize("value", ["5", [5], None, 1.5])
