@@ -15,7 +15,7 @@ Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -25,6 +25,7 @@ import numpy as np
 
 from streams.errors import Retry, StreamsError
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, Command, LcrBatch, TableVersion, content_version
+from streams.lcr_text import SqlText, row_text, where_clause
 from streams.scn import Scn, TransactionId
 from streams.tags import TAG_BYTES_MAX
 
@@ -388,6 +389,65 @@ class RowLcr:
                 columns.append(column)
         self._columns = tuple(columns)
 
+    def keep_columns(self, column_names: Collection[str], value_type: ValueType | str = ValueType.BOTH) -> None:
+        """Remove the values of every other column. Names that the LCR does not have are ignored.
+
+        Args:
+            column_names: of the columns that stay.
+            value_type: "old", "new" or "*".
+        """
+        kind = ValueType(value_type)
+        for each in (ValueType.OLD, ValueType.NEW) if kind is ValueType.BOTH else (kind,):
+            carried = [*self._values()[each], *(self._unchanged if each is ValueType.NEW else ())]
+            for name in [name for name in carried if name not in column_names]:
+                self.delete_column(name, each)
+
+    def set_values(self, value_type: ValueType | str, values: Mapping[str, object]) -> None:
+        """Replace all values of one kind: columns that are not given are not in the LCR any more.
+
+        Args:
+            value_type: "old" or "new".
+            values: by column, as `set_value` and `add_column` take them.
+
+        Raises:
+            LcrError: as `set_value` and `add_column`; nothing is changed then.
+        """
+        kind, changed = _single(value_type), self.copy()
+        for name, value in values.items():
+            if name in changed._values()[kind]:  # noqa: SLF001 - its own
+                changed.set_value(kind, name, value)
+            else:
+                changed.add_column(kind, name, value)
+        changed.keep_columns(values, kind)
+        self._images, self._unchanged, self._columns, self._is_changed = changed._images, changed._unchanged, changed._columns, True  # noqa: SLF001
+
+    def get_where_clause(self, *, first: int = 1) -> SqlText:
+        """The condition that finds the row in SQL, such as `"id" = $1 AND "name" IS NULL`, and the values of its places.
+
+        Of an INSERT it has all new values, of an UPDATE those of the row behind it, of a DELETE all old values; without those of types that
+        have no `=`, such as json.
+
+        Args:
+            first: number of the first place.
+
+        Raises:
+            LcrError: it is a TRUNCATE.
+        """
+        self._check_row()
+        return where_clause(self, first)
+
+    def get_row_text(self, *, first: int = 1) -> SqlText:
+        """The change as an SQL statement, and the values of its places.
+
+        Args:
+            first: number of the first place.
+
+        Raises:
+            LcrError: it is a TRUNCATE.
+        """
+        self._check_row()
+        return row_text(self, first)
+
     def copy(self) -> Self:
         """The LCR as it is now; what is set later in one of the two does not reach the other."""
         made = type(self).__new__(type(self))
@@ -478,6 +538,10 @@ class RowLcr:
         images = self._values()
         self._is_changed = True
         return images
+
+    def _check_row(self) -> None:
+        if self._truncate is not None:
+            raise LcrError("a TRUNCATE has no row")
 
     def _carries(self, column_name: str, kinds: tuple[ValueType, ...] = (ValueType.OLD, ValueType.NEW)) -> bool:
         has_unchanged = ValueType.NEW in kinds and column_name in self._unchanged

@@ -207,6 +207,11 @@ WRITE = """def write(lcr, session):
     values = list(lcr.get_values("new").values())
     places = ", ".join(f"${number + 1}" for number in range(len(values)))
     session.execute(f"INSERT INTO public.written VALUES ({places})", *values)
+    where, found = lcr.get_where_clause()
+    assert session.execute(f"SELECT count(*) FROM public.written WHERE {where}", *found) == [(1,)]
+    lcr.command_type = "INSERT"
+    text, values = lcr.get_row_text()
+    session.execute(text, *values)
     session.execute("UPDATE public.written SET text_doc = $1, marks = $2", lcr.get_value("new", "text_doc").decoded, lcr.get_value("new", "marks").decoded)
 """
 OF_EVERY_TYPE = {
@@ -244,3 +249,4 @@ def test_values_of_every_type_reach_the_sql_of_handlers(
         (wanted,) = user.execute("SELECT e::text FROM every e").fetchall()
         assert there.execute("SELECT b::text FROM bound b").fetchall() == [wanted]
         assert there.execute("SELECT w::text FROM written w").fetchall() == [wanted]
+        assert there.execute("SELECT e::text FROM every e").fetchall() == [wanted]  # through `get_row_text`
