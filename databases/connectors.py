@@ -217,7 +217,7 @@ def python_values() -> tuple[Callable[[Column, bytes], object], Callable[[Column
 
 
 def column_of_type(name: str, type_name: str) -> Column:
-    """A column of a built-in type as a log describes it, with values in text form. Every log there is names its types as PostgreSQL does.
+    """A column of a built-in type as a log describes it, in the form that a log has. Every log there is names its types as PostgreSQL does.
 
     Args:
         name: of the column.
@@ -227,12 +227,13 @@ def column_of_type(name: str, type_name: str) -> Column:
         ConfigError: there is no such type.
     """
     from databases.postgres.builtin_types import BUILTIN_TYPES
+    from databases.postgres.python_values import is_written_binary
     from streams.lcr_batch import Column
 
     number = next((number for number, (known, _) in BUILTIN_TYPES.items() if known == type_name), None)
     if number is None:
         raise ConfigError(f"{type_name!r} is no built-in type", hint="name it as the database keeps it: int4, int8, text, numeric, timestamptz, ...")
-    return Column(name=name, type_name=f"pg_catalog.{type_name}", type_number=number)
+    return Column(name=name, type_name=f"pg_catalog.{type_name}", type_number=number, is_binary=BUILTIN_TYPES[number][1] and is_written_binary(type_name))
 
 
 def plan_copy(kind: str, site: str) -> PlannedStatement:

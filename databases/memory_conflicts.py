@@ -1,34 +1,42 @@
 """Rows of a table in memory that a change meets. See `databases.memory_destination`.
 
-Values are put in order by their bytes: so are text, and the binary form of numbers that are not negative.
+Values are put in order, added and shown as their database does where the store knows its types. Else by their bytes: so are text, and the
+binary form of numbers that are not negative.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from databases.memory_store import Row, StoredTable, rows_of
 from databases.ports import DestinationTable, FoundRows, RowInTheWay, RowQuestion, Write
-from streams.lcr_batch import NULL, ColumnValues, Command
+from rules.values import Kind, ValueTypes
+from streams.lcr_batch import NULL, Column, ColumnValues, Command
 
 __all__ = ["conflicting", "find_rows", "targets"]
 
 
-def find_rows(found: StoredTable, write: Write, question: RowQuestion) -> list[tuple[int, RowInTheWay]]:
+def find_rows(
+    found: StoredTable, write: Write, question: RowQuestion, types: ValueTypes | None = None,
+) -> list[tuple[int, RowInTheWay]]:
     """See `DestinationSession.find_rows`.
 
     Args:
         found: the table.
         write: any number of rows.
         question: what to find out.
+        types: of the values; None: they are bytes.
 
     Returns:
         Each row with its number in `found`.
     """
-    return [each for row in range(write.row_count) for each in _found_by(found, write, question, row)]
+    return [each for row in range(write.row_count) for each in _found_by(found, write, question, row, types)]
 
 
-def _found_by(found: StoredTable, write: Write, question: RowQuestion, of: int) -> list[tuple[int, RowInTheWay]]:
+def _found_by(
+    found: StoredTable, write: Write, question: RowQuestion, of: int, types: ValueTypes | None,
+) -> list[tuple[int, RowInTheWay]]:
     target = targets(found, write)
     old, new = _row(write.old, of), _row(write.new, of)
     is_insert = write.command is Command.INSERT
@@ -44,12 +52,14 @@ def _found_by(found: StoredTable, write: Write, question: RowQuestion, of: int) 
                 if n not in own and _has(row, new, key, target) and all(new[p] is not None for p in key):
                     numbers[n] = numbers.get(n, False) or is_key
     image = new if is_insert else old
+    forms = {column.name: column for column in write.version.columns}
     return [
         (n, RowInTheWay(
             number=str(n), of=of, is_same=is_same, differs=frozenset(p for p in question.compare if image and found.rows[n][target[p]] != image[p]),
-            order={p: _order(new[p], found.rows[n][target[p]]) for p in question.order if new},
-            sums={p: _sum(found.rows[n][target[p]], new[p], old[p]) for p in question.sums if new and old},
-            values={c.name: None if v is None else _shown(v, c.type_name) for c, v in zip(found.table.columns, found.rows[n], strict=True)},
+            order={p: _order(new[p], found.rows[n][target[p]], write.version.columns[p], types) for p in question.order if new},
+            sums={p: _sum(found.rows[n][target[p]], new[p], old[p], write.version.columns[p], types) for p in question.sums if new and old},
+            values={c.name: None if v is None else _shown(v, forms.get(c.name, Column(name=c.name, type_name=c.type_name)), types)
+                    for c, v in zip(found.table.columns, found.rows[n], strict=True)},
         ))
         for n, is_same in numbers.items()
     ]
@@ -132,18 +142,29 @@ def _whole_keys(found: StoredTable, new: dict[int, bytes | None], write: Write) 
     return (key for key in _keys(found, write) if all(p in new for p in key))
 
 
-def _order(value: bytes | None, there: bytes | None) -> int | None:
-    return None if value is None or there is None else (value > there) - (value < there)
+def _order(value: bytes | None, there: bytes | None, column: Column, types: ValueTypes | None) -> int | None:
+    if value is None or there is None:
+        return None
+    if types is None or types.kind(column) is Kind.OPAQUE:
+        return (value > there) - (value < there)
+    one: Any = types.value(column, value)
+    other: Any = types.value(column, there)
+    return int(one > other) - int(one < other)
 
 
-def _sum(there: bytes | None, new: bytes | None, old: bytes | None) -> bytes | None:
+def _sum(there: bytes | None, new: bytes | None, old: bytes | None, column: Column, types: ValueTypes | None) -> bytes | None:
     if there is None or new is None or old is None:
         return None
+    if types is not None:
+        numbers: list[Any] = [types.decoded(column, value) for value in (there, new, old)]
+        return types.encoded(column, numbers[0] + numbers[1] - numbers[2])
     total = sum(sign * int.from_bytes(value, "big", signed=True) for sign, value in ((1, there), (1, new), (-1, old)))
     return total.to_bytes(len(there), "big", signed=True)
 
 
-def _shown(value: bytes, type_name: str) -> str:
-    if type_name in {"pg_catalog.int2", "pg_catalog.int4", "pg_catalog.int8"} and len(value) in {2, 4, 8}:
+def _shown(value: bytes, column: Column, types: ValueTypes | None) -> str:
+    if types is not None:
+        return str(types.decoded(column, value))
+    if column.type_name in {"pg_catalog.int2", "pg_catalog.int4", "pg_catalog.int8"} and len(value) in {2, 4, 8}:
         return str(int.from_bytes(value, "big", signed=True))
     return value.decode("utf-8", "replace")

@@ -62,6 +62,7 @@ from databases.ports import (
 from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
+from streams.lcr import LcrValue
 from streams.lcr_batch import Command, TableVersion
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -654,7 +655,7 @@ class MemorySession:
         """See `DestinationSession.find_rows`."""
         self._in_transaction()
         found = self._table(write)
-        rows = find_rows(found, write, question)
+        rows = find_rows(found, write, question, self._store.types)
         for number, _ in rows:
             self._lock((id(found), "row", number))
         if question.by_key and write.old is not None:
@@ -711,7 +712,8 @@ class MemorySession:
                     hint="say what it answers (MemoryStore.sql)",
                 )
             try:
-                rows = tuple(answer(self, statement.values))
+                values = (value.decoded if isinstance(value, LcrValue) else value for value in statement.values)
+                rows = tuple(answer(self, tuple(values)))
             except (DatabaseError, UnfitTableError):
                 self._state = "failed"
                 raise

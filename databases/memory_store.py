@@ -24,6 +24,7 @@ from databases.ports import (
     ScnRange,
     Write,
 )
+from rules.values import ValueTypes
 from streams.clock import Clock, SystemClock
 from streams.errors import BugError, DataError
 from streams.lcr_batch import NULL, Column, ColumnValues, Command, Partition, TableVersion
@@ -204,10 +205,11 @@ class MemoryStore:
         tags: tag of each committed transaction, the last thousand.
         on_commit: called with each commit of a session, before its answer; None: nobody listens.
         sql: what a statement of users' handlers does, by its text: called with the session and the values, returns the rows it answers.
+        types: how values are put in order, added and shown; None: as bytes.
     """
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        self.clock = clock or SystemClock()
+    def __init__(self, *, clock: Clock | None = None, types: ValueTypes | None = None) -> None:
+        self.clock, self.types = clock or SystemClock(), types
         self.is_reachable = True
         self.commit_count = 0
         self.tags: deque[bytes] = deque(maxlen=1000)

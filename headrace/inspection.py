@@ -15,7 +15,7 @@ from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.commands.sequences import collisions
 from headrace.security.examination import tls_findings
 from rules.conflict_handlers import NO_CONFLICT_RULES
-from rules.user_code.handlers import NO_HANDLERS
+from rules.user_code.handlers import NO_HANDLERS, ErrorHandler
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
@@ -195,6 +195,13 @@ def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> It
             path=f"applies.{apply.name}", problem=f"has a handler for {owner}.{name}, a table that it does not get from {apply.source}",
             fix="correct the name, or list the handler under the apply process that gets the table", is_error=False,
         )
+    for entry, handler in apply.handlers.of_rows():
+        for owner, name in () if isinstance(handler, ErrorHandler) else sorted(set(handler.tables) - names):
+            yield Finding(
+                path=f"applies.{apply.name}.{entry}.tables",
+                problem=f"lists {owner}.{name}, a table that it does not get from {apply.source}: there are no rows whose order could be kept",
+                fix="correct the name, or leave it out: only tables that arrive are listed", is_error=False,
+            )
     for owner, name in sorted(apply.conflicts.tables - names):
         yield Finding(
             path=f"applies.{apply.name}", problem=f"has a conflict handler for {owner}.{name}, a table that it does not get from {apply.source}",

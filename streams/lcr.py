@@ -15,16 +15,17 @@ Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
 from streams.errors import Retry, StreamsError
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, Command, LcrBatch, TableVersion, content_version
+from streams.lcr_text import SqlText, row_text, where_clause
 from streams.scn import Scn, TransactionId
 from streams.tags import TAG_BYTES_MAX
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from streams.cells import Cells
     from streams.lcr_batch import RowGroup, Truncate
 
-__all__ = ["DecodeHook", "EncodeHook", "LcrError", "LcrValue", "RowLcr", "ValueType"]
+__all__ = ["NULL_VALUE", "DecodeHook", "EncodeHook", "LcrError", "LcrValue", "RowLcr", "ValueType"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -95,6 +96,10 @@ class LcrValue:
         return self.decode(self.column, self.raw)
 
 
+NULL_VALUE = LcrValue(column=Column(name="", type_name=""), raw=None)
+"""NULL for any column: an absent value and a NULL are different things, so users' code writes it out (`lcr.NULL`)."""
+
+
 class RowLcr:
     """One row of a batch, with the manuals' methods.
 
@@ -104,6 +109,9 @@ class RowLcr:
         decode: how values are decoded when asked for.
         encode: how Python objects become values; None: values are given as bytes.
     """
+
+    NULL: ClassVar = NULL_VALUE
+    """What `set_value` and `add_column` take for NULL."""
 
     __slots__ = (
         "_batch", "_columns", "_command", "_decode", "_encode", "_images", "_is_changed", "_name", "_owner", "_row", "_source", "_tag",
@@ -297,7 +305,7 @@ class RowLcr:
         Args:
             value_type: "old" or "new".
             column_name: a column the LCR carries.
-            value: bytes in the column's encoding, or an `LcrValue` (the way to say NULL); users' code: any Python object.
+            value: bytes in the column's encoding, `NULL` or another `LcrValue`; users' code: any Python object.
 
         Raises:
             LcrError: the LCR does not carry the column, or the value is a bare None.
@@ -313,11 +321,11 @@ class RowLcr:
         Args:
             value_type: "old" or "new".
             column_name: a column that the LCR does not carry in this image.
-            value: bytes in the column's encoding, or an `LcrValue`: the way to say NULL, and the type of a new column; users' code:
-                any Python object for a column that the LCR has in its other image.
+            value: bytes in the column's encoding, `NULL`, or another `LcrValue`, which has a type of its own; users' code: any Python object
+                for a column that the LCR has in its other image, or in a handler the destination's table.
 
         Raises:
-            LcrError: the LCR carries the column already, or its command has no values of this kind.
+            LcrError: the LCR carries the column already, its command has no values of this kind, or the value is a bare None.
         """
         kind = _single(value_type)
         without = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}
@@ -380,6 +388,65 @@ class RowLcr:
             elif column.name != to_name or has_target:
                 columns.append(column)
         self._columns = tuple(columns)
+
+    def keep_columns(self, column_names: Collection[str], value_type: ValueType | str = ValueType.BOTH) -> None:
+        """Remove the values of every other column. Names that the LCR does not have are ignored.
+
+        Args:
+            column_names: of the columns that stay.
+            value_type: "old", "new" or "*".
+        """
+        kind = ValueType(value_type)
+        for each in (ValueType.OLD, ValueType.NEW) if kind is ValueType.BOTH else (kind,):
+            carried = [*self._values()[each], *(self._unchanged if each is ValueType.NEW else ())]
+            for name in [name for name in carried if name not in column_names]:
+                self.delete_column(name, each)
+
+    def set_values(self, value_type: ValueType | str, values: Mapping[str, object]) -> None:
+        """Replace all values of one kind: columns that are not given are not in the LCR any more.
+
+        Args:
+            value_type: "old" or "new".
+            values: by column, as `set_value` and `add_column` take them.
+
+        Raises:
+            LcrError: as `set_value` and `add_column`; nothing is changed then.
+        """
+        kind, changed = _single(value_type), self.copy()
+        for name, value in values.items():
+            if name in changed._values()[kind]:  # noqa: SLF001 - its own
+                changed.set_value(kind, name, value)
+            else:
+                changed.add_column(kind, name, value)
+        changed.keep_columns(values, kind)
+        self._images, self._unchanged, self._columns, self._is_changed = changed._images, changed._unchanged, changed._columns, True  # noqa: SLF001
+
+    def get_where_clause(self, *, first: int = 1) -> SqlText:
+        """The condition that finds the row in SQL, such as `"id" = $1 AND "name" IS NULL`, and the values of its places.
+
+        Of an INSERT it has all new values, of an UPDATE those of the row behind it, of a DELETE all old values; without those of types that
+        have no `=`, such as json.
+
+        Args:
+            first: number of the first place.
+
+        Raises:
+            LcrError: it is a TRUNCATE.
+        """
+        self._check_row()
+        return where_clause(self, first)
+
+    def get_row_text(self, *, first: int = 1) -> SqlText:
+        """The change as an SQL statement, and the values of its places.
+
+        Args:
+            first: number of the first place.
+
+        Raises:
+            LcrError: it is a TRUNCATE.
+        """
+        self._check_row()
+        return row_text(self, first)
 
     def copy(self) -> Self:
         """The LCR as it is now; what is set later in one of the two does not reach the other."""
@@ -472,6 +539,10 @@ class RowLcr:
         self._is_changed = True
         return images
 
+    def _check_row(self) -> None:
+        if self._truncate is not None:
+            raise LcrError("a TRUNCATE has no row")
+
     def _carries(self, column_name: str, kinds: tuple[ValueType, ...] = (ValueType.OLD, ValueType.NEW)) -> bool:
         has_unchanged = ValueType.NEW in kinds and column_name in self._unchanged
         return has_unchanged or any(column_name in self._values()[kind] for kind in kinds)
@@ -522,13 +593,16 @@ class RowLcr:
 
     def _wrapped(self, column_name: str, value: object, column: Column) -> LcrValue:
         if isinstance(value, LcrValue):
-            return value
-        if not isinstance(value, bytes) and value is not None and self._encode is not None and column.type_name:
+            is_bare = value.raw is None and not value.column.type_name
+            return LcrValue(column=column, raw=None, decode=self._decode) if is_bare else value
+        if value is None:
+            raise LcrError(f"the value for column {column_name} is no value: NULL is written lcr.NULL", column=column_name)
+        if not isinstance(value, bytes) and self._encode is not None and column.type_name:
             value = self._encode(column, value)
         if not isinstance(value, bytes):
             raise LcrError(
-                f"the value for column {column_name} is no value", column=column_name,
-                hint="give bytes, or LcrValue(column=..., raw=None) for NULL",
+                f"the value for column {column_name} is no value: of which type it would be is not known here", column=column_name,
+                hint="give bytes, or an LcrValue with a column of that type",
             )
         return LcrValue(column=column, raw=value, decode=self._decode)
 

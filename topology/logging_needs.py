@@ -48,18 +48,17 @@ def _handlers(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
     for apply in spec.applies:
         for way in ways_to(spec, apply) if apply.source == source else ():
             before = tuple(each.rules for each in way.clients)
-            for number, handler in enumerate(apply.handlers.dml):
+            for entry, handler in apply.handlers.of_rows():
                 has_old = not {"update", "delete"}.isdisjoint(handler.operations)
                 needed = dict.fromkeys(("old", column) for column in handler.columns if has_old)
                 if "update" in handler.operations:
                     needed |= dict.fromkeys(("new", column) for column in handler.columns)
-                for bind in (bind for statement in handler.statements for bind in statement.binds if "." in bind):
-                    image, _, column = bind.partition(".")
+                for image, column in handler.binds:
                     if "update" in handler.operations or (image == "old" and "delete" in handler.operations):
                         needed[image, column] = None
                 if needed:
                     yield LogNeed(
-                        place=f"applies.{apply.name}.dml_handlers[{number}]", rule=Rule(owner=handler.owner, name=handler.name), before=before,
+                        place=f"applies.{apply.name}.{entry}", rule=Rule(owner=handler.owner, name=handler.name), before=before,
                         old=tuple(column for image, column in needed if image == "old"), new=tuple(column for image, column in needed if image == "new"),
                     )
 

@@ -228,16 +228,15 @@ def arrival_findings(
 
 
 def _unknown_binds(apply: ApplySpec, arrives: TableVersion) -> Iterator[Finding]:
-    """Columns that DML handlers of a table speak of, and that its LCRs do not have: they would be NULL without a sign."""
+    """Columns that handlers of a table speak of, and that its LCRs do not have: they would be NULL without a sign."""
     known = {column.name for column in arrives.columns}
-    for number, handler in enumerate(apply.handlers.dml):
+    for entry, handler in apply.handlers.of_rows():
         if (handler.owner, handler.name) != TableName.of(arrives):
             continue
-        binds = (bind.partition(".")[2] for statement in handler.statements for bind in statement.binds if "." in bind)
-        for column in dict.fromkeys((*handler.columns, *binds)):
+        for column in dict.fromkeys((*handler.columns, *(column for _, column in handler.binds))):
             if column not in known:
                 yield Finding(
-                    path=f"applies.{apply.name}.dml_handlers[{number}]", problem=f"{arrives.qualified_name} arrives without a column {column}",
+                    path=f"applies.{apply.name}.{entry}", problem=f"{arrives.qualified_name} arrives without a column {column}",
                     fix=f"its LCRs have {', '.join(sorted(known))}; names are as the source and the transformations write them",
                 )
 

@@ -14,7 +14,7 @@ class HandlerSql:
 
     Args:
         sql: one SELECT, INSERT, UPDATE, DELETE or MERGE; values stand as $1, $2, ...
-        values: Python objects; None is NULL.
+        values: Python objects, None for NULL; or values of an LCR (`LcrValue`), which are written as they are.
     """
 
     sql: str

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from typing import Any, Final
 
 import psycopg
-from psycopg.adapt import Transformer
+from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import Format
 from psycopg.types import bool as bools
 from psycopg.types import datetime as times
+from psycopg.types import net as nets
 from psycopg.types import numeric as numbers
+from psycopg.types import range as ranges
 from psycopg.types import uuid as uuids
 
+from databases.postgres.builtin_types import BUILTIN_TYPES
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
-__all__ = ["decoded", "encoded"]
+__all__ = ["decoded", "encoded", "is_written_binary"]
 
 _TRANSFORMER = Transformer()
+_NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
 _TEXTS: Final = frozenset({"text", "varchar", "bpchar", "name", "xml", "citext"})
 # By type: the dumper of its binary form. A dumper that psycopg would choose by the Python object may be of another type.
 _DUMPERS: Final[dict[str, Any]] = {
@@ -27,7 +32,9 @@ _DUMPERS: Final[dict[str, Any]] = {
     "float4": numbers.Float4BinaryDumper, "float8": numbers.FloatBinaryDumper, "numeric": numbers.DecimalBinaryDumper, "bool": bools.BoolBinaryDumper,
     "date": times.DateBinaryDumper, "time": times.TimeBinaryDumper, "timetz": times.TimeTzBinaryDumper,
     "timestamp": times.DatetimeNoTzBinaryDumper, "timestamptz": times.DatetimeBinaryDumper, "interval": times.TimedeltaBinaryDumper,
-    "uuid": uuids.UUIDBinaryDumper,
+    "uuid": uuids.UUIDBinaryDumper, "inet": nets.InetBinaryDumper, "cidr": nets.InetBinaryDumper,
+    "int4range": ranges.Int4RangeBinaryDumper, "int8range": ranges.Int8RangeBinaryDumper, "numrange": ranges.NumericRangeBinaryDumper,
+    "daterange": ranges.DateRangeBinaryDumper, "tsrange": ranges.TimestampRangeBinaryDumper, "tstzrange": ranges.TimestamptzRangeBinaryDumper,
 }
 
 
@@ -42,7 +49,8 @@ def decoded(column: Column, value: bytes) -> object:
         LcrError: it is none of Python's, such as a date before year 1.
     """
     try:
-        return _TRANSFORMER.get_loader(column.type_number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
+        number = column.type_number or _NUMBERS.get(column.type_name, 0)  # a column that a transformation adds has no number
+        return _TRANSFORMER.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
         raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
 
@@ -57,31 +65,68 @@ def encoded(column: Column, value: object) -> bytes:
     Raises:
         LcrError: the object does not fit the type.
     """
-    name = column.type_name.removeprefix("pg_catalog.").rpartition(".")[2]
+    owner, _, name = column.type_name.rpartition(".")
     try:
+        if owner != "pg_catalog" and isinstance(value, str):
+            return value.encode()  # enumerated types, and domains and others over texts: both forms are the text
         return _form_of(name, is_binary=column.is_binary)(value)
-    except (psycopg.Error, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
+    except (psycopg.Error, struct.error, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
         raise LcrError(
             f"a Python {type(value).__name__} does not fit column {column.name} of type {name}", column=column.name,
             hint="give a Python object of that type, or bytes in the column's encoding",
         ) from error
 
 
+def is_written_binary(type_name: str) -> bool:
+    """Whether a Python object can be written in the binary form of a built-in type.
+
+    Args:
+        type_name: without a schema.
+    """
+    name = type_name.removeprefix("_")
+    return name in _TEXTS or name in _DUMPERS or name in ("json", "jsonb", "bytea")
+
+
 def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
     if name in _TEXTS:
         return _text
+    if name == "bytea" and is_binary:
+        return _bytes
     if name in ("json", "jsonb"):
         return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json.dumps(value).encode()
     if not is_binary:
         return _as_text
+    if name.startswith("_"):
+        return lambda value: _array(name[1:], value)
     return _dumped(_DUMPERS.get(name, _refuse), name)
+
+
+def _array(name: str, value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+    """An array in binary form: its dimensions, then every element. psycopg would choose another type of elements by their values."""
+    lengths: list[int] = []
+    elements: list[Any] = [value]
+    while all(isinstance(each, list) for each in elements) and elements:
+        if len({len(each) for each in elements}) > 1:
+            raise ValueError("lists of different lengths")
+        lengths.append(len(elements[0]))
+        elements = [one for each in elements for one in each]
+    if not lengths:
+        raise TypeError("a list is needed")
+    form, head = _form_of(name, is_binary=True), struct.Struct("!i")
+    written = [b"\xff\xff\xff\xff" if each is None else head.pack(len(made := form(each))) + made for each in elements]
+    dimensions = [] if 0 in lengths else lengths
+    number = _NUMBERS[f"pg_catalog.{name}"]
+    return b"".join((
+        struct.pack("!iiI", len(dimensions), int(None in elements), number), *(struct.pack("!ii", length, 1) for length in dimensions), *written,
+    ))
 
 
 def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 - a class of psycopg's
     from decimal import Decimal
 
     def dump(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
-        made = Decimal(value) if name == "numeric" and isinstance(value, int) else value
+        # As PostgreSQL writes a number of its own: what a person reads in both.
+        made = Decimal(str(value)) if name == "numeric" and isinstance(value, int | float) and not isinstance(value, bool) else value
         return bytes(dumper(type(made), None).dump(made))
 
     return dump
@@ -97,10 +142,18 @@ def _text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
     return value.encode()
 
 
+def _bytes(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("bytes are needed")
+    return bytes(value)
+
+
 def _as_text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
     if isinstance(value, bool):
         return b"t" if value else b"f"
     if isinstance(value, str):
         return value.encode()
-    dumped = _TRANSFORMER.as_literal(value)
-    return bytes(dumped).split(b"'")[1] if b"'" in bytes(dumped) else bytes(dumped)
+    dumped = _TRANSFORMER.get_dumper(value, PyFormat.TEXT).dump(value)
+    if dumped is None:
+        raise TypeError("an object that stands for NULL")
+    return bytes(dumped)

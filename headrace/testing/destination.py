@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from databases.connectors import python_values, value_types
+from databases.connectors import python_values, value_reader, value_types
 from databases.memory_destination import MemoryDestination, MemorySession
 from databases.memory_store import MemoryStore, destination_column
 from headrace.testing.lcrs import Table, Values, batch_of, stored
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Destination", "StatementTables"]
 
 _TOPOLOGY = "test"
+_KIND = "embedded"
 _STEPS_MAX = 10_000  # of one transaction: each bisects it once or applies a row
 _WAIT_S = 60.0  # virtual: what waits for a moment gets it at once
 
@@ -93,7 +94,7 @@ class Destination:
     def __init__(self, apply: ApplySpec, tables: Sequence[Table]) -> None:
         self._apply = apply
         self._tables = {table.name: table for table in tables}
-        self._store = MemoryStore()
+        self._store = MemoryStore(types=value_types())
         for table in tables:
             self._store.create_table(*table.owner_and_name, [_column(column) for column in table.version.columns], key=table.key)
         self._database = MemoryDestination(store=self._store, settings=apply.tables)
@@ -226,7 +227,7 @@ class Destination:
         server = ApplyServer(
             apply=apply.name, source=apply.source, decode=codec.decode, encode=codec.encode, error_batches=database.error_batches,
             open_session=lambda: database.open_session(_TOPOLOGY, apply.name, server=0, epoch=self._epoch, tag=apply.tag or b"", incarnation=1),
-            conflicts=ConflictSettings(apply=apply.name, source=apply.source, site=apply.site, rules=apply.conflicts),
+            conflicts=ConflictSettings(apply=apply.name, source=apply.source, site=apply.site, rules=apply.conflicts, show=value_reader(_KIND)),
             handlers=loaded_handlers(apply.handlers, *python_values()), tables=apply.tables,
         )
         server.connect()
@@ -235,6 +236,6 @@ class Destination:
 
 def _column(column: Column) -> Any:  # noqa: ANN401 - a `DestinationColumn`
     made = destination_column(column.name, column.type_name, equality="bytes")
-    return replace(made, type_number=column.type_number)
+    return replace(made, type_number=column.type_number, is_number=made.is_number or column.type_name == "pg_catalog.numeric")
 
 

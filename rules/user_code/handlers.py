@@ -78,6 +78,12 @@ class DmlHandler:
     tables: tuple[tuple[str, str], ...] = ()
     columns: tuple[str, ...] = ()
 
+    @property
+    def binds(self) -> tuple[tuple[str, str], ...]:
+        """Values that its statements bind: "old" or "new", and the column."""
+        found = (bind.partition(".") for statement in self.statements for bind in statement.binds)
+        return tuple(dict.fromkeys((image, column) for image, dot, column in found if dot))
+
     def __str__(self) -> str:
         what = str(self.function) if self.function else counted(len(self.statements), "statement")
         return f"{what} for {', '.join(self.operations)} of {self.owner}.{self.name}"
@@ -92,12 +98,19 @@ class ErrorHandler:
         name: of the table in that schema.
         function: called with the LCR, the error and the session.
         operations: of `OPERATIONS`.
+        columns: as of `DmlHandler`.
     """
 
     owner: str
     name: str
     function: UserFunction
     operations: tuple[str, ...] = OPERATIONS
+    columns: tuple[str, ...] = ()
+
+    @property
+    def binds(self) -> tuple[tuple[str, str], ...]:
+        """It has no statements."""
+        return ()
 
     def __str__(self) -> str:
         return f"{self.function} for errors on {', '.join(self.operations)} of {self.owner}.{self.name}"
@@ -150,6 +163,11 @@ class HandlerRules(SettingsAsBytes):
     def ordered(self) -> frozenset[tuple[str, str]]:
         """Tables whose rows keep their order with handled rows: those with a DML handler, and what these say that they touch."""
         return self.handled | frozenset(table for each in self.dml for table in each.tables)
+
+    def of_rows(self) -> Iterator[tuple[str, DmlHandler | ErrorHandler]]:
+        """DML handlers and error handlers, with their places in the topology file."""
+        yield from ((f"dml_handlers[{number}]", each) for number, each in enumerate(self.dml))
+        yield from ((f"error_handlers[{number}]", each) for number, each in enumerate(self.errors))
 
     def functions(self) -> Iterator[UserFunction]:
         """Every function that is named."""

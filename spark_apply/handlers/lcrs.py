@@ -12,7 +12,7 @@ from streams.errors import HandlerError
 from streams.lcr import DecodeHook, EncodeHook, LcrError, LcrValue, RowLcr, ValueType
 
 if TYPE_CHECKING:
-    from streams.lcr_batch import LcrBatch
+    from streams.lcr_batch import Column, LcrBatch
 
 __all__ = ["ApplySession", "HandledLcr", "LcrFailure"]
 
@@ -26,17 +26,18 @@ class HandledLcr(RowLcr):
         batch: where the row is.
         row: its number in the batch.
         execute: applies an LCR; its second argument says whether conflicts are resolved.
+        column_at: the column of a table at the destination, by the table's schema and name and its own; None: there is none.
         decode, encode: values to Python objects and back.
     """
 
-    __slots__ = ("_call", "_execute")
+    __slots__ = ("_call", "_column_at", "_execute")
 
     def __init__(
-        self, batch: LcrBatch, row: int, execute: Callable[[HandledLcr, bool], None], *, decode: DecodeHook | None = None,
-        encode: EncodeHook | None = None,
+        self, batch: LcrBatch, row: int, execute: Callable[[HandledLcr, bool], None], *, column_at: Callable[[str, str, str], Column | None],
+        decode: DecodeHook | None = None, encode: EncodeHook | None = None,
     ) -> None:
         super().__init__(batch, row, decode=decode, encode=encode)
-        self._execute, self._call = execute, _Call()
+        self._execute, self._column_at, self._call = execute, column_at, _Call()
 
     def end(self) -> None:
         """The call that got it is over, for its copies too."""
@@ -67,6 +68,18 @@ class HandledLcr(RowLcr):
     def _values(self) -> dict[ValueType, dict[str, LcrValue]]:
         self._check()
         return super()._values()
+
+    def _column(self, column_name: str) -> Column:
+        found = super()._column(column_name)
+        if found.type_name:
+            return found
+        at_destination = self._column_at(self.object_owner, self.object_name, column_name)
+        if at_destination is None:
+            raise LcrError(
+                f"neither the LCR nor {self.object_owner}.{self.object_name} at the destination has a column {column_name}", column=column_name,
+                hint="correct the name; set object_owner and object_name before columns of another table are added",
+            )
+        return at_destination
 
     def _check(self) -> None:
         if self._call.has_ended:
@@ -134,7 +147,7 @@ class ApplySession:
 
         Args:
             sql: values stand as $1, $2, ...
-            values: Python objects; None is NULL.
+            values: Python objects, None for NULL; or values of the LCR (`lcr.get_value`), which are written as they are.
 
         Raises:
             HandlerError: the database refuses it, or it is another kind of statement. The transaction can go on without it.
@@ -147,7 +160,7 @@ class ApplySession:
 
         Args:
             sql: values stand as $1, $2, ...
-            values: Python objects; None is NULL.
+            values: as `execute` takes them.
         """
         self._check()
         return self._run(sql, values).row_count

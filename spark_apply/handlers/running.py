@@ -40,8 +40,8 @@ from streams.errors import (
     StreamsError,
     UnfitTableError,
 )
-from streams.lcr import LcrError, LcrValue
-from streams.lcr_batch import Command, LcrBatch
+from streams.lcr import LcrError
+from streams.lcr_batch import Column, Command, LcrBatch
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -309,7 +309,16 @@ class Handling:
     # ------------------------------------------------------------------ inside
 
     def _lcr(self, batch: LcrBatch, number: int) -> HandledLcr:
-        return HandledLcr(batch, number, self._execute, decode=self.handlers.decode, encode=self.handlers.encode)
+        return HandledLcr(batch, number, self._execute, column_at=self._column_at, decode=self.handlers.decode, encode=self.handlers.encode)
+
+    def _column_at(self, owner: str, name: str, column_name: str) -> Column | None:
+        """A column of the destination, as a value of it that is written here would be described by a source."""
+        self._check_caller()
+        table = self._guarded(lambda: self._session.describe(owner, name))
+        found = None if table is None else next((column for column in table.columns if column.name == column_name), None)
+        if found is None:
+            return None
+        return Column(name=column_name, type_name=found.type_name, type_number=found.type_number, type_modifier=found.type_modifier)
 
     def _statements(self, statements: Sequence[HandlerStatement], lcr: HandledLcr) -> Failure | None:
         """Run the statements of one statement DML handler; each gets the LCR as it came."""
@@ -465,8 +474,7 @@ def _value(bind: str, lcr: HandledLcr) -> object:
     """What a bind of a statement stands for. A column that the LCR does not carry is NULL, as in the manuals."""
     image, dot, column = bind.partition(".")
     if dot:
-        found: LcrValue | None = lcr.get_value(image, column)
-        return None if found is None else found.decoded
+        return lcr.get_value(image, column)
     if bind == "source_time":
         return lcr.source_time
     value = getattr(lcr, bind)

@@ -194,3 +194,17 @@ def test_conflict_handlers_are_checked_against_the_tables_and_the_fix_of_the_log
     checked.file.write_text(FILE + "conflict_handlers: [{table: public.nowhere, method: discard}]\n")
     (finding,) = [f for f in checked.findings() if f.path.startswith("applies.")]
     assert (finding.is_error, "public.nowhere, a table that it does not get from a" in finding.problem) == (False, True)
+
+
+def test_handlers_of_tables_that_do_not_arrive_are_said(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    dml = "dml_handlers: [{table: public.%s, statements: [lcr.execute true]}]\n"
+    checked.file.write_text(FILE + dml % "t")
+    assert not [f for f in checked.findings() if f.path.startswith("applies.")]
+    (checked.file.parent / "own.py").write_text("def fix(lcr, error, session):\n    pass\n\n\ndef run(lcr, session):\n    pass\n")
+    errors = 'code: .\nerror_handlers: [{table: public.%s, function: "own:fix"}]\n'
+    for handlers in (dml % "nowhere", errors % "nowhere", 'code: .\ndml_handlers: [{table: public.t, function: "own:run", tables: [public.nowhere]}]\n'):
+        checked.file.write_text(FILE + handlers)
+        (finding,) = [f for f in checked.findings() if f.path.startswith("applies.")]
+        assert (finding.is_error, "public.nowhere, a table that it does not get from a" in finding.problem) == (False, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import psycopg
@@ -150,3 +151,102 @@ def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_t
             user.execute("DELETE FROM people WHERE id = 4")
         network.settle()
         assert [error.conflict_type for error in network.sites["dbs2"].destination.errors(network.spec.name)] == ["delete_differs"]
+
+
+ADDS = """from decimal import Decimal
+
+def adds(lcr, session):
+    lcr.object_name = "staff"
+    for column, value in (("city", "Köln"), ("credit", Decimal("1.50")), ("seen", 5), ("marks", ["it's", None]), ("more", {"a": 1}), ("gone", lcr.NULL)):
+        lcr.add_column("new", column, value)
+    lcr.set_value("new", "secret", lcr.NULL)
+    lcr.execute(conflict_resolution=True)
+"""
+
+
+def test_a_handler_adds_columns_of_the_destinations_types_and_sets_null(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    def tables(site: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text, secret text)")
+        if site == "dbs2":
+            connection.execute(
+                "CREATE TABLE public.staff (id int PRIMARY KEY, name text, secret text DEFAULT 'x', city varchar(20), credit numeric(12, 2),"
+                " seen bigint, marks text[], more jsonb, gone date DEFAULT now())"
+            )
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "people.py").write_text(ADDS)
+    (tmp_path / "adds.yaml").write_text(MASKED.format(folder=tmp_path / "state").replace("people:hide", "people:adds"))
+    with two_sites(tmp_path / "adds.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+        user.execute("INSERT INTO people VALUES (1, 'ann', 'x'), (2, 'bob', 'y')")
+        network.settle()
+        assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
+        assert there.execute("SELECT * FROM staff ORDER BY id").fetchall() == [
+            (key, name, None, "Köln", Decimal("1.50"), 5, ["it's", None], {"a": 1}, None) for key, name in ((1, "ann"), (2, "bob"))
+        ]
+        assert there.execute("SELECT count(*) FROM people").fetchone() == (0,)
+
+
+BOUND = """topology: bound
+state_dir: {folder}
+sites:
+  dbs1: {{database: {{kind: embedded}}}}
+  dbs2: {{database: {{kind: embedded}}}}
+replicate:
+  - {{tables: [public.every], from: dbs1, to: [dbs2]}}
+code: ./code
+dml_handlers:
+  - table: public.every
+    operations: [insert]
+    statements: ["INSERT INTO public.bound SELECT {binds}"]
+  - {{table: public.every, operations: [update], function: "every:write"}}
+"""
+WRITE = """def write(lcr, session):
+    values = list(lcr.get_values("new").values())
+    places = ", ".join(f"${number + 1}" for number in range(len(values)))
+    session.execute(f"INSERT INTO public.written VALUES ({places})", *values)
+    where, found = lcr.get_where_clause()
+    assert session.execute(f"SELECT count(*) FROM public.written WHERE {where}", *found) == [(1,)]
+    lcr.command_type = "INSERT"
+    text, values = lcr.get_row_text()
+    session.execute(text, *values)
+    session.execute("UPDATE public.written SET text_doc = $1, marks = $2", lcr.get_value("new", "text_doc").decoded, lcr.get_value("new", "marks").decoded)
+"""
+OF_EVERY_TYPE = {
+    "id": ("int", "1"), "small": ("smallint", "2"), "big": ("bigint", "4000000000"), "real": ("real", "0.1"), "double": ("float8", "0.1"),
+    "price": ("numeric(12, 2)", "1.50"), "truth": ("bool", "false"), "words": ("text", "'it''s'"), "short": ("varchar(9)", "'a'"), "code": ("char(5)", "'b'"),
+    "raw": ("bytea", "'\\x00ff'"), "day": ("date", "'2026-01-31'"), "hour": ("time", "'08:30'"), "at": ("timestamp", "'2026-01-31 08:30'"),
+    "zone": ("timestamptz", "'2026-01-31 08:30+01'"), "span": ("interval", "'1 day 2 hours'"), "uid": ("uuid", "'00000000-0000-0000-0000-000000000007'"),
+    "net": ("inet", "'::1'"), "doc": ("jsonb", "'{\"a\": [\"it''s\", 1.50]}'"), "items": ("jsonb", "'[1, \"b\"]'"), "text_doc": ("json", "'{\"b\": null}'"),
+    "scalar": ("jsonb", "'\"x\"'"), "marks": ("text[]", "'{\"it''s\",NULL}'"), "numbers": ("int[]", "'{1,2}'"), "mood": ("public.mood", "'glad'"),
+    "span_of": ("int4range", "'[1,5)'"), "nothing": ("jsonb", "NULL"),
+}
+
+
+def test_values_of_every_type_reach_the_sql_of_handlers(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _) in OF_EVERY_TYPE.items())
+
+    def tables(site: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE TYPE public.mood AS ENUM ('glad', 'sad')")
+        connection.execute(f"CREATE TABLE public.every ({columns}, PRIMARY KEY (id))")
+        if site == "dbs2":
+            connection.execute(f"CREATE TABLE public.bound ({columns}); CREATE TABLE public.written ({columns})")
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "every.py").write_text(WRITE)
+    binds = ", ".join(f":new.{name}" for name in OF_EVERY_TYPE)
+    (tmp_path / "bound.yaml").write_text(BOUND.format(folder=tmp_path / "state", binds=binds))
+    with two_sites(tmp_path / "bound.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+        user.execute(f"INSERT INTO every VALUES ({', '.join(value for _, value in OF_EVERY_TYPE.values())})")
+        user.execute("UPDATE every SET big = big")
+        network.settle()
+        assert [error.message for error in network.sites["dbs2"].destination.errors(network.spec.name)] == []
+        (wanted,) = user.execute("SELECT e::text FROM every e").fetchall()
+        assert there.execute("SELECT b::text FROM bound b").fetchall() == [wanted]
+        assert there.execute("SELECT w::text FROM written w").fetchall() == [wanted]
+        assert there.execute("SELECT e::text FROM every e").fetchall() == [wanted]  # through `get_row_text`

@@ -127,6 +127,7 @@ class _Reading:
         owner, name = model.table
         return ErrorHandler(
             owner=owner, name=name, operations=tuple(dict.fromkeys(model.operations)), function=self._function((*path, "function"), model.function),
+            columns=tuple(dict.fromkeys(model.columns)),
         )
 
     def _function(self, path: Path_, name: str) -> UserFunction:

@@ -634,6 +634,7 @@ class ErrorHandlerModel(_Model):
     table: PlainTable
     function: FunctionName
     operations: Operations = ["insert", "update", "delete"]
+    columns: list[str] = []
 
 
 class KeyColumnsModel(_Model):

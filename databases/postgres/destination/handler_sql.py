@@ -14,11 +14,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.adapt import Dumper, PyFormat
+from psycopg.pq import Format
+from psycopg.types.json import Jsonb
 
 from databases.ports import HandlerSql, SqlResult
+from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import translate
 from databases.postgres.destination.pipeline import Statement
 from streams.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted, FencedError
+from streams.lcr import LcrValue
 
 if TYPE_CHECKING:
     from psycopg import RawCursor
@@ -27,6 +32,7 @@ __all__ = ["checks_of", "refused_sql", "run_statements"]
 
 _ROWS_MAX = 100_000  # of one answer: more is a copy of a table in the memory of an apply server
 _CANCELED = "57014"  # by statement_timeout
+_TEXTS = ("pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar")
 _SYNTAX = "42601"
 # Connections, serialization and deadlocks, shutdowns, a server that became a standby, disks: the same statement may succeed later.
 # The rest of 53, 55 and 57 is what a statement or a function says each time again: 55P03 too, which a NOWAIT or a row that is
@@ -81,8 +87,62 @@ def refused_sql(error: DatabaseError) -> DatabaseError:
 
 def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> RawCursor[Any]:
     cursor = psycopg.RawCursor(connection)
-    cursor.execute(statement.sql.encode(), statement.values)
+    cursor.execute(statement.sql.encode(), [_sent(value) for value in statement.values])
     return cursor
+
+
+class _Sent:
+    """A value of an LCR as a parameter: its bytes, and the type that they are of; 0: the one that the statement needs there."""
+
+    __slots__ = ("data", "type_number")
+
+    def __init__(self, data: bytes, type_number: int) -> None:
+        self.data, self.type_number = data, type_number
+
+
+class _SentBinary(_Sent):
+    """In binary form."""
+
+    __slots__ = ()
+
+
+class _SentDumper(Dumper):
+    """Gives psycopg the bytes as they are."""
+
+    format = Format.TEXT
+
+    def get_key(self, obj: _Sent, format: PyFormat) -> Any:  # noqa: A002, ANN401, ARG002 - psycopg's
+        return (self.cls, obj.type_number)
+
+    def upgrade(self, obj: _Sent, format: PyFormat) -> _SentDumper:  # noqa: A002, ARG002 - psycopg's
+        made = type(self)(self.cls)
+        made.oid = obj.type_number
+        return made
+
+    def dump(self, obj: _Sent) -> bytes:
+        return obj.data
+
+
+class _SentBinaryDumper(_SentDumper):
+    format = Format.BINARY
+
+
+psycopg.adapters.register_dumper(_Sent, _SentDumper)
+psycopg.adapters.register_dumper(_SentBinary, _SentBinaryDumper)
+
+
+def _sent(value: Any) -> Any:  # noqa: ANN401 - what a handler gives
+    """A value as psycopg takes it."""
+    if isinstance(value, dict):  # a JSON object is read as a dict; of a list nobody can tell whether it is an array
+        return Jsonb(value)
+    if not isinstance(value, LcrValue):
+        return value
+    if value.raw is None:
+        return None
+    # Types that are not built in have other numbers here. A text is taken for what the statement needs, as a quoted one in SQL.
+    number = value.column.type_number
+    known = number if number in BUILTIN_TYPES and value.column.type_name not in _TEXTS else 0
+    return (_SentBinary if value.column.is_binary else _Sent)(value.raw, known)
 
 
 def _result(cursor: RawCursor[Any]) -> SqlResult:

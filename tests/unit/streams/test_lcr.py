@@ -104,6 +104,17 @@ def test_bare_null_is_refused() -> None:
         RowLcr(batch(), 0).set_value("new", "c0", None)  # type: ignore[arg-type]
 
 
+def test_null_is_set_and_added_with_the_columns_type() -> None:
+    lcr = RowLcr(batch(), 1)
+    lcr.set_value("new", "c1", lcr.NULL)
+    lcr.add_column("old", "c1", RowLcr.NULL)
+    for kind in ("new", "old"):
+        value = lcr.get_value(kind, "c1")
+        assert value is not None
+        assert (value.is_null, value.decoded, value.column.type_name) == (True, None, "pg_catalog.int4")
+    assert lcr.table_version().columns == lcr.table.columns
+
+
 def test_add_column_adds_what_is_absent_and_refuses_what_is_there() -> None:
     lcr = RowLcr(batch(), 1)
     lcr.add_column("old", "c1", b"w")
@@ -142,6 +153,34 @@ def test_rename_column_keeps_values_and_order_and_refuses_a_taken_name() -> None
         lcr.rename_column("id", "c1", "new")
     with pytest.raises(LcrError, match="no old value of column c0"):
         lcr.rename_column("c0", "again")
+
+
+def test_keep_columns_leaves_out_the_others_of_the_kind_that_is_named() -> None:
+    lcr = RowLcr(batch(), 1)
+    old = lcr.get_values("old")
+    lcr.keep_columns(["c1", "nowhere"], "new")
+    assert (list(lcr.get_values("new", use_old=False)), lcr.get_values("old")) == (["c1"], old)
+    lcr.keep_columns(["c0"])
+    assert (list(lcr.get_values("new", use_old=False)), list(lcr.get_values("old"))) == ([], ["c0"])
+
+
+def test_set_values_replaces_all_of_a_kind_or_nothing() -> None:
+    lcr = RowLcr(batch(), 0)
+    before = lcr.get_values("new")
+    with pytest.raises(LcrError, match="NULL is written lcr"):
+        lcr.set_values("new", {"c0": b"9", "c1": None})
+    with pytest.raises(LcrError, match="has no old values"):
+        lcr.set_values("old", {"c0": b"9"})
+    assert (lcr.get_values("new"), lcr.is_changed) == (before, False)
+    lcr.set_values("new", {"c1": b"w", "c0": lcr.NULL})
+    assert {name: value.raw for name, value in lcr.get_values("new").items()} == {"c0": None, "c1": b"w"}
+
+
+def test_a_truncate_has_no_row_text() -> None:
+    lcr = RowLcr(batch(), 3)
+    for ask in (lcr.get_where_clause, lcr.get_row_text):
+        with pytest.raises(LcrError, match="a TRUNCATE has no row"):
+            ask()
 
 
 def test_values_are_decoded_only_when_asked_for() -> None:

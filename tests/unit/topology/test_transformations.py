@@ -283,6 +283,18 @@ def test_what_binds_of_handlers_need_is_logged_under_the_sources_names(tmp_path)
     assert need.at_source("hr", "employees", ["id", "name", "salary"])["full_name"] == "name"
 
 
+def test_columns_that_an_error_handler_needs_are_logged_and_must_arrive(tmp_path):
+    (tmp_path / "own.py").write_text("def fix(lcr, error, session):\n    pass\n")
+    handlers = 'code: .\nerror_handlers: [{table: sales.staff, operations: [update], function: "own:fix", columns: [%s]}]\n'
+    spec = read_anyway(tmp_path, one_way(applied=RENAME) + handlers % "full_name")
+    (need,) = log_needs(spec, "dbs1")
+    assert (need.place, need.old, need.new) == ("applies.app.error_handlers[0]", ("full_name",), ("full_name",))
+    assert arrival_findings(spec.apply("app"), [the_way(spec)], [VERSION])[0] == ()
+    spec = read_anyway(tmp_path, one_way(applied=RENAME) + handlers % "name")
+    ((finding,), _) = arrival_findings(spec.apply("app"), [the_way(spec)], [VERSION])
+    assert (finding.path, finding.is_error) == ("applies.app.error_handlers[0]", True)
+
+
 SECOND = "  app3: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: x.*}]}}\n"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -221,3 +223,44 @@ def test_rows_that_do_not_fit_wait_or_are_errors(tmp_path: Path) -> None:
     found.apply(lcr)
     assert len(found.errors) == 1
     assert "does not fit" in found.errors[0]
+
+
+# --------------------------------------------------------------------------- conflict handlers
+
+CONFLICTS = """topology: hr
+sites:
+  dbs1: {{database: {{kind: embedded}}}}
+  dbs2: {{database: {{kind: embedded}}}}
+replicate:
+  - {{tables: [hr.e], from: dbs1, to: [dbs2]}}
+conflict_handlers:
+  - {{table: hr.e, on: update_differs, {handler}}}
+"""
+ORDERED = [
+    ("int4", 9, 10), ("int8", -5, 3), ("numeric", Decimal("9.5"), Decimal(10)), ("float8", -1.0, 2.0), ("text", "a", "b"), ("date", date(1999, 1, 1), date(2026, 1, 1)),
+    ("timestamptz", datetime(2026, 1, 1, 3, tzinfo=timezone(timedelta(hours=5))), datetime(2026, 1, 1, tzinfo=UTC)),
+]
+
+
+@pytest.mark.parametrize("method", ["maximum", "minimum"])
+@pytest.mark.parametrize(("kind", "low", "high"), ORDERED)
+def test_conflict_handlers_compare_values_as_their_database_does(kind: str, low: object, high: object, method: str, tmp_path: Path) -> None:
+    (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler=f"method: {method}, resolution_column: t, columns: [t, a]"))
+    table = Table(name="hr.e", columns={"id": "int4", "a": "text", "t": kind})
+    for here, arrives in ((low, high), (high, low)):
+        destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])
+        destination.insert("hr.e", {"id": 1, "a": "here", "t": here})
+        destination.apply(row_lcr(table, "UPDATE", old={"id": 1, "a": "x"}, new={"a": "arrived", "t": arrives}))
+        is_higher = arrives is high
+        assert destination.errors == []
+        assert destination.rows("hr.e")[0]["a"] == ("arrived" if is_higher is (method == "maximum") else "here")
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("int4", 15), ("numeric", Decimal("15.5"))])
+def test_delta_adds_to_what_is_there(kind: str, expected: object, tmp_path: Path) -> None:
+    (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler="method: delta, columns: [n]"))
+    table = Table(name="hr.e", columns={"id": "int4", "n": kind})
+    destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])
+    destination.insert("hr.e", {"id": 1, "n": expected - 10})
+    destination.apply(row_lcr(table, "UPDATE", old={"id": 1, "n": 100}, new={"n": 110}))
+    assert (destination.rows("hr.e"), destination.errors) == ([{"id": 1, "n": expected}], [])

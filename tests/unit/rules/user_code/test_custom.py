@@ -179,6 +179,11 @@ def test_what_a_function_must_not_do_is_an_error_that_names_it_and_the_lcr(body:
     assert caught.value.hint
 
 
+def test_a_function_sets_null() -> None:
+    text = "def mask(lcr):\n    lcr.set_value('new', 'email', lcr.NULL)\n    return lcr\n"
+    assert [new for _, _, new in values(evaluation(custom(text)).filter(insert(b"ann@a.de")))] == [[b"0", NULL, b"n"]]
+
+
 def test_values_that_are_not_there_are_not_made_up() -> None:
     update = batch_of_values(USERS, Command.UPDATE, old=[[b"1", ABSENT, ABSENT]], new=[[b"1", b"a", UNCHANGED]], source="dbs1")
     assert "added the new value of note" in str(refused("def mask(lcr):\n    lcr.add_column('new', 'note', b'x')\n    return lcr\n", update))

@@ -40,6 +40,11 @@ def kinds(at: Handled) -> list[str]:
     return [error.conflict_type for error in at.errors()]
 
 
+def deciders(at: Handled) -> list[tuple[str, str]]:
+    """Which conflict handler was asked, and what became of the LCR."""
+    return [(each.handler, each.outcome) for each in at.history()]
+
+
 @pytest.mark.parametrize("large", [False, True])
 def test_a_session_that_is_found_changed_at_the_commit_is_the_error_of_the_handlers_that_could_have_done_it(monkeypatch: pytest.MonkeyPatch, *, large: bool) -> None:
     at = Handled(rules_of(EXECUTE.format(False), dml=["run"]))
@@ -129,6 +134,26 @@ def test_a_procedure_never_commits_on_an_error_that_only_the_attempt_has() -> No
     assert (at.values("log"), at.errors()) == ({}, ())
 
 
+def test_a_procedure_adds_columns_that_the_destination_has_and_sets_null() -> None:
+    text = (
+        "def run(lcr, session):\n    for column in ('b', 'u'):\n        lcr.delete_column(column, 'new')\n"
+        "    lcr.add_column('new', 'b', 'added')\n    lcr.add_column('new', 'u', lcr.NULL)\n    lcr.set_value('new', 'a', lcr.NULL)\n"
+        "    assert (lcr.get_value('new', 'b').decoded, lcr.get_value('new', 'u').is_null) == ('added', True)\n    lcr.execute(False)\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1))
+    assert at.errors() == ()
+    (found,) = at.rows("c")
+    assert (found[0], found[1], found[2], found[5]) == (1, None, "added", None)
+
+
+def test_a_column_that_neither_the_lcr_nor_the_destination_has_cannot_be_added() -> None:
+    at = Handled(rules_of("def run(lcr, session):\n    lcr.add_column('new', 'nowhere', 'x')\n", dml=["run"]))
+    at.apply(inserts(1))
+    (error,) = at.errors()
+    assert error.message.endswith("line 2, in run: neither the LCR nor public.c at the destination has a column nowhere")
+
+
 # --------------------------------------------------------------------------- with an update conflict handler
 
 
@@ -152,7 +177,73 @@ def test_a_conflict_that_the_conflict_handler_cannot_resolve_is_the_procedures()
     assert (at.values(), at.values("log"), at.errors()) == ({1: "x"}, {1: "ConflictError"}, ())
 
 
+def test_an_unresolved_conflict_that_the_procedure_does_not_handle_is_the_transactions_error() -> None:
+    at = Handled(rules_of(EXECUTE.format(True), dml=["run"]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM])
+    at.apply([*inserts(5, table="d"), *updates(1, "a", "b", times=(10, 20))])
+    assert (at.values(), at.values("d"), kinds(at), deciders(at)) == ({1: "x"}, {}, ["update_differs"], [("", "ERROR QUEUE")])
+
+
+def test_a_procedure_may_handle_the_conflict_that_it_wants_no_handler_asked_for() -> None:
+    at = Handled(rules_of(CATCH.format(False), dml=["run"]), rows=[row(1, "x", 15)], conflicts=[MAXIMUM])
+    at.apply(updates(1, "a", "b", times=(10, 20)))
+    assert (at.values(), at.values("log"), at.errors(), deciders(at)) == ({1: "x"}, {1: "ConflictError"}, (), [])
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+@pytest.mark.parametrize(("change", "kind"), [(inserts(1), "insert_exists"), (updates(2, "a", "b", times=(10, 20)), "update_missing")])
+def test_another_conflict_in_execute_is_no_conflict_handlers_business(change: Any, kind: str, *, is_caught: bool) -> None:
+    text = CATCH.format(True) if is_caught else EXECUTE.format(True)
+    at = Handled(rules_of(text, dml=["run"]), rows=[row(1, "x", 15)], conflicts=[MAXIMUM])
+    at.apply(change)
+    assert (at.values(), deciders(at)) == ({1: "x"}, [] if is_caught else [("", "ERROR QUEUE")])
+    assert (list(at.values("log").values()), kinds(at)) == ((["ConflictError"], []) if is_caught else ([], [kind]))
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_sql_of_a_procedure_that_fails_is_its_error_unless_it_handles_it(*, is_caught: bool) -> None:
+    text = (
+        "def run(lcr, session):\n    try:\n        session.execute('SELECT broken')\n    except Exception:\n"
+        f"        {'pass' if is_caught else 'raise'}\n    lcr.execute(False)\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]), conflicts=[MAXIMUM])
+    at.apply([*inserts(1), *inserts(1, table="d")], inserts(2, table="d"))
+    assert (at.values(), at.values("d")) == (({1: "a"}, {1: "a", 2: "a"}) if is_caught else ({}, {2: "a"}))
+    assert [error.sqlstate for error in at.errors()] == ([] if is_caught else ["42601"])
+
+
 # --------------------------------------------------------------------------- error handlers
+
+
+def test_what_an_error_handler_executes_can_fail_and_it_may_handle_that() -> None:
+    text = (
+        "def fix(lcr, error, session):\n    try:\n        lcr.execute(False)\n    except Exception as again:\n"
+        "        session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', 1, type(again).__name__)\n"
+    )
+    at = Handled(rules_of(text, errors=["fix"]), rows=[row(1, "x")])
+    at.apply([*inserts(1), *inserts(2)])
+    assert (at.values(), at.values("log"), at.errors()) == ({1: "x", 2: "a"}, {1: "ConflictError"}, ())
+
+
+def test_what_an_error_handler_executes_and_does_not_handle_is_the_transactions_error() -> None:
+    at = Handled(rules_of("def fix(lcr, error, session):\n    lcr.execute(False)\n", errors=["fix"]), rows=[row(1, "x")])
+    at.apply([*inserts(2), *inserts(1)])
+    assert (at.values(), kinds(at)) == ({1: "x"}, ["insert_exists"])
+
+
+def test_what_an_error_handler_changes_and_executes_goes_to_the_conflict_handler_if_it_says_so() -> None:
+    text = "def fix(lcr, error, session):\n    lcr.set_value('new', 't', 30)\n    lcr.execute({})\n"
+    for resolves, expected in ((True, ({1: "b"}, [])), (False, ({1: "x"}, ["update_differs"]))):
+        at = Handled(rules_of(text.format(resolves), errors=["fix"]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM])
+        at.apply(updates(1, "a", "b", times=(10, 20)))
+        assert (at.values(), kinds(at)) == expected
+
+
+def test_an_unresolved_update_conflict_that_the_error_handler_refuses_is_the_transactions_error() -> None:
+    at = Handled(
+        rules_of("def fix(lcr, error, session):\n    raise ValueError('no')\n", errors=["fix"]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM],
+    )
+    at.apply([*inserts(5, table="d"), *updates(1, "a", "b", times=(10, 20))])
+    assert (at.values(), at.values("d"), kinds(at), deciders(at)) == ({1: "x"}, {}, ["update_differs"], [("", "ERROR QUEUE")])
 
 
 def test_an_error_handler_gets_what_fails() -> None:
@@ -215,6 +306,48 @@ def test_a_failing_statement_handler_goes_to_the_error_handler_with_the_row_as_i
     at.apply(inserts(1))
     # What the statement had written is undone, what the error handler writes stays.
     assert (at.values(), at.values("log"), at.errors()) == ({1: "x"}, {1: "insert_exists"}, ())
+
+
+LOGGED = "INSERT INTO public.log (id, a) VALUES (:new.id, :old.a)"
+
+
+@pytest.mark.parametrize("resolves", [False, True])
+def test_a_statement_handlers_execute_asks_the_conflict_handler_if_it_says_so(*, resolves: bool) -> None:
+    at = Handled(
+        rules_of(dml=[statements(LOGGED, f"lcr.execute {str(resolves).lower()}")]), rows=[row(1, "x", 15), row(2, "x", 90)], conflicts=[MAXIMUM],
+    )
+    at.apply(updates(1, "a", "b", times=(10, 20)), updates(2, "a", "b", times=(10, 20)))
+    if resolves:
+        assert (at.values(), at.values("log"), at.errors()) == ({1: "b", 2: "x"}, {1: "a", 2: "a"}, ())
+    else:
+        assert (at.values(), at.values("log"), kinds(at)) == ({1: "x", 2: "x"}, {}, ["update_differs", "update_differs"])
+
+
+def test_an_unresolved_conflict_of_a_statement_handler_undoes_its_statements_and_is_the_transactions_error() -> None:
+    at = Handled(rules_of(dml=[statements(LOGGED, "lcr.execute true")]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM])
+    at.apply(updates(1, "a", "b", times=(10, 20)))
+    assert (at.values(), at.values("log"), kinds(at)) == ({1: "x"}, {}, ["update_differs"])
+
+
+def test_with_statement_conflict_and_error_handler_each_is_asked_when_the_one_before_did_not_do() -> None:
+    at = Handled(
+        rules_of(LOG_ERROR, dml=[statements(LOGGED, "lcr.execute true")], errors=["fix"]),
+        rows=[row(1, "x", 15), row(2, "x", 20)], conflicts=[MAXIMUM],
+    )
+    # Of the first the conflict handler decides; of the second it cannot, and what the statement had written is undone; the third finds no row.
+    at.apply(*[updates(key, "a", "b", times=(10, 20)) for key in (1, 2, 3)])
+    assert (at.values(), at.errors()) == ({1: "b", 2: "x"}, ())
+    assert at.values("log") == {1: "a", 2: "update_differs", 3: "update_missing"}
+
+
+def test_every_statement_handler_gets_the_row_as_it_came() -> None:
+    both = [statements("INSERT INTO public.log (id, a) VALUES (:new.id, :new.a)"), statements("lcr.execute true"), statements(f"{LOGGED} -- again")]
+    at = Handled(rules_of(dml=both), rows=[row(1)])
+    at.store.sql["INSERT INTO public.log (id, a) VALUES ($1, $2) -- again"] = lambda session, values: at.store.sql[
+        "INSERT INTO public.log (id, a) VALUES ($1, $2)"
+    ](session, (values[0] + 100, values[1]))
+    at.apply(updates(1, "a", "b"))
+    assert (at.values(), at.values("log"), at.errors()) == ({1: "b"}, {1: "b", 101: "a"}, ())
 
 
 # --------------------------------------------------------------------------- precommit, savepoints, order

@@ -1,0 +1,70 @@
+"""Values of LCRs as Python objects: what users' code reads, it can write, and the value is the same."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from ipaddress import ip_address
+
+import pytest
+from psycopg.types.range import Range
+
+from databases.connectors import column_of_type
+from databases.postgres.python_values import decoded, encoded
+from streams.lcr import LcrError
+from streams.lcr_batch import Column
+
+VALUES = [
+    ("bool", True), ("bool", False), ("int2", -5), ("int8", 1 << 40), ("float8", 1.5), ("numeric", Decimal("1.50")), ("text", "it's \\ \"x\""),
+    ("date", date(2026, 1, 31)), ("time", time(1, 2, 3)), ("timestamp", datetime(2026, 1, 31, 8, 30, 0, 5)),  # noqa: DTZ001 - has no time zone
+    ("timestamptz", datetime(2026, 1, 31, 8, 30, tzinfo=UTC)), ("interval", timedelta(days=1, seconds=2)), ("uuid", uuid.UUID(int=7)),
+    ("inet", ip_address("::1")), ("jsonb", {"a": ["it's", "\\"]}), ("_int4", [1, None, -3]), ("_numeric", [Decimal("1.5")]),
+    ("_text", ["it's", "a\\b", 'say "x"', "a,b", "", None]), ("_text", []),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), VALUES)
+def test_what_is_written_is_read_as_the_same(kind: str, value: object) -> None:
+    column = replace(column_of_type("c", kind), is_binary=False)
+    assert decoded(column, encoded(column, value)) == value
+
+
+@pytest.mark.parametrize(("kind", "value"), VALUES)
+def test_a_column_that_a_transformation_adds_is_read_by_the_name_of_its_type(kind: str, value: object) -> None:
+    column = replace(column_of_type("c", kind), is_binary=False)
+    assert decoded(Column(name="c", type_name=column.type_name), encoded(column, value)) == value
+
+
+@pytest.mark.parametrize(("kind", "value"), [*VALUES, ("_int8", [[1, 2], [None, 4]]), ("int4range", Range(1, 5)), ("tstzrange", Range(None, None)), ("bytea", b"\0'\xff")])
+def test_the_binary_form_is_read_as_the_same(kind: str, value: object) -> None:
+    column = replace(column_of_type("c", kind), is_binary=True)
+    assert decoded(column, encoded(column, value)) == value
+
+
+@pytest.mark.parametrize("value", [5, [[1], [2, 3]], ["a"], [1, [2]]])
+def test_what_is_no_array_of_the_type_is_refused(value: object) -> None:
+    with pytest.raises(LcrError, match="does not fit column c of type _int4"):
+        encoded(replace(column_of_type("c", "_int4"), is_binary=True), value)
+
+
+def test_a_label_of_an_enumerated_type_is_written_as_it_is() -> None:
+    assert encoded(Column(name="c", type_name="public.mood", type_number=70000, is_binary=True), "glad") == b"glad"
+
+
+def test_a_number_of_pythons_is_a_numeric() -> None:
+    column = column_of_type("c", "numeric")
+    assert column.is_binary
+    assert [decoded(column, encoded(column, value)) for value in (5, 2.5, Decimal("1.50"))] == [5, Decimal("2.5"), Decimal("1.50")]
+
+
+@pytest.mark.parametrize("value", ["5", [5], None, 1.5])
+def test_what_no_integer_is_is_refused(value: object) -> None:
+    with pytest.raises(LcrError, match="does not fit column c of type int4"):
+        encoded(replace(column_of_type("c", "int4"), is_binary=True), value)
+
+
+def test_an_object_of_another_type_is_refused() -> None:
+    with pytest.raises(LcrError, match="a Python int does not fit column c of type text"):
+        encoded(column_of_type("c", "text"), 5)
