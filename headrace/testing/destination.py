@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,14 +139,22 @@ class Destination:
 
         self._store.sql[" ".join(sql.split())] = run
 
-    def insert(self, table: str, *rows: Values) -> None:
+    def insert(self, table: str, *rows: Values, committed: datetime | None = None) -> None:
         """Put rows into a table, as a user at the destination.
 
         Args:
             table: with its schema.
             rows: values by column; those not given are NULL.
+            committed: when, with a time zone: what `latest_timestamp` compares with an LCR's `source_time`; None: now.
         """
-        self._store.insert(*self._known(table).owner_and_name, [self.packed(table, row) for row in rows])
+        known = self._known(table)
+        packed = [self.packed(table, row) for row in rows]
+        self._store.insert(*known.owner_and_name, packed)
+        if known.owner_and_name in self._apply.conflicts.timed:
+            places = [list(known.columns).index(name) for name in known.key]
+            time_us = round((committed or datetime.now(UTC)).timestamp() * 1e6)
+            for row in packed:
+                self._store.changed_here(*known.owner_and_name, tuple(row[place] for place in places), time_us)
 
     def rows(self, table: str) -> list[Row]:
         """The rows of a table, ascending by key; of one without a key, by all columns."""

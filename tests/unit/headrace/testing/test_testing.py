@@ -264,3 +264,16 @@ def test_delta_adds_to_what_is_there(kind: str, expected: object, tmp_path: Path
     destination.insert("hr.e", {"id": 1, "n": expected - 10})
     destination.apply(row_lcr(table, "UPDATE", old={"id": 1, "n": 100}, new={"n": 110}))
     assert (destination.rows("hr.e"), destination.errors) == ([{"id": 1, "n": expected}], [])
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_latest_timestamp_compares_with_when_a_user_of_the_destination_committed(*, is_later: bool) -> None:
+    rooms = Table(name="shop.rooms", columns={"id": "int4", "n": "text"})
+    here = datetime(2026, 1, 31, 8, 30, tzinfo=UTC)
+    destination = Destination.from_file(EXAMPLES / "latest_timestamp.yaml", "apply_from_dbs1_at_dbs2", tables=[rooms])
+    destination.insert("shop.rooms", {"id": 1, "n": "here"}, {"id": 2, "n": "here"}, committed=here)
+    at = here + timedelta(seconds=1 if is_later else -1)
+    destination.apply(row_lcr(rooms, "UPDATE", old={"id": 1, "n": "x"}, new={"n": "arrived"}, source_time=at))
+    destination.apply(row_lcr(rooms, "DELETE", old={"id": 2, "n": "x"}, source_time=at))
+    expected = [{"id": 1, "n": "arrived"}] if is_later else [{"id": 1, "n": "here"}, {"id": 2, "n": "here"}]
+    assert (destination.rows("shop.rooms"), destination.errors) == (expected, [])
