@@ -33,8 +33,8 @@ def subscribers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
         queue: name of the queue.
     """
     propagations = [each for each in spec.propagations if queue in (each.from_queue, each.held_in)]
-    dequeued = {queue, *(each.to_queue for each in propagations)}  # the apply processes behind a propagation may bypass it
-    found = {each.name: each.site for each in spec.applies if each.queue in dequeued}
+    behind = {each.to_queue for each in propagations}  # apply processes may bypass a propagation, unless the file says `combined: never`
+    found = {each.name: each.site for each in spec.applies if each.queue == queue or (each.combined and each.queue in behind)}
     return found | {each.name: spec.queue(queue).site for each in propagations}
 
 

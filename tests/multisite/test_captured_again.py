@@ -20,14 +20,15 @@ ROOM_BYTES = 1 << 20  # all redo of a run: what is given up is given up as nobod
 HOUR_S = 3600.0  # of virtual time: longer than a run
 
 
-def fan_out(retention_s: float) -> TopologySpec:
+def fan_out(retention_s: float, *, is_direct: bool) -> TopologySpec:
     """One source with three destinations, on the smallest redo segments."""
     spec = read_topology(EXAMPLES / "fan_out.yaml", {})
+    spec = replace(spec, applies=tuple(replace(each, combined=is_direct) for each in spec.applies))
     return replace(spec, captures=tuple(replace(each, checkpoint_retention_s=retention_s) for each in spec.captures))
 
 
-def run(folder: Path, retention_s: float, *steps: Step, seed: int = 1) -> Simulation:
-    sim, not_fired = played(fan_out(retention_s), seed, folder, steps, SECONDS, redo_bytes_max=ROOM_BYTES)
+def run(folder: Path, retention_s: float, *steps: Step, seed: int = 1, is_direct: bool = True) -> Simulation:
+    sim, not_fired = played(fan_out(retention_s, is_direct=is_direct), seed, folder, steps, SECONDS, redo_bytes_max=ROOM_BYTES)
     assert not_fired == []
     assert {step.name for step in steps} <= set(sim.fired)
     return sim
@@ -49,6 +50,7 @@ def test_without_a_retention_time_it_is_refused_by_name_and_copied_again(tmp_pat
 
 
 @pytest.mark.fault("an operator who captures everything again")
-def test_what_an_operator_has_captured_again_is_dropped_everywhere(tmp_path: Path) -> None:
-    sim = run(tmp_path, HOUR_S, captured_again(8.0), killed(9.0, "propagation"), captured_again(12.0))
+@pytest.mark.parametrize(("is_direct", "between"), [(True, "queue"), (False, "propagation")])
+def test_what_an_operator_has_captured_again_is_dropped_everywhere(tmp_path: Path, is_direct: bool, between: str) -> None:
+    sim = run(tmp_path, HOUR_S, captured_again(8.0), killed(9.0, between), captured_again(12.0), is_direct=is_direct)
     assert sim.fired["copied again"] == 0
