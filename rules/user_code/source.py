@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,10 @@ from pathlib import Path, PurePosixPath
 from streams.errors import ConfigError
 
 __all__ = ["CODE_BYTES_MAX", "NO_CODE", "CodeFile", "UserCode", "UserFunction", "read_folder"]
+
+# CPython 3.11 counts the depth of a syntax tree for all threads together: two that parse at once may get a SystemError (threads that copy tables
+# load the same function at the same time).
+_PARSING = threading.Lock()
 
 CODE_BYTES_MAX = 1_000_000  # of all modules that one apply process needs: they travel in one message, whose bound is 4 MB
 _FILES_MAX = 1000  # in the folder: more is no folder of handlers, but a home directory that was named by mistake
@@ -193,7 +198,8 @@ def _closure(folder: str, modules: Mapping[str, CodeFile], module: str) -> dict[
 def _imports(folder: str, file: CodeFile) -> Iterator[str]:
     """Every name that a module may import, wherever the statement stands in it."""
     try:
-        tree = ast.parse(file.text, filename=file.path)
+        with _PARSING:
+            tree = ast.parse(file.text, filename=file.path)
     except SyntaxError as error:
         raise ConfigError(
             f"{folder}/{file.path}, line {error.lineno}: {error.msg}", hint="fix the file",
