@@ -10,10 +10,10 @@ from streams.lcr_batch import OldImage, TableVersion
 
 __all__ = ["conflict_list_findings"]
 
-_OF_OLD_VALUES = frozenset({"update_differs", "delete_differs"})
 
-
-def conflict_list_findings(apply: str, rules: ConflictRules, version: TableVersion, table: DestinationTable) -> Iterator[Finding]:
+def conflict_list_findings(
+    apply: str, rules: ConflictRules, version: TableVersion, table: DestinationTable, *, at_source: str = "",
+) -> Iterator[Finding]:
     """Check what is set for one table of an apply process.
 
     Args:
@@ -21,6 +21,7 @@ def conflict_list_findings(apply: str, rules: ConflictRules, version: TableVersi
         rules: its handlers.
         version: the table as its rows come, under the destination's name.
         table: the destination's.
+        at_source: the table's name there; empty: the same.
     """
     path = f"applies.{apply} table {version.qualified_name}"
     mine = rules.of(version.owner, version.name)
@@ -45,12 +46,12 @@ def conflict_list_findings(apply: str, rules: ConflictRules, version: TableVersi
     if version.old_image is not OldImage.FULL and (needed := _needing_old_values(mine.handlers)):
         yield Finding(
             path=path, problem=f"the source's log has no old values of the table outside its key, and {', '.join(needed)} needs them",
-            fix=f"at the source: ALTER TABLE {version.qualified_name} REPLICA IDENTITY FULL;",
+            fix=f"at the source: ALTER TABLE {at_source or version.qualified_name} REPLICA IDENTITY FULL;",
         )
 
 
 def _needing_old_values(handlers: tuple[ConflictHandler, ...]) -> list[str]:
-    return sorted({f"{each} on {each.kind}" for each in handlers if each.kind in _OF_OLD_VALUES or (each.kind, each.method) == ("update_missing", "overwrite")})
+    return sorted({f"{each} on {each.kind}" for each in handlers if each.needs_old_values})
 
 
 def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion, table: DestinationTable) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from streams.table_name import TableName
 from topology.checks import another_database, lasting_identities, one_database_twice
 from topology.file.reading import examine
 from topology.functions import custom_transformations
-from topology.logging_needs import log_needs
+from topology.logging_needs import listed_needs, log_needs
 from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
@@ -138,14 +138,17 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         findings += unfit
         fitting = {TableName.of(version) for version in versions}
         shapes = tuple(shape for shape in shapes if TableName.of(shape) in fitting)
-        tables = [table.destination for table in arriving(ways, versions)]
+        came = arriving(ways, versions)
+        tables = [table.destination for table in came]
         with closing(open_destination(replace(destination, tables=apply.tables))) as target:
             findings += target.preflight_tables(tables, now=tables)
             if apply.conflicts.times is not None:
                 findings += target.preflight_times(apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones)
-            for version in tables if apply.conflicts != NO_CONFLICT_RULES else ():
-                table = target.describe(version.owner, version.name)
-                findings += () if table is None else conflict_list_findings(apply.name, apply.conflicts, version, table)
+            for each in came if apply.conflicts != NO_CONFLICT_RULES else ():
+                version, table = each.destination, target.describe(each.destination.owner, each.destination.name)
+                findings += () if table is None else conflict_list_findings(
+                    apply.name, apply.conflicts, version, table, at_source=each.source.qualified_name,
+                )
             findings += _handlers_of_nothing(apply, tables)
             findings += _keys_of_nothing(apply, tables)
             findings += dependency_column_findings(apply.name, apply.dependencies, tables, target.describe)
@@ -306,7 +309,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite
             streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
             needs = log_needs(spec, site.name)
             findings += source.preflight(rules, streams=streams, needs=needs)
-            logged = source.supplemental_logging(rules, needs)
+            logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
             tables = source.tables(rules)
             statements += source.plan(spec.name, rules)
             statements.append(plan_copy(access.kind, site.name))

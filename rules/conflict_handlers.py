@@ -105,6 +105,11 @@ class ConflictHandler:
     resolution_column: str = ""
     priority: tuple[str, ...] = ()
 
+    @property
+    def needs_old_values(self) -> bool:
+        """Without the values before a change there is nothing to decide: no conflict is seen, or no row can be made."""
+        return self.kind in ("update_differs", "delete_differs") or (self.kind, self.method) == ("update_missing", "overwrite")
+
     def __str__(self) -> str:
         return f"{self.method}({self.resolution_column})" if self.resolution_column else self.method
 

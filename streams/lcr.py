@@ -390,7 +390,7 @@ class RowLcr:
         self._columns = tuple(columns)
 
     def keep_columns(self, column_names: Collection[str], value_type: ValueType | str = ValueType.BOTH) -> None:
-        """Remove the values of every other column. Names that the LCR does not have are ignored.
+        """Remove every other column, also those of the table of which the LCR has no value. Names that it does not have are ignored.
 
         Args:
             column_names: of the columns that stay.
@@ -401,6 +401,8 @@ class RowLcr:
             carried = [*self._values()[each], *(self._unchanged if each is ValueType.NEW else ())]
             for name in [name for name in carried if name not in column_names]:
                 self.delete_column(name, each)
+        self._change()
+        self._columns = tuple(column for column in self._columns if column.name in column_names or self._carries(column.name))
 
     def set_values(self, value_type: ValueType | str, values: Mapping[str, object]) -> None:
         """Replace all values of one kind: columns that are not given are not in the LCR any more.

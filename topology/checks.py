@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from databases.ports import Finding
+from rules.rule import Rule, TruthValue
 from topology.change_classes import ChangeClasses
 from topology.downstream import redo_receivers
 from topology.problems import nearest
@@ -72,7 +73,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
         classes = ChangeClasses.of(spec)
         chained = [*_unreachable(spec), *_halves(spec, classes), *_undecided(spec, classes), *_publishers(spec), *overlap_findings(spec, classes)]
         if not chained:
-            findings += transformation_findings(spec, classes)
+            findings += [*transformation_findings(spec, classes), *_filtered_subsets(spec)]
         findings += chained
         # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
         if not chained:
@@ -346,6 +347,33 @@ def _subsets(spec: TopologySpec) -> Iterator[Finding]:
                         problem=f"include[{other}] takes {rule} too: what becomes of a row that both take cannot be told",
                         fix="keep one rule for the table; join two subsets with OR",
                     )
+
+
+def _filtered_subsets(spec: TopologySpec) -> Iterator[Finding]:
+    """Conditions of other rules on the way of a subset: what they discard is missing in it, or stays in it."""
+    told: set[str] = set()
+    for apply in spec.applies:
+        for way in ways_to(spec, apply):
+            kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
+            subsets = [(client, rule) for client in way.clients for rule in client.rules.include or () if rule.subset is not None]
+            for kind, client in zip(kinds, way.clients, strict=True):
+                for section, rules in (("include", client.rules.include or ()), ("exclude", client.rules.exclude)):
+                    for number, rule in enumerate(rules):
+                        path = f"{kind}.{client.name}.rules.{section}[{number}]"
+                        found = next((each for each in subsets if _looks_at(rule, each[1])), None)
+                        if found is not None and path not in told:
+                            told.add(path)
+                            yield _warning(
+                                path, f"its condition discards changes of {found[1]}, of which {found[0].name} takes a subset: the destination would lack rows of"
+                                " it, keep rows that left it, or have them as they were", "leave the condition out, or let a condition take the place of the subset",
+                            )
+
+
+def _looks_at(rule: Rule, subset: Rule) -> bool:
+    """Whether a rule's condition decides by rows or commands of a subset's table; tags alone are no matter of rows."""
+    return rule.condition is not None and rule.subset is None and any(
+        rule.answer(subset.owner, subset.name, tag) is TruthValue.MAYBE for tag in (None, *rule.condition.tags)
+    )
 
 
 def _publishers(spec: TopologySpec) -> Iterator[Finding]:

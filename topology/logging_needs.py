@@ -1,7 +1,6 @@
 """Supplemental logging: which columns must be in a source's log, derived from everything that a topology configures.
 
-Each kind of thing that needs values in the log is one function in `NEEDS`: it says of which tables, of which client, and why. What comes
-later - lists of columns for conflicts, handlers, dependencies - is a line there.
+Each kind of thing that needs values in the log is one function in `NEEDS` or `LISTED`: it says of which tables, of which client, and why.
 
 Source: Oracle Streams Replication Administrator's Guide, "Specifying Supplemental Logging".
 """
@@ -16,7 +15,7 @@ from rules.rule import Rule
 from topology.spec import TopologySpec
 from topology.ways import ways_to
 
-__all__ = ["log_needs"]
+__all__ = ["listed_needs", "log_needs"]
 
 
 def log_needs(spec: TopologySpec, source: str) -> tuple[LogNeed, ...]:
@@ -27,6 +26,16 @@ def log_needs(spec: TopologySpec, source: str) -> tuple[LogNeed, ...]:
         source: site name.
     """
     return tuple(dict.fromkeys(need for needing in NEEDS for need in needing(spec, source)))
+
+
+def listed_needs(spec: TopologySpec, source: str) -> tuple[LogNeed, ...]:
+    """What `plan` lists: `log_needs`, and what conflict handlers and dependencies need.
+
+    Args:
+        spec: routed.
+        source: site name.
+    """
+    return tuple(dict.fromkeys(need for needing in (*NEEDS, *LISTED) for need in needing(spec, source)))
 
 
 def _conditions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
@@ -87,5 +96,36 @@ def _functions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
                             new=custom.columns or (), function=custom.function.name,
                         )
 
+
+def _conflicts(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
+    """Conflict handlers: old values tell that there is a conflict, and new ones of the whole column list resolve it."""
+    for apply in spec.applies:
+        for way in ways_to(spec, apply) if apply.source == source else ():
+            before = tuple(each.rules for each in way.clients)
+            for each in apply.conflicts.handlers:
+                if each.needs_old_values:
+                    columns = tuple(dict.fromkeys((*each.columns, *([each.resolution_column] if each.resolution_column else ()))))
+                    is_list = bool(each.columns) and each.kind == "update_differs"
+                    yield LogNeed(
+                        place=f"applies.{apply.name}.conflict_handlers ({each} on {each.kind})", rule=Rule(owner=each.owner, name=each.name), before=before,
+                        old=columns if is_list else (), new=columns if each.kind == "update_differs" and each.method != "discard" else (), every_old=not is_list,
+                    )
+
+
+def _dependencies(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
+    """Value dependencies: rows depend on each other by the values before a change as well."""
+    for apply in spec.applies:
+        for way in ways_to(spec, apply) if apply.source == source else ():
+            before = tuple(each.rules for each in way.clients)
+            for definition in apply.dependencies.values:
+                for each in definition.tables:
+                    yield LogNeed(
+                        place=f"applies.{apply.name}.value_dependencies.{definition.name}", rule=Rule(owner=each.owner, name=each.name), before=before,
+                        old=each.columns,
+                    )
+
+
+LISTED: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conflicts, _dependencies)
+"""What `plan` lists, too. Whether a table lacks it is found with everything else of the table: `databases.conflict_lists`, `databases.dependency_columns`."""
 
 NEEDS: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conditions, _handlers, _keys, _functions)

@@ -59,6 +59,7 @@ class LogNeed:
             handler or a substitute key: of all clients.
         old, new: columns whose values before or after a change a handler or a substitute key needs: of the one table that the rule names, as it is called
             behind `before`. Empty: the rule says what it needs.
+        every_old: every column's value before a change is needed, of that table.
         function: that the rule's LCRs go through, as the file names it: it looks at new values, of `new`, or of every column where that is empty. Its rule's own steps
             are in `before`.
     """
@@ -68,12 +69,13 @@ class LogNeed:
     before: tuple[RuleSet, ...] = ()
     old: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
+    every_old: bool = False
     function: str = ""
 
     @property
     def is_of_rule(self) -> bool:
         """Whether the rule says what is needed."""
-        return not self.old and not self.new and not self.function
+        return not self.old and not self.new and not self.every_old and not self.function
 
     def concerns(self, owner: str, name: str) -> bool:
         """Whether it needs something of a table.

@@ -183,6 +183,18 @@ def test_check_names_the_replica_identity_that_handlers_need(site: Site) -> None
     assert handler(old=("id", "price"), new=("note",)) == []
 
 
+def test_plan_lists_every_old_value_of_a_conflict_handler_without_a_column_list(site: Site) -> None:
+    site.run("CREATE TABLE every_old (id int PRIMARY KEY, price int, note text)")
+    need = LogNeed(place="applies.a.conflict_handlers", rule=Rule(owner="public", name="every_old"), every_old=True)
+    rules = (RuleSet(include=(Rule(owner="public"),)),)
+    (listed,) = site.source.supplemental_logging(rules, (need,))
+    full = 'ALTER TABLE "public"."every_old" REPLICA IDENTITY FULL;'
+    assert (listed.columns, listed.lacking, listed.statement) == (("old price", "old note"), ("old price", "old note"), full)
+    site.run("ALTER TABLE every_old REPLICA IDENTITY FULL")
+    (listed,) = site.source.supplemental_logging(rules, (need,))
+    assert (listed.lacking, listed.statement) == ((), "")
+
+
 def test_check_warns_of_large_values_that_a_function_may_not_get(site: Site) -> None:
     site.run("CREATE TABLE fn (id int PRIMARY KEY, price int, note text)")
     rules = (RuleSet(include=(Rule(owner="public"),)),)

@@ -250,3 +250,51 @@ def test_values_of_every_type_reach_the_sql_of_handlers(
         assert there.execute("SELECT b::text FROM bound b").fetchall() == [wanted]
         assert there.execute("SELECT w::text FROM written w").fetchall() == [wanted]
         assert there.execute("SELECT e::text FROM every e").fetchall() == [wanted]  # through `get_row_text`
+
+
+FITS = """def fit(lcr, session):
+    lcr.keep_columns(["id", "name"])
+    lcr.execute(conflict_resolution=True)
+"""
+
+
+def test_a_handler_makes_rows_fit_where_column_mismatch_is_an_error(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    def tables(site: str, connection: psycopg.Connection) -> None:
+        connection.execute(f"CREATE TABLE public.people (id int PRIMARY KEY, name text{', extra int' if site == 'dbs1' else ''})")
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "people.py").write_text(FITS)
+    handled = MASKED.format(folder=tmp_path / "state").replace("people:hide", "people:fit").replace("[insert]", "[insert, update, delete]")
+    (tmp_path / "fits.yaml").write_text(handled + "column_mismatch: error\n")
+    with two_sites(tmp_path / "fits.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+        user.execute("INSERT INTO people VALUES (1, 'ann', 5), (2, 'bob', 6)")
+        user.execute("UPDATE people SET name = 'eve', extra = 7 WHERE id = 2")
+        network.settle()
+        assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
+        assert there.execute("SELECT * FROM people ORDER BY id").fetchall() == [(1, "ann"), (2, "eve")]
+        user.execute("DELETE FROM people WHERE id = 1")
+        network.settle()
+        assert there.execute("SELECT * FROM people").fetchall() == [(2, "eve")]
+
+
+def test_a_truncate_goes_to_no_handler(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    def tables(_: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "people.py").write_text("def keep(lcr, session):\n    pass\n")
+    (tmp_path / "keeps.yaml").write_text(MASKED.format(folder=tmp_path / "state").replace("people:hide", "people:keep").replace("[insert]", "[delete]"))
+    with two_sites(tmp_path / "keeps.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+        user.execute("INSERT INTO people VALUES (1, 'ann')")
+        user.execute("DELETE FROM people")
+        network.settle()
+        assert there.execute("SELECT id FROM people").fetchall() == [(1,)]
+        user.execute("TRUNCATE people")
+        network.settle()
+        assert there.execute("SELECT id FROM people").fetchall() == []

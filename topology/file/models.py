@@ -327,7 +327,7 @@ class RuleModel(_Model):
         if self.where is not None or self.condition is not None:
             raise _problem(
                 "has a subset and another condition",
-                "keep the subset, and let another client have the condition: what it discards would be missing when a row leaves the subset",
+                "keep one of them: what the condition discards would be missing when a row leaves the subset",
             )
         if self.table is None or set("*?") & set("".join(self.table)):
             raise _problem("has a subset and names more than one table", "give each table a rule of its own")

@@ -48,6 +48,8 @@ def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
                 columns = needed_columns(need.rule, table.owner, table.name) if need.is_of_rule else NeededColumns(old=need.old, new=need.new)
                 if need.function and not need.new:
                     found += [_logged(leaf, need, NeededColumns(new=columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
+                elif need.every_old:
+                    found += [_logged(leaf, need, _every_old(need, table, columns_of(leaf)), columns_of(leaf)) for leaf in table.leaves]
                 elif columns != NeededColumns():
                     found += [_logged(leaf, need, _at_source(columns, need, table, columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
     return tuple(found)
@@ -63,6 +65,16 @@ def _at_source(needed: NeededColumns, need: LogNeed, table: CatalogTable, names:
         return needed  # it cannot be transformed: that is reported by itself
     old, new = (tuple(origins[name] for name in columns if name in origins) for columns in (needed.old, needed.new))
     return replace(needed, old=old, new=new)
+
+
+def _every_old(need: LogNeed, table: CatalogTable, there: _Columns) -> NeededColumns:
+    """The old values of every column outside the key that arrives, and of the new ones those that are named."""
+    try:
+        arriving = set(need.at_source(table.owner, table.name, there.names).values())
+    except TransformationError:
+        arriving = set(there.names)  # as above
+    named = _at_source(NeededColumns(new=need.new), need, table, there.names)
+    return replace(named, old=tuple(name for name in there.names if name in arriving and name not in there.identifying))
 
 
 @dataclass(frozen=True, slots=True)

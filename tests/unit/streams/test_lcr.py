@@ -162,6 +162,14 @@ def test_keep_columns_leaves_out_the_others_of_the_kind_that_is_named() -> None:
     assert (list(lcr.get_values("new", use_old=False)), lcr.get_values("old")) == (["c1"], old)
     lcr.keep_columns(["c0"])
     assert (list(lcr.get_values("new", use_old=False)), list(lcr.get_values("old"))) == ([], ["c0"])
+    assert [column.name for column in lcr.table_version().columns] == ["c0"]
+
+
+def test_keep_columns_leaves_out_columns_without_a_value() -> None:
+    lcr = RowLcr(batch(), 2)
+    assert list(lcr.get_values("old")) == ["c0", "c1"]
+    lcr.keep_columns(["c0", "c1"])
+    assert ([column.name for column in lcr.table_version().columns], lcr.is_changed) == (["c0", "c1"], True)
 
 
 def test_set_values_replaces_all_of_a_kind_or_nothing() -> None:

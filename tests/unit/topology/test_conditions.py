@@ -168,6 +168,18 @@ def test_subset_beside_another_rule_for_the_table_is_refused(tmp_path: Path) -> 
     assert "include[1].subset" in found
 
 
+@pytest.mark.parametrize(("place", "rules"), [
+    ("captures.cap.rules.exclude[0]", {"excluded": "{condition: \"command_type = 'DELETE'\"}"}),
+    ("captures.cap.rules.exclude[0]", {"excluded": "{table: hr.employees, where: 'b = 1'}"}),
+    ("applies.app.rules.include[0]", {"applied": "{table: hr.employees, where: 'b = 1'}"}),
+    ("", {"excluded": "{condition: \"tag = '11'\"}"}), ("", {"excluded": "{table: hr.jobs, where: 'b = 1'}"}),
+    ("", {"excluded": "{condition: \"object_name = 'jobs' and new.a = 1\"}"}),
+])
+def test_conditions_that_discard_changes_of_a_subset_are_a_warning(place: str, rules: dict[str, str], tmp_path: Path) -> None:
+    found = [each for each in check(read(tmp_path, one_way("{table: hr.employees, subset: 'a = 1'}", **rules))) if "takes a subset" in each.problem]
+    assert [(each.path, each.is_error) for each in found] == ([(place, False)] if place else [])
+
+
 def test_subset_among_negative_rules_is_refused(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, one_way(excluded="{table: hr.employees, subset: 'a = 1'}"))
     assert "captures.cap.rules.exclude (line 7): has a subset" in found

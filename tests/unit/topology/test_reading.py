@@ -295,8 +295,8 @@ RULE_PROBLEMS = {
     "{table: hr.t, subset: 'new.a = 1'}": ".subset: new.a says whether the new or the old row is meant: write a: a subset is asked of both",
     "{table: hr.t, subset: 'lcr.tag is null'}": ".subset: tag is no column: a subset is of the table's rows: use where, or condition, for LCRs",
     "{schema: hr, subset: 'a = 1'}": ": has a subset and names more than one table: give each table a rule of its own",
-    "{table: hr.t, subset: 'a = 1', where: 'a = 2'}": ": has a subset and another condition: keep the subset, and let another client have the "
-        "condition: what it discards would be missing when a row leaves the subset",
+    "{table: hr.t, subset: 'a = 1', where: 'a = 2'}": ": has a subset and another condition: keep one of them: what the condition "
+        "discards would be missing when a row leaves the subset",
     "{table: hr.t, transform: []}":
         ".transform: [] is not a list of transformations: write a list, such as [{delete_columns: [salary]}], or a function, such as \"masks:mask\"",
     "{condition: 'tga is null'}": ".condition: 'tga' (character 1) cannot be evaluated here: did you mean tag? An LCR has the attributes command_type, "

@@ -17,7 +17,7 @@ from tests.support.topologies import SITES, problems, read, read_anyway
 from topology.changes import changes
 from topology.combined import combination
 from topology.functions import functions_of
-from topology.logging_needs import log_needs
+from topology.logging_needs import listed_needs, log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
@@ -281,6 +281,23 @@ def test_what_binds_of_handlers_need_is_logged_under_the_sources_names(tmp_path)
     assert (need.place, need.old, need.new) == ("applies.app.dml_handlers[0]", ("full_name",), ())
     assert [need.concerns(*table) for table in (EMPLOYEES, ("hr", "other"), ("sales", "staff"))] == [True, False, False]
     assert need.at_source("hr", "employees", ["id", "name", "salary"])["full_name"] == "name"
+
+
+def test_what_conflict_handlers_and_dependencies_need_is_listed_under_the_sources_names(tmp_path):
+    settings = """conflict_handlers:
+  - {table: sales.staff, on: update_differs, method: maximum, resolution_column: salary, columns: [full_name, salary]}
+  - {table: sales.staff, on: delete_differs, method: overwrite}
+  - {table: sales.staff, on: insert_exists, method: overwrite}
+"""
+    text = one_way(applied=RENAME).replace("  app: {", "  app: {value_dependencies: {who: [{table: sales.staff, columns: [full_name]}, {table: sales.x, columns: [who]}]}, ")
+    spec = read_anyway(tmp_path, text + settings)
+    assert log_needs(spec, "dbs1") == ()  # what lacks is found with everything else of the table
+    found = [(need.place.removeprefix("applies.app."), need.old, need.new, need.every_old) for need in listed_needs(spec, "dbs1")]
+    assert found == [
+        ("conflict_handlers (maximum(salary) on update_differs)", ("full_name", "salary"), ("full_name", "salary"), False),
+        ("conflict_handlers (overwrite on delete_differs)", (), (), True), ("value_dependencies.who", ("full_name",), (), False), ("value_dependencies.who", ("who",), (), False),
+    ]
+    assert [need.concerns(*EMPLOYEES) for need in listed_needs(spec, "dbs1")] == [True, True, True, False]
 
 
 def test_columns_that_an_error_handler_needs_are_logged_and_must_arrive(tmp_path):
