@@ -42,6 +42,7 @@ SEEDS_MAX = 150  # by then always
 MOMENT_S = 6.0  # virtual: enough that every component works, and a few die
 FIXED_SEED = 1
 HARM_MIN = 5  # things that break in one run, at least; a hundred are usual
+SEEDS_FOR_HARM = 4  # a random seed of a small topology may break nearly nothing in a moment (3742243604 of keys: 2); then another one must
 
 # Executing errors needs conflicts, which these histories have none of: see the tests of the apply engine.
 NEVER = {"apply.error_queue_write", "apply.execute_error"}
@@ -106,7 +107,10 @@ def run_until_seen(names: Sequence[str], kinds: set[str], sights: set[str]) -> N
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_converges_whatever_breaks(name: str) -> None:
-    outcome = run(name, secrets.randbits(32) if SECONDS else FIXED_SEED, Settings(seconds=MOMENT_S))
+    for _ in range(SEEDS_FOR_HARM if SECONDS else 1):
+        outcome = run(name, secrets.randbits(32) if SECONDS else FIXED_SEED, Settings(seconds=MOMENT_S))
+        if sum(outcome.fired.values()) >= HARM_MIN:
+            break
     assert sum(outcome.fired.values()) >= HARM_MIN, "nothing broke: this run proves nothing"
 
 
