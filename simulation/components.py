@@ -95,6 +95,11 @@ class Component:
         self.close()
         self.is_open, self.is_stopped = False, True
 
+    @property
+    def may_start(self) -> bool:
+        """It is stopped, and starting it again is all that it needs."""
+        return self.is_stopped
+
     def start(self) -> None:
         """The operator starts it again."""
         self.sim.trace.note(self.name, "started by the operator")
@@ -481,6 +486,11 @@ class ApplyProcess(Component):
         self._thaw_at = 0.0  # until then the older ones are stopped, as by SIGSTOP
         self._orphans: list[Task] = []
         self.refused: LogGone | None = None
+
+    @property
+    def may_start(self) -> bool:
+        """See `Component.may_start`; a refused one waits for other help."""
+        return self.is_stopped and self.refused is None
 
     def open(self) -> None:
         """See `Component.open`."""

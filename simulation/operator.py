@@ -149,7 +149,7 @@ class Operator:
         """Do nothing of one's own any more, and leave those alone that are refused."""
         self._is_busy = self.helps = False
         for component in self._sim.components:
-            if component.is_stopped and not (isinstance(component, ApplyProcess) and component.refused):
+            if component.may_start:
                 component.start()
 
     # ------------------------------------------------------------------ stop and start
@@ -165,7 +165,7 @@ class Operator:
         self._sim.later(10.0, partial(self._start, component))
 
     def _start(self, component: Component) -> None:
-        if component.is_stopped and not (isinstance(component, ApplyProcess) and component.refused) and component in self._sim.components:
+        if component.may_start and component in self._sim.components:
             component.start()
 
     # ------------------------------------------------------------------ a destination that loses commits

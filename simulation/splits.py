@@ -16,7 +16,6 @@ from actors.lag import PositionSamples
 from actors.records.requests import Requests
 from actors.splitting.facts import required_of
 from actors.splitting.phases import Splitting
-from simulation.components import ApplyProcess, Component
 from simulation.violations import Invariant, require
 from streams.errors import ConfigError
 from streams.scn import Scn
@@ -25,6 +24,7 @@ from topology.combined import readers_of
 from topology.split import MERGING, SPLIT, clone_queue
 
 if TYPE_CHECKING:
+    from simulation.components import Component
     from simulation.world import Simulation
     from topology.spec import TopologySpec
 
@@ -122,8 +122,7 @@ class SplitStreams:
         taker.stop()
 
         def comes_back() -> None:
-            is_refused = isinstance(taker, ApplyProcess) and taker.refused is not None
-            if taker.is_stopped and not is_refused and taker in sim.components:
+            if taker.may_start and taker in sim.components:
                 taker.start()
 
         sim.later(_AWAY_MAX_S, comes_back)

@@ -18,7 +18,7 @@ from typing import Any
 
 from rules.rule import Rule
 from topology.change_classes import ChangeClasses
-from topology.combined import apply_of, bypassed, capture_of, combined, dequeued, directs
+from topology.combined import apply_of, bypassed, capture_of, dequeued, directs, left_out
 from topology.downstream import receiver_of, receivers_from, redo_receivers
 from topology.spec import ApplySpec, TopologySpec
 from topology.stored import without_secrets
@@ -142,7 +142,7 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     Returns:
         Names of propagations and apply processes -> names of source sites.
     """
-    without = _bypassing(spec)
+    without = left_out(spec)
     interests = {each.name: each.sources for each in spec.propagations if queue in (each.from_queue, each.held_in)}
     interests |= {each.name: (each.source,) for each in spec.applies if each.queue == queue}
     direct = {
@@ -169,17 +169,11 @@ def published_by(spec: TopologySpec, queue: str) -> dict[str, set[str]]:
         spec: routed (`topology.ways.route`): only then do propagations have their sources.
         queue: its name.
     """
-    without = _bypassing(spec)
+    without = left_out(spec)
     found = {each.name: {each.source} for each in spec.captures if each.queue == queue and each.name not in without}
     return found | {
         each.name: set(each.sources) for each in spec.propagations if each.to_queue == queue and each.name not in without
     }
-
-
-def _bypassing(spec: TopologySpec) -> set[str]:
-    """Names of the capture processes, propagations and apply processes that do not use the queues that the file names for them."""
-    direct = {name for each in directs(spec) for name in (each.propagation.name, *(apply.name for apply in each.applies))}
-    return {each.name for pair in combined(spec) for each in pair.members} | direct
 
 
 # --------------------------------------------------------------------------- the parts

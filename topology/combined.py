@@ -32,6 +32,7 @@ Source: Oracle Streams Concepts and Administration 11.2, "Combined Capture and A
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 if TYPE_CHECKING:
     from topology.ways import Way
 
-__all__ = ["Combination", "Direct", "apply_of", "bypassed", "bypassed_on", "capture_of", "combination", "combined", "dequeued", "direct", "directs", "readers_of"]
+__all__ = ["Combination", "Direct", "apply_of", "bypassed", "bypassed_on", "capture_of", "combination", "combined", "dequeued", "direct", "directs", "left_out", "readers_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,19 +106,27 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
     propagation = next((each for each in spec.propagations if each.name == subscribers[0]), None)
     if propagation is not None:
         queue = propagation.to_queue
-        if propagation.rules != RuleSet():
-            return Combination(capture=capture, hindrance=f"{propagation.name} has rules")
-        if hindrance := _line(propagation):
+        if hindrance := _needed(spec, propagation, (capture.source,)):
             return Combination(capture=capture, hindrance=hindrance)
-        if hindrance := _passed_on(spec, propagation, capture.source):
-            return Combination(capture=capture, hindrance=hindrance)
-    applies = [each for each in spec.applies if (each.queue, each.source) == (queue, capture.source)]
+    apply, hindrance = _only_apply(spec, queue, capture.source)
+    if apply is None:
+        return Combination(capture=capture, hindrance=hindrance)
+    return Combination(capture=capture, apply=apply, propagation=propagation)
+
+
+def _needed(spec: TopologySpec, propagation: PropagationSpec, sources: Iterable[str]) -> str:
+    """Why a propagation and the queue behind it do more with the changes of some sources than pass them on; empty: they do not."""
+    if propagation.rules != RuleSet():
+        return f"{propagation.name} has rules"
+    return _line(propagation) or next((found for source in sources if (found := _passed_on(spec, propagation, source))), "")
+
+
+def _only_apply(spec: TopologySpec, queue: str, source: str) -> tuple[ApplySpec | None, str]:
+    """The one apply process of a queue for a source, if it may do without the queue; None: there is none, and why."""
+    applies = [each for each in spec.applies if (each.queue, each.source) == (queue, source)]
     if len(applies) != 1:
-        found = ", ".join(apply.name for apply in applies) or "none"
-        return Combination(capture=capture, hindrance=f"{queue} needs one apply process for {capture.source}, and has {found}")
-    if not applies[0].combined:
-        return Combination(capture=capture, hindrance=f"the file says combined: never ({applies[0].name})")
-    return Combination(capture=capture, apply=applies[0], propagation=propagation)
+        return None, f"{queue} needs one apply process for {source}, and has {', '.join(each.name for each in applies) or 'none'}"
+    return (applies[0], "") if applies[0].combined else (None, f"the file says combined: never ({applies[0].name})")
 
 
 def _line(propagation: PropagationSpec) -> str:
@@ -150,30 +159,28 @@ def direct(spec: TopologySpec, propagation: PropagationSpec) -> Direct:
         spec: routed (`topology.ways.route`).
         propagation: of `spec`.
     """
-    pair = next((each for each in combined(spec) if each.propagation is not None and each.propagation.name == propagation.name), None)
+    return _direct(spec, propagation, combined(spec))
+
+
+def _direct(spec: TopologySpec, propagation: PropagationSpec, pairs: Iterable[Combination]) -> Direct:
+    pair = next((each for each in pairs if each.propagation is not None and each.propagation.name == propagation.name), None)
     if pair is not None:
         return Direct(propagation=propagation, hindrance=f"{pair.capture.name} bypasses it (combined capture and apply)")
-    if propagation.rules != RuleSet():
-        return Direct(propagation=propagation, hindrance=f"{propagation.name} has rules")
-    if hindrance := _line(propagation):
+    if hindrance := _needed(spec, propagation, propagation.sources):
         return Direct(propagation=propagation, hindrance=hindrance)
     found: list[ApplySpec] = []
     for source in propagation.sources:
-        if hindrance := _passed_on(spec, propagation, source):
+        apply, hindrance = _only_apply(spec, propagation.to_queue, source)
+        if apply is None:
             return Direct(propagation=propagation, hindrance=hindrance)
-        applies = [each for each in spec.applies if (each.queue, each.source) == (propagation.to_queue, source)]
-        if len(applies) != 1:
-            names = ", ".join(each.name for each in applies) or "none"
-            return Direct(propagation=propagation, hindrance=f"{propagation.to_queue} needs one apply process for {source}, and has {names}")
-        if not applies[0].combined:
-            return Direct(propagation=propagation, hindrance=f"the file says combined: never ({applies[0].name})")
-        found += applies
+        found.append(apply)
     return Direct(propagation=propagation, applies=tuple(found), hindrance="" if found else f"{propagation.name} sends the changes of no source")
 
 
 def directs(spec: TopologySpec) -> tuple[Direct, ...]:
     """The propagations of a topology that apply processes bypass."""
-    found = (direct(spec, propagation) for propagation in spec.propagations)
+    pairs = combined(spec)
+    found = (_direct(spec, propagation, pairs) for propagation in spec.propagations)
     return tuple(each for each in found if each.applies)
 
 
@@ -194,7 +201,9 @@ def dequeued(spec: TopologySpec, apply: ApplySpec) -> str:
         spec: routed.
         apply: of `spec`.
     """
-    return next((each.propagation.from_queue for each in directs(spec) if apply.name in {reader.name for reader in each.applies}), apply.queue)
+    # The apply processes of one of several sources would not bypass a propagation, so one of its source is among those that do.
+    before = (each for each in spec.propagations if each.to_queue == apply.queue and apply.source in each.sources)
+    return next((each.from_queue for each in before if direct(spec, each).applies), apply.queue)
 
 
 def combined(spec: TopologySpec) -> tuple[Combination, ...]:
@@ -223,6 +232,17 @@ def capture_of(spec: TopologySpec, apply: ApplySpec) -> CaptureSpec | None:
     return next((each.capture for each in combined(spec) if each.apply is not None and each.apply.name == apply.name), None)
 
 
+def left_out(spec: TopologySpec) -> set[str]:
+    """Names of the capture processes, propagations and apply processes that do not use the queues that the file names for them."""
+    return _left_out(combined(spec), directs(spec))
+
+
+def _left_out(pairs: Iterable[Combination], streams: Iterable[Direct]) -> set[str]:
+    return {each.name for pair in pairs for each in pair.members} | {
+        name for each in streams for name in (each.propagation.name, *(apply.name for apply in each.applies))
+    }
+
+
 def bypassed(spec: TopologySpec) -> dict[str, str]:
     """Queues and propagations that do not run, as full names of components, and the full name of the component that bypasses each.
 
@@ -230,14 +250,13 @@ def bypassed(spec: TopologySpec) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     pairs, streams = combined(spec), directs(spec)
-    left_out = {each.name for pair in pairs for each in pair.members}
-    left_out |= {name for each in streams for name in (each.propagation.name, *(apply.name for apply in each.applies))}
+    without = _left_out(pairs, streams)
 
     def leave(queue: str, by: str) -> None:
         users = {each.name for each in spec.propagations if queue in (each.from_queue, each.to_queue, each.held_in)}
         users |= {each.name for each in spec.captures if each.queue == queue}
         users |= {each.name for each in spec.applies if each.queue == queue}
-        if users <= left_out:
+        if users <= without:
             found.setdefault(f"queue:{queue}", by)
 
     for pair in pairs:
@@ -262,8 +281,7 @@ def bypassed_on(spec: TopologySpec, way: Way) -> tuple[str, ...]:
         way: in `spec`.
     """
     if capture_of(spec, way.apply) == way.capture:
-        hops = (name for each in way.propagations for name in (f"propagation:{each.name}", f"queue:{each.to_queue}"))
-        return (f"queue:{way.capture.queue}", *hops)
-    if not way.propagations or not any(way.apply == apply for apply in direct(spec, way.propagations[-1]).applies):
+        return way.full_names[1:-1]
+    if not way.propagations or way.apply not in direct(spec, way.propagations[-1]).applies:
         return ()
-    return (f"propagation:{way.propagations[-1].name}", f"queue:{way.propagations[-1].to_queue}")
+    return way.full_names[-3:-1]  # the last propagation and its queue

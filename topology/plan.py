@@ -179,10 +179,10 @@ def _database(site: SiteSpec) -> str:
 
 def _planned_way(spec: TopologySpec, way: Way) -> PlannedWay:
     shown = (client for client in way.clients if client is way.capture or client.rules != RuleSet())
-    without = {name.partition(":")[2] for name in bypassed_on(spec, way)}
+    without = bypassed_on(spec, way)
     return PlannedWay(
         source=way.apply.source, destination=way.apply.site,
-        components=tuple(name for name in way.components if name not in without),
+        components=tuple(name.partition(":")[2] for name in way.full_names if name not in without),
         rules=tuple(f"{client.name}: {_rules(client.rules)}" for client in shown),
     )
 
@@ -361,9 +361,10 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
             reason="commit_serialization is full: groups are prepared in parallel, and written one after the other"
             if apply.commits_in_order else f"parallelism is {apply.parallelism}",
         )
+    not_run = bypassed(spec)
     for capture in spec.captures:
         found = combination(spec, capture)
-        without = [name.partition(":")[2] for name, by in bypassed(spec).items() if by == f"capture:{capture.name}"]
+        without = [name.partition(":")[2] for name, by in not_run.items() if by == f"capture:{capture.name}"]
         yield Optimisation(
             name=f"{capture.name}: combined capture and apply", applies=found.apply is not None,
             reason=found.hindrance if found.apply is None
@@ -376,7 +377,7 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
             continue
         stream = direct(spec, propagation)
         readers = ", ".join(apply.name for apply in stream.applies)
-        without = [name.partition(":")[2] for name in (f"propagation:{propagation.name}", f"queue:{propagation.to_queue}") if name in bypassed(spec)]
+        without = [name.partition(":")[2] for name in (f"propagation:{propagation.name}", f"queue:{propagation.to_queue}") if name in not_run]
         yield Optimisation(
             name=f"{propagation.name}: direct dequeuing", applies=bool(stream.applies),
             reason=stream.hindrance or f"{readers} dequeue{'s' if len(stream.applies) == 1 else ''} from {propagation.from_queue}, as nothing in between looks into"

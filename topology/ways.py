@@ -105,8 +105,13 @@ class Way:
     @property
     def components(self) -> tuple[str, ...]:
         """Names of everything on the way, queues too, in order."""
-        hops = (name for each in self.propagations for name in (each.name, each.to_queue))
-        return (self.capture.name, self.capture.queue, *hops, self.apply.name)
+        return tuple(name.partition(":")[2] for name in self.full_names)
+
+    @property
+    def full_names(self) -> tuple[str, ...]:
+        """Full names of everything on the way, queues too, in order."""
+        hops = (name for each in self.propagations for name in (f"propagation:{each.name}", f"queue:{each.to_queue}"))
+        return (f"capture:{self.capture.name}", f"queue:{self.capture.queue}", *hops, f"apply:{self.apply.name}")
 
     @property
     def clients(self) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:

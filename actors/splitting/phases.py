@@ -49,7 +49,7 @@ from actors.records.requests import Requests
 from streams.clock import Clock, SystemClock
 from streams.errors import ConfigError
 from streams.scn import Scn
-from topology.combined import readers_of
+from topology.combined import directs
 from topology.downstream import keeper_of
 from topology.problems import nearest
 from topology.split import (
@@ -135,6 +135,7 @@ class Splitting:
         self._file, self._clock = spec, clock or SystemClock()
         self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits)
         self._merging_since: dict[str, float] = {}
+        self._known_readers: tuple[tuple[Split, ...] | None, dict[str, tuple[str, ...]]] = None, {}
         self._requests = requests or Requests()
         for name in set(self._requests.names()) - {each.name for each in spec.propagations}:
             self._requests.drop(name)
@@ -247,8 +248,11 @@ class Splitting:
 
     def _readers(self, propagation: str) -> tuple[str, ...]:
         """Who subscribes to a queue for a propagation: it, or apply processes that bypass it."""
-        spec = self.spec
-        return readers_of(spec, spec.propagation(propagation))
+        of_splits, readers = self._known_readers
+        if of_splits is not self.splits:  # asked every second, of every propagation
+            readers = {each.propagation.name: tuple(apply.name for apply in each.applies) for each in directs(self.spec)}
+            self._known_readers = self.splits, readers
+        return readers.get(propagation, (propagation,))
 
     def _entries(self, facts: Facts, queue: str, propagation: str) -> list[Mapping[str, Any]]:
         """What a queue knows of those who read a propagation's stream, per source."""
@@ -278,12 +282,12 @@ class Splitting:
             split: the stream.
             facts: what is known of the components.
         """
-        queue, found = facts.queue(split.queue), 0.0
+        queue, found, readers = facts.queue(split.queue), 0.0, self._readers(split.propagation)
         own = self._entries(facts, clone_queue(split), split.propagation)
         if not own or not queue:
             return None
         for each in own:
-            ahead = _furthest(queue, each["source"], but=self._readers(split.propagation))
+            ahead = _furthest(queue, each["source"], but=readers)
             if each["acknowledged_scn"] < ahead:
                 behind_s = facts.behind_s(each["source"], Scn(each["acknowledged_scn"]), Scn(ahead))
                 if behind_s is None:

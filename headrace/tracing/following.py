@@ -256,6 +256,4 @@ class _Looked:
 def _components(spec: TopologySpec, way: Way) -> tuple[str, ...]:
     """Full names of the components on a way, in order; without those that are bypassed."""
     without = bypassed_on(spec, way)
-    hops = (name for each in way.propagations for name in (f"propagation:{each.name}", f"queue:{each.to_queue}"))
-    found = (f"capture:{way.capture.name}", f"queue:{way.capture.queue}", *hops, f"apply:{way.apply.name}")
-    return tuple(name for name in found if name not in without)
+    return tuple(name for name in way.full_names if name not in without)

@@ -10,6 +10,7 @@ import pytest
 from actors.staging.positions import PositionsFile
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
+from actors.staging.queue_sessions import SubscriberSession
 from protos import codec
 from streams.clock import VirtualClock
 from streams.errors import ProtocolError, QueueError
@@ -183,17 +184,23 @@ def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_miss
     assert news.rewind_scn == 300
 
 
-@pytest.mark.parametrize("is_running", [True, False])
-def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_not_acknowledged(tmp_path: Path, is_running: bool) -> None:
-    """The queue behind it is the same as before, and needs the rest; a new name is a new subscriber."""
-    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
-    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
+def with_one_behind(queue: Queue, name: str) -> SubscriberSession:
+    """Of what came up to 30, `apply_a` has acknowledged everything, and the other one what came up to 20."""
+    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber(name)
     for scn in (10, 20, 30):
         queue.send(publisher, insert_batch([scn], previous=scn - 10))
     queue.taken(first), queue.taken(second)
     queue.core.acknowledge(first, "dbs1", 30)
     queue.core.acknowledge(second, "dbs1", 20)
     queue.save()
+    return second
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_not_acknowledged(tmp_path: Path, is_running: bool) -> None:
+    """The queue behind it is the same as before, and needs the rest; a new name is a new subscriber."""
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    with_one_behind(queue, "to_b")
     if is_running:
         queue.adopt("apply_a", "to_b2")
     else:
@@ -218,13 +225,7 @@ def test_apply_process_that_bypasses_a_propagation_or_no_more_begins_where_the_o
     before, after = (switch(queue.topology, to_direct=each) for each in (not is_direct, is_direct))
     was, becomes = ("to_b", "apply_far") if is_direct else ("apply_far", "to_b")
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
-    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber(was)
-    for scn in (10, 20, 30):
-        queue.send(publisher, insert_batch([scn], previous=scn - 10))
-    queue.taken(first), queue.taken(second)
-    queue.core.acknowledge(first, "dbs1", 30)
-    queue.core.acknowledge(second, "dbs1", 20)
-    queue.save()
+    second = with_one_behind(queue, was)
     if is_running:
         queue.core.adopt(after)
         assert second.ended is not None
