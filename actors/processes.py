@@ -1,9 +1,9 @@
 """What a component is built by, and which components of a site share a process.
 
 A Python process that is connected to Ray takes 64 MB before it does anything. Queues and propagations only pass bytes on, capture processes
-of a site mine the same redo, redo receivers copy it; each of these kinds shares one process per site, where one component more costs a few megabytes. A site, an apply
-process and a Spark application have one of their own: the first two work all the time and would wait for each other's turn to run Python code,
-and a Spark application ends with its process and takes half a minute to come back.
+of a site mine the same redo, redo receivers copy it; each of these kinds shares one process per site, where one component more costs a few megabytes.
+Apply processes of a site share one by fours. A site and a Spark application have one of their own: a site works all the time and would take turns with
+others to run Python code, and a Spark application ends with its process and takes half a minute to come back.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from topology.changes import Component
-    from topology.spec import SiteSpec
+    from topology.spec import SiteSpec, TopologySpec
 
 __all__ = ["factory_of", "process_of"]
 
@@ -23,24 +21,34 @@ _FACTORIES = {
     "capture": "actors.capture:build", "apply": "actors.apply:build", "spark": "actors.spark_application:build",
     "redo": "actors.downstream_database:build",
 }
-_SHARED = {"queue": "staging", "propagation": "staging", "capture": "captures", "redo": "receivers"}
+_SHARED = {"queue": "staging", "propagation": "staging", "capture": "captures", "redo": "receivers", "apply": "applies"}
+# A coordinator that gets bulk as fast as two cores pass it on uses an eighth of a core: four leave half of what one interpreter has.
+APPLIES_TOGETHER = 4
 
 
-def process_of(component: Component, node: Iterable[tuple[str, float]]) -> str:
-    """The name of a component's process.
+def process_of(spec: TopologySpec, component: Component) -> str:
+    """The name of the process in which a component begins when it is created; until it ends it stays there, whatever is edited.
 
     Args:
-        component: of the topology.
-        node: Ray resources that place its site, as (name, amount): with others it is another process.
+        spec: the topology.
+        component: of it.
 
     Returns:
-        "staging:<site>", "captures:<site>" or "receivers:<site>" for what shares one, else the component's own name.
+        "staging:<site>", "captures:<site>", "receivers:<site>" or "applies:<site>" (then ":2", ":3", ...) for what shares one, else the
+        component's own name. Where Ray resources place the site, they are in the name: with others it is another process.
     """
     shared = _SHARED.get(component.kind)
     if shared is None:
         return component.name
-    place = ",".join(f"{name}={amount:g}" for name, amount in node)
-    return f"{shared}:{component.site}" + (f"@{place}" if place else "")
+    room = _room(spec, component) if component.kind == "apply" else 0
+    place = ",".join(f"{name}={amount:g}" for name, amount in spec.site(component.site).node)
+    return f"{shared}:{component.site}" + (f":{room + 1}" if room else "") + (f"@{place}" if place else "")
+
+
+def _room(spec: TopologySpec, component: Component) -> int:
+    """Which process of the apply processes of its site takes this one, from 0."""
+    there = [f"apply:{apply.name}" for apply in spec.applies if apply.site == component.site]
+    return there.index(component.name) // APPLIES_TOGETHER
 
 
 def factory_of(site: SiteSpec, kind: str) -> str:

@@ -108,9 +108,8 @@ class Deployment:
     def cluster(self) -> LocalCluster:
         """The private cluster of the state folder; it need not run."""
         resources = {name: NODE_UNITS for site in self.spec.sites for name, _ in site.node}
-        nodes = {site.name: site.node for site in self.spec.sites}
         # A worker for every process, so that all start at once, and a few for Spark's executors.
-        cpus = len({process_of(component, nodes[component.site]) for component in components_of(self.spec)}) + 3
+        cpus = len({process_of(self.spec, component) for component in components_of(self.spec)}) + 3
         # Connection strings reach the components that need them as arguments; every process of Ray, Spark and the embedded servers
         # would have an environment variable for as long as it runs.
         secrets = frozenset(name for site in self.spec.sites for name in site.database.environment)

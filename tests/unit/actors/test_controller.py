@@ -381,10 +381,11 @@ def test_recreated_component_gets_its_own_environment(spec, actors):
     assert actors.processes["capture:c"] == "captures:a"
 
 
-def test_queues_and_propagations_of_a_site_share_a_process(spec, actors):
+def test_components_of_a_site_that_are_of_a_kind_share_a_process(spec, actors):
     started(spec, actors)
     assert {name: process for name, process in actors.processes.items() if process != name} == {
         "queue:qa": "staging:a", "propagation:p": "staging:a", "queue:qb": "staging:b@site_b=1", "capture:c": "captures:a",
+        f"apply:{spec.applies[0].name}": "applies:b@site_b=1",
     }
 
 

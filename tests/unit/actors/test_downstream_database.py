@@ -50,7 +50,7 @@ def test_the_receiver_runs_at_the_downstream_site_and_shares_a_process_with_othe
     started(spec, actors)
     assert actors.running["redo:a@b"]["factory"] == "actors.downstream_database:build"
     (component,) = [each for each in components_of(spec) if each.kind == "redo"]
-    assert process_of(component, ()) == "receivers:b"
+    assert process_of(spec, component) == "receivers:b@site_b=1"
     assert factory_of(spec.site("b"), "redo") == "actors.downstream_database:build"
 
 

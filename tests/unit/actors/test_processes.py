@@ -1,0 +1,47 @@
+"""Which components of a site share a process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.processes import APPLIES_TOGETHER, process_of
+from tests.support.controllers import one_way_spec
+from topology.changes import components_of
+from topology.spec import TopologySpec
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> TopologySpec:
+    spec = one_way_spec(tmp_path)
+    return replace(spec, sites=tuple(replace(site, node=()) for site in spec.sites))
+
+
+def processes(spec: TopologySpec) -> dict[str, str]:
+    return {component.name: process_of(spec, component) for component in components_of(spec)}
+
+
+def with_applies(spec: TopologySpec, count: int) -> TopologySpec:
+    (apply,) = spec.applies
+    return replace(spec, applies=tuple(replace(apply, name=f"apply_{number:02}") for number in range(count)))
+
+
+def test_apply_processes_of_a_site_share_a_process_by_fours(spec: TopologySpec):
+    found = processes(with_applies(spec, 2 * APPLIES_TOGETHER + 1))
+    site = spec.applies[0].site
+    rooms = [found[f"apply:apply_{number:02}"] for number in range(2 * APPLIES_TOGETHER + 1)]
+    assert rooms == [f"applies:{site}"] * APPLIES_TOGETHER + [f"applies:{site}:2"] * APPLIES_TOGETHER + [f"applies:{site}:3"]
+
+
+def test_a_site_has_a_process_of_its_own(spec: TopologySpec):
+    assert {process for name, process in processes(spec).items() if name.startswith("site:")} == {f"site:{site.name}" for site in spec.sites}
+
+
+def test_a_site_that_moves_to_another_node_has_other_processes(spec: TopologySpec):
+    site = spec.applies[0].site
+    moved = replace(spec, sites=tuple(replace(each, node=(("site_x", 1.0),)) if each.name == site else each for each in spec.sites))
+    assert {name for name, process in processes(moved).items() if process != processes(spec)[name]} == {
+        component.name for component in components_of(spec) if component.site == site and component.kind not in {"site", "spark"}
+    }
