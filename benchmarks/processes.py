@@ -118,10 +118,11 @@ class ProcessSampler:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory of one component or stage: private memory of its processes and their share of shared memory."""
+    """Memory of one component or stage: private memory of its processes and their share of shared memory; and what its processes have used since they began."""
 
     pss_mb: float
     processes: int
+    cpu_s: float = 0.0
 
 
 def footprint(roots: tuple[int, ...], names: Mapping[int, str]) -> dict[str, Footprint]:
@@ -132,17 +133,20 @@ def footprint(roots: tuple[int, ...], names: Mapping[int, str]) -> dict[str, Foo
         names: pid -> component, for processes whose command line does not show it.
     """
     pss: dict[str, float] = defaultdict(float)
+    cpu: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     for pid in _descendants(roots):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, IndexError):
             folder = Path(f"/proc/{pid}")
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             rollup = (folder / "smaps_rollup").read_text()
             match = re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
             stage = names.get(pid) or stage_of(command) or "other"
+            cpu[stage] += (int(fields[11]) + int(fields[12])) / _TICKS
             pss[stage] += int(match[1]) / 1024 if match else 0.0
             count[stage] += 1
-    return {stage: Footprint(round(pss[stage], 1), count[stage]) for stage in sorted(pss)}
+    return {stage: Footprint(round(pss[stage], 1), count[stage], round(cpu[stage], 1)) for stage in sorted(pss)}
 
 
 def stage_of(command: str) -> str | None:

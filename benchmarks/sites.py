@@ -110,7 +110,11 @@ def n_way(count: int) -> int:
     names = [f"s{number}" for number in range(1, count + 1)]
     with running_sites(names) as sites:
         up_s = sites.up([f"{{schemas: [public], between: [{', '.join(names)}]}}"])
-        _say(f"{count} sites, {count * (count - 1)} flows: up after {up_s:.1f} s")
+        _say(f"{count} sites, {count * (count - 1)} flows: up after {up_s:.1f} s; processor seconds of what runs then:")
+        begun = sites.memory()
+        for name, each in sorted(begun.items(), key=lambda item: -item[1].cpu_s):
+            _say(f"  {name:40} {each.cpu_s:9.1f} in {each.processes} processes")
+        _say(f"  {'together':40} {_sum(begun).cpu_s:9.1f}")
         sites.write_everywhere(names)
         counts = sites.counts()
         _say(f"rows at each site: {counts}")
@@ -158,7 +162,10 @@ def one_more() -> int:
 
 
 def _sum(found: dict[str, Footprint]) -> Footprint:
-    return Footprint(round(sum(each.pss_mb for each in found.values()), 1), sum(each.processes for each in found.values()))
+    return Footprint(
+        round(sum(each.pss_mb for each in found.values()), 1), sum(each.processes for each in found.values()),
+        round(sum(each.cpu_s for each in found.values()), 1),
+    )
 
 
 def _ended(missed: list[str]) -> int:
