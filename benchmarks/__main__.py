@@ -134,6 +134,8 @@ class Bench:
         workload.reset(peer.pair.source)
         for each in (self.native, self.headrace):
             each.wait_caught_up()
+        self.servers.move_slots()
+        for each in (self.native, self.headrace):
             each.stop()
         self.servers.settle(self.native.pair, self.headrace.pair)
 

@@ -229,6 +229,8 @@ class NetworkBench:
             connection.execute("TRUNCATE bench_rows")
         for peer in (self.native, self.headrace):
             peer.wait_caught_up()
+        self._servers.move_slots()
+        for peer in (self.native, self.headrace):
             peer.stop()
         self._servers.settle_databases(dsns.values())
 

@@ -35,6 +35,7 @@ SETTINGS = {
 
 _PREFIX = "headrace-bench-"
 _POLL_S = 0.005
+_SLOTS_POLL_S, _SLOTS_TIMEOUT_S = 0.2, 120.0  # native's subscriptions confirm every ten seconds while nothing comes
 
 
 def _remove_dead() -> None:
@@ -72,6 +73,29 @@ class Servers:
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return Pair(self.source.dsn(name), self.destination.dsn(name))
+
+    def move_slots(self) -> None:
+        """Bring what the slots of both servers restart from behind everything that was written so far; the peers run and have caught up.
+
+        A walsender begins with the log behind its slot's restart position, which moves only where the server has logged what runs, every
+        15 seconds at most. Without this it depends on chance which peer's walsender reads its last run's log once more.
+        """
+        for server in (self.source, self.destination):
+            with psycopg.connect(server.dsn(), autocommit=True) as connection:
+                row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+                assert row is not None
+                behind = (
+                    f"SELECT coalesce(bool_and(restart_lsn >= '{row[0]}'), true) FROM pg_replication_slots "
+                    "WHERE active AND slot_type = 'logical'"
+                )
+                deadline = time.monotonic() + _SLOTS_TIMEOUT_S
+                # A slot restarts from the snapshot before the last one that its reader has confirmed.
+                while connection.execute(behind).fetchone() != (True,):
+                    if time.monotonic() > deadline:
+                        message = f"the slots of {server.data_folder} still restart before {row[0]} after {_SLOTS_TIMEOUT_S:g} s"
+                        raise TimeoutError(message)
+                    connection.execute("SELECT pg_log_standby_snapshot()")
+                    time.sleep(_SLOTS_POLL_S)
 
     def settle(self, *pairs: Pair) -> None:
         """Bring both servers into the same state before a run: vacuumed, no dirty pages."""
