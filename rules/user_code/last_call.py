@@ -7,6 +7,9 @@ every process that follows. What a process is calling stands in a mapped page: i
     this LCR again, and the client stops with an error that names it
 
 A call of another version of the function is another call. A power failure may lose the page: then counting begins again.
+
+Clients that share a process (`actors.processes`) all find their calls unfinished when it ends, also those whose functions are sound. So calls in
+which a process ended are made one at a time from then on: the next end is that of the one function that was running.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import hashlib
 import mmap
 import os
 import struct
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ _CALL = struct.Struct("<16sQI")  # function, SCN, position of the LCR in its tra
 _COUNT = struct.Struct("<I")
 _IS_CALLING, _CALLING, _SUSPECT, _ENDS = 0, 4, 4 + _CALL.size, 4 + 2 * _CALL.size
 _SIZE = _ENDS + _COUNT.size
+_SUSPECTED = threading.Lock()  # held during a call in which a process ended before, by one client of this process
+_WAIT_S = 60.0  # for it: a function has half of that by default, and one that waits in the kernel for longer holds up no other client for ever
 
 
 class LastCall:
@@ -44,9 +50,10 @@ class LastCall:
         self._names: dict[str, bytes] = {}
         self._suspect = b""  # the call in which processes ended
         self._ends = 0
+        self._is_alone = False  # it holds `_SUSPECTED`
 
     def begin(self, function: str, scn: int, position: int) -> int:
-        """Note a call before it is made; how many processes in a row ended in just this one.
+        """Note a call before it is made; how many processes in a row ended in just this one. Waits while another client makes a call in which some did.
 
         Args:
             function: name and version.
@@ -58,9 +65,12 @@ class LastCall:
         if name is None:
             name = self._names[function] = hashlib.blake2b(function.encode(), digest_size=16).digest()
         call = _CALL.pack(name, scn, position)
+        ends = self._ends if call == self._suspect else 0
+        if ends:
+            self._is_alone = _SUSPECTED.acquire(timeout=_WAIT_S)  # before the call is noted: it has not begun
         page[_CALLING : _CALLING + _CALL.size] = call
         page[_IS_CALLING] = 1
-        return self._ends if call == self._suspect else 0
+        return ends
 
     def end(self, *, refused: bool = False) -> None:
         """The call returned, or raised.
@@ -71,6 +81,7 @@ class LastCall:
         page = self._page
         assert page is not None, "no call was noted"
         page[_IS_CALLING] = 0
+        self._make_way()
         if self._ends and not refused and page[_CALLING : _CALLING + _CALL.size] == self._suspect:
             self._suspect, self._ends = b"", 0
             _COUNT.pack_into(page, _ENDS, 0)
@@ -80,6 +91,13 @@ class LastCall:
         if self._page is not None:
             self._page.close()
             self._page = None
+        self._make_way()
+
+    def _make_way(self) -> None:
+        """Let another client make a call in which a process ended."""
+        if self._is_alone:
+            self._is_alone = False
+            _SUSPECTED.release()
 
     def _open(self) -> mmap.mmap:
         try:

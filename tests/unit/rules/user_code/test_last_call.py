@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
@@ -62,6 +63,66 @@ def test_a_function_that_ends_its_process_each_time_is_an_error_of_the_client_af
     told = file.with_name("told").read_text()
     assert re.search(rf"own:mask \(\w+\) is not called again: {CRASHES_MAX} processes ended while it ran for this LCR \(LCR: INSERT of .*; correct the function", told)
     assert ended(file, SOUND) == 0
+
+
+SLOW = """
+import pathlib
+import time
+inside = pathlib.Path({inside!r})
+def mask(lcr):
+    inside.touch()
+    time.sleep(1.0)
+    inside.unlink()
+    return lcr
+"""
+ENDS_OTHERS = """
+import os
+import pathlib
+import time
+inside = pathlib.Path({inside!r})
+def mask(lcr):
+    until = time.monotonic() + 5.0
+    while not inside.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    os._exit({exit})
+"""
+
+
+def live_together(folder: Path) -> None:
+    """The life of a process with two clients: a sound one with a slow function, and one whose function ends the process while the other one runs, if it does."""
+    inside = folder / "inside"
+    inside.unlink(missing_ok=True)
+
+    def client(name: str, text: str) -> None:
+        evaluation = RuleEvaluation(rules(text), types=value_types(), last_call=LastCall(folder / f"{name}~call"))
+        try:
+            evaluation.filter(insert_batch([10]))
+        except TransformationError as error:
+            (folder / f"{name}.told").write_text(error.message)
+        else:
+            (folder / f"{name}.done").touch()
+
+    texts = {"sound": SLOW.format(inside=str(inside)), "guilty": ENDS_OTHERS.format(inside=str(inside), exit=EXIT)}
+    threads = [threading.Thread(target=client, args=each) for each in texts.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.long
+def test_a_function_that_ends_the_process_of_several_clients_is_an_error_of_its_own_client_alone(tmp_path: Path) -> None:
+    lives = 0
+    while not (tmp_path / "guilty.told").exists():
+        process = multiprocessing.get_context("spawn").Process(target=live_together, args=(tmp_path,), daemon=True)
+        process.start()
+        process.join(LIFE_S)
+        lives += 1
+        assert process.exitcode == (0 if (tmp_path / "guilty.told").exists() else EXIT)
+        assert not (tmp_path / "sound.told").exists()
+        assert lives <= CRASHES_MAX + 2
+    assert lives > CRASHES_MAX
+    assert (tmp_path / "sound.done").exists()
 
 
 def note(file: Path, scn: int, *, finishes: bool = False) -> int:
