@@ -74,6 +74,7 @@ from streams.table_name import TableName
 from topology.capture_scns import scn_findings
 from topology.changes import Component, bypassed_of, components_of
 from topology.checks import another_database, lasting_identities, one_database_twice
+from topology.combined import newly_bypassed
 from topology.downstream import keeper_of, receiver_at, receiver_of
 from topology.functions import functions_of
 from topology.receivers import Receivers
@@ -560,10 +561,13 @@ class Controller(Host):
             return None
 
     def _stopped_though_bypassed(self) -> tuple[Finding, ...]:
-        """Components that the topology bypasses and an operator stopped: what they hold back would be applied, against that."""
+        """Components that the topology bypasses, for one source at least, and an operator stopped: what they hold back would be applied, against that."""
         stopped: set[str] = set()
-        for site in {component.site for component in self._bypassed}:
-            names = [component.name for component in self._bypassed if component.site == site]
+        before = prepared_topology(self._spec.state_dir)
+        partly = {} if before is None else newly_bypassed(before, self._spec)
+        bypassed = {**self._bypassed, **{component: partly[component.name] for component in self._components if component.name in partly}}
+        for site in {component.site for component in bypassed}:
+            names = [component.name for component in bypassed if component.site == site]
             stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
         return tuple(
             Finding(
@@ -572,7 +576,7 @@ class Controller(Host):
                 " the changes that it holds back would be applied",
                 fix=f"start it with `headrace start {self._spec.file} {c.name.partition(':')[2]}`, or write combined: never into the file",
             )
-            for c, by in self._bypassed.items() if c.name in stopped
+            for c, by in bypassed.items() if c.name in stopped
         )
 
     def _scn_findings(self, before: TopologySpec | None) -> tuple[Finding, ...]:

@@ -27,6 +27,7 @@ from headrace.status_view import STARTING, notes, summary_line
 from streams.durable_file import remove_file
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
 from topology.changes import bypassed_of, components_of
+from topology.combined import bypassing
 from topology.file.reading import read_topology
 from topology.problems import TopologyError, nearest
 from topology.split import fitting, prepared_splits, with_splits
@@ -240,7 +241,9 @@ class Deployment:
             actors.call(site, "forget_stops", (full,))
             return f"{full}: not stopped any more; {bypassed[1]} bypasses it"
         actors.call(full, "start_component" if on else "stop_component")
-        return f"{full}: {'started' if on else 'stopped'}"
+        without = () if on or bypassed is not None or not full.startswith("queue:") else bypassing(self.running, full.partition(":")[2])
+        others = f"; {', '.join(without)} {'does without it and goes' if len(without) == 1 else 'do without it and go'} on" if without else ""
+        return f"{full}: {'started' if on else 'stopped'}{others}"
 
     def embedded_shells(self) -> list[str]:
         """The command that opens a shell, for each embedded server that runs, as lines of text."""

@@ -42,7 +42,7 @@ from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 if TYPE_CHECKING:
     from topology.ways import Way
 
-__all__ = ["Combination", "Direct", "apply_of", "bypassed", "bypassed_on", "capture_of", "combination", "combined", "dequeued", "direct", "directs", "left_out", "readers_of"]
+__all__ = ["Combination", "Direct", "apply_of", "bypassed", "bypassed_on", "bypassing", "capture_of", "combination", "combined", "dequeued", "direct", "directs", "left_out", "newly_bypassed", "readers_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +270,35 @@ def bypassed(spec: TopologySpec) -> dict[str, str]:
         by = f"apply:{each.applies[0].name}"
         found[f"propagation:{each.propagation.name}"] = by
         leave(each.propagation.to_queue, by)
+    return found
+
+
+def bypassing(spec: TopologySpec, queue: str) -> tuple[str, ...]:
+    """Names of a queue's apply processes that do without it.
+
+    Args:
+        spec: routed.
+        queue: its name.
+    """
+    without = left_out(spec)
+    return tuple(each.name for each in spec.applies if each.queue == queue and each.name in without)
+
+
+def newly_bypassed(before: TopologySpec, after: TopologySpec) -> dict[str, str]:
+    """Queues that go on for others although an edit lets a source's changes bypass them, as full names, and the full name of the first component that does.
+
+    Args:
+        before: the topology that was prepared last, routed.
+        after: the one that is wanted, routed.
+    """
+    earlier, now, whole = left_out(before), left_out(after), bypassed(after)
+    passed = {(each.name, each.queue) for each in before.applies if each.name not in earlier}
+    found: dict[str, str] = {}
+    for apply in after.applies:
+        queue = f"queue:{apply.queue}"
+        if apply.name in now and (apply.name, apply.queue) in passed and queue not in whole:
+            capture = capture_of(after, apply)
+            found.setdefault(queue, f"apply:{apply.name}" if capture is None else f"capture:{capture.name}")
     return found
 
 

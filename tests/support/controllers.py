@@ -13,7 +13,7 @@ from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
 
-__all__ = ["EVERYTHING", "call_again", "captured", "labels", "one_way_spec", "reconfigured", "started", "with_another_destination"]
+__all__ = ["EVERYTHING", "call_again", "captured", "labels", "one_way_spec", "reconfigured", "started", "with_another_destination", "with_another_source"]
 
 EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 """The components of `one_way_spec`, none bypassed."""
@@ -69,4 +69,15 @@ def with_another_destination(spec: TopologySpec) -> TopologySpec:
         queues=(*spec.queues, QueueSpec(name="qc", site="c")),
         propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qa", to_queue="qc")),
         applies=(*spec.applies, ApplySpec(name="y", site="c", source="a", queue="qc")),
+    ))
+
+
+def with_another_source(spec: TopologySpec) -> TopologySpec:
+    """Site c sends to b, too, into the same queue; nothing bypasses that."""
+    return route(replace(
+        spec, sites=(*spec.sites, SiteSpec(name="c", database=DatabaseSpec(kind="embedded"))),
+        queues=(*spec.queues, QueueSpec(name="qc", site="c")),
+        captures=(*spec.captures, replace(spec.captures[0], name="c2", site="c", source="c", queue="qc")),
+        propagations=(*spec.propagations, PropagationSpec(name="p2", from_queue="qc", to_queue="qb")),
+        applies=(*spec.applies, ApplySpec(name="y", site="b", source="c", queue="qb")),
     ))

@@ -9,7 +9,15 @@ from pathlib import Path
 from actors.controller import Controller
 from databases.ports import Finding
 from tests.support.actor_system import FakeActors
-from tests.support.controllers import EVERYTHING, call_again, labels, reconfigured, started, with_another_destination
+from tests.support.controllers import (
+    EVERYTHING,
+    call_again,
+    labels,
+    reconfigured,
+    started,
+    with_another_destination,
+    with_another_source,
+)
 from topology.spec import QueueSpec, TopologySpec
 
 BETWEEN = {"queue:qa", "propagation:p", "queue:qb"}
@@ -202,3 +210,28 @@ def test_an_apply_process_begins_although_what_is_bypassed_is_still_ending(spec,
     changed = replace(combining(spec), applies=(replace(spec.applies[0], combined=True, parallelism=5),))
     started(changed, actors, steps=10)
     assert actors.running["apply:x"]["spec"] == changed
+
+
+def test_an_edit_by_which_one_source_would_bypass_a_stopped_queue_that_runs_for_another_one_is_refused(spec, actors):
+    """Two sources send to qb: what qb holds back of one of them would be applied, though the queue goes on."""
+    both = with_another_source(spec)
+    started(both, actors)
+    stop(spec, "queue:qb")
+    alone = replace(both, applies=(replace(both.applies[0], combined=True), *both.applies[1:]))
+    controller = started(alone, actors, steps=10)
+    assert controller.detail_state() == "REFUSED"
+    (found,) = controller.overview()["findings"]
+    assert (found["path"], found["is_error"]) == ("queues.qb", True)
+    assert "capture:c would bypass it" in found["problem"]
+    assert (actors.killed, reconfigured(actors)) == ([], [])
+    stop(spec, "queue:qb", enabled=True)
+    call_again(controller)
+    for _ in range(6):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert "queue:qb" in actors.running
+    stop(spec, "queue:qb")  # now it holds back nothing of the one that bypasses it
+    call_again(controller)
+    for _ in range(6):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"

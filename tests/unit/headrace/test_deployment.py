@@ -28,8 +28,17 @@ from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment import Deployment, NotReady, NotUp
 from streams.errors import ApplyError, ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
-from tests.support.topologies import ONE_WAY, read
+from tests.support.topologies import ONE_WAY, SITES, read
 from topology.changes import bypassed_of
+
+TWO_SOURCES = """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}, q3: {site: dbs3}}
+captures:
+  c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: hr}]}}
+  c3: {site: dbs3, source: dbs3, queue: q3, rules: {include: [{schema: hr}]}}
+propagations: {p1: {from: q1, to: q2}, p3: {from: q3, to: q2, compression: zstd}}
+applies: {a1: {site: dbs2, source: dbs1, queue: q2}, a3: {site: dbs2, source: dbs3, queue: q2}}
+"""
 
 
 @pytest.fixture
@@ -364,6 +373,17 @@ def test_start_clears_the_stop_of_what_is_bypassed_and_reaches_it_while_it_still
     assert deployment.switch(name, on=False) == f"{component.name}: stopped"
     assert deployment.switch(name, on=True) == f"{component.name}: started"
     assert switched == [(component.name, "stop_component"), (component.name, "start_component")]
+
+
+def test_stopping_a_queue_names_the_apply_processes_that_do_without_it_and_go_on(monkeypatch, tmp_path):
+    spec = read(tmp_path, SITES + TWO_SOURCES)
+    actors = FakeActors()
+    monkeypatch.setattr(Deployment, "connect", lambda _: actors)
+    actors.running["queue:q2"] = {"spec": spec}
+    monkeypatch.setattr(actors, "call", lambda *_: None)
+    deployment = Deployment(spec)
+    assert deployment.switch("q2", on=False) == "queue:q2: stopped; a1 does without it and goes on"
+    assert deployment.switch("q2", on=True) == "queue:q2: started"
 
 
 class EndsActors(FakeActors):
