@@ -599,7 +599,9 @@ class QueueCore:
         return {**subscription.described(), "num_msgs": log.rows_from(number), "held_alone_s": self._held_alone_s(subscription, log)}
 
     def _held_alone_s(self, subscription: Subscription, log: SourceLog) -> float:
-        """For how long there has been something that this subscriber has not acknowledged and another one has; 0: there is nothing."""
+        """For how long there has been something that this subscriber has not acknowledged and another one has; 0: there is nothing, or it is refused."""
+        if subscription not in self._held_for(log.source):
+            return 0.0
         first = log.first_after(subscription.acknowledged_scn)
         others = max((each.acknowledged_scn for each in self._of(log.source) if each is not subscription), default=FIRST_SCN)
         return self._clock.monotonic() - first[1].enqueued_s if first is not None and first[0] <= others else 0.0

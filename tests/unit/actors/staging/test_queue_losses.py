@@ -63,6 +63,29 @@ def test_nothing_is_held_for_a_refused_subscriber_and_the_others_move_on(tmp_pat
     assert queue.core.status()["batches"] == 0
 
 
+def test_what_a_slow_subscriber_lacks_is_not_held_for_a_refused_one_that_would_be_split_off_for_it(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, subscribers=("apply_a", "apply_b", "apply_c"))
+    publisher = queue.publisher()
+    sessions = {name: queue.subscriber(name) for name in ("apply_a", "apply_b", "apply_c")}
+    queue.send(publisher, insert_batch([10, 20, 30, 40]))
+    for session in sessions.values():
+        queue.taken(session)
+        queue.core.acknowledge(session, "dbs1", 40)
+    queue.save()
+    queue.subscriber("apply_b", needed=10)
+    queue.core.publisher_news(publisher)
+    queue.core.gone(publisher, 30)
+    queue.core.publisher_news(publisher)
+    queue.send(publisher, insert_batch([50], previous=40))
+    queue.taken(sessions["apply_a"])
+    queue.core.acknowledge(sessions["apply_a"], "dbs1", 50)
+    queue.clock.advance(REFUSED_HOLD_S + 1800)
+    queue.core.housekeeping()
+    held = {each["subscriber"]: each["held_alone_s"] for each in queue.core.status()["subscribers"]}
+    assert held["apply_c"] >= 1800
+    assert held["apply_a"] == held["apply_b"] == 0
+
+
 @pytest.mark.parametrize("others", [True, False])
 def test_old_driver_that_is_refused_frees_nothing_that_the_newest_one_needs(tmp_path: Path, *, others: bool) -> None:
     """The newest one's stream is broken for a moment; an old one that slept since 10 subscribes meanwhile."""
