@@ -1,0 +1,185 @@
+"""A topology on real PostgreSQL databases with its queues and propagations on gRPC, in the form that the topology gives it: with them all, or dequeuing directly.
+
+As `PostgresNetwork`, of which it has the databases, redo logs, miners and apply engines. Capture processes that are combined with an apply process
+are not made.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+
+from actors.staging.propagation import PropagationRunner
+from actors.staging.queue import QueueCore
+from protos import codec, transport
+from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from streams.errors import PropagationError, StreamsError
+from streams.scn import FIRST_SCN, Scn
+from tests.support.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
+from tests.support.system import wait_until
+from topology.changes import components_of, interests_of
+from topology.combined import dequeued
+from topology.spec import CaptureSpec, TopologySpec
+
+ARRIVES_S = 60.0  # what is in a queue arrives at once; a busy machine takes its time
+CREDIT_BYTES = 1 << 24
+
+
+class QueuedNetwork(PostgresNetwork):
+    """See the module.
+
+    Args:
+        spec: routed; no capture process is combined.
+        dsns: of the databases, by site.
+        folder: for redo logs and queues.
+        prepare: makes the tables of a site.
+    """
+
+    def __init__(self, spec: TopologySpec, dsns: Mapping[str, str], folder: Path, prepare: Callable[[str, psycopg.Connection], None]) -> None:
+        super().__init__(spec, dsns, folder, prepare)
+        self.folder = folder
+        self.cores: dict[str, QueueCore] = {}
+        self.servers: dict[str, QueueServer] = {}
+        self._ends: dict[str, Callable[[], None]] = {}  # of queues and propagations that run, by full name
+        self._publishers: dict[str, EnqueueClient] = {}
+        self._clients: dict[str, DequeueClient] = {}
+        self._sent: dict[str, Scn] = {}  # by capture process
+        self.run_by(spec)
+
+    # ------------------------------------------------------------------ what runs
+
+    def run_by(self, spec: TopologySpec) -> None:
+        """Begin with a topology, or go on by an edited one: queues that stay adopt it, the others begin or end. Apply processes notice when their stream ends."""
+        self.spec = spec
+        running = {each.name for each in components_of(spec) if each.kind in {"queue", "propagation"}}
+        for name in sorted(self._ends.keys() - running):  # propagations first
+            self._ends.pop(name)()
+        for name in sorted(running - self._ends.keys(), key=lambda name: not name.startswith("queue:")):
+            kind, _, short = name.partition(":")
+            self._ends[name] = self._queue(short) if kind == "queue" else self._propagation(short)
+        for name, core in self.cores.items():
+            with self.servers[name].service.changing():
+                core.adopt(spec)
+
+    def _queue(self, name: str) -> Callable[[], None]:
+        stop = threading.Event()
+        core = self.cores[name] = QueueCore(self.spec, name, self.folder / "queues" / f"{name}-{len(list(self.folder.glob(f'queues/{name}-*')))}")
+        server = self.servers[name] = QueueServer(core)
+        house = threading.Thread(target=server.service.run, args=(stop,), daemon=True)
+        house.start()
+
+        def end() -> None:
+            del self.cores[name], self.servers[name]
+            stop.set()
+            server.stop()
+            house.join()
+
+        return end
+
+    def _propagation(self, name: str) -> Callable[[], None]:
+        stop = threading.Event()
+
+        def resolve(queue: str) -> str:
+            server = self.servers.get(queue.partition(":")[2])
+            if server is None:
+                raise PropagationError(f"{queue} does not run")
+            return server.endpoint
+
+        runner = PropagationRunner(self.spec.name, self.spec.propagation(name), resolve)
+
+        def run() -> None:
+            while not stop.wait(0.05):
+                with suppress(StreamsError):
+                    runner.run(stop)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+
+        def end() -> None:
+            stop.set()
+            runner.wake()
+            thread.join()
+
+        return end
+
+    # ------------------------------------------------------------------ what moves
+
+    def settle(self, *, held: Sequence[str] = ()) -> None:
+        """Until nothing moves any more; see `PostgresNetwork.settle`."""
+        for _ in range(PASSES_MAX):
+            rows = sum(self._capture(site, capture) for site in self.sites.values() for capture in self._caught_up(site))
+            for name in self.engines.keys() - set(held):
+                self._apply(name)
+            if not rows:
+                return
+        raise AssertionError("changes go in circles")
+
+    def _capture(self, site: NetworkSite, capture: CaptureSpec) -> int:
+        publisher = self._publishers.get(capture.name)
+        if publisher is None:
+            publisher = self._publishers[capture.name] = EnqueueClient(
+                self.servers[capture.queue].endpoint, topology=self.spec.name, component=capture.name, queue=capture.queue,
+                incarnation=transport.new_incarnation(), source=capture.source,
+            )
+            assert publisher.connect().needed_scn == FIRST_SCN
+        rows = 0
+        while (batch := site.miners[capture.name].next_batch(site.writer.position, rows_max=self.rows_max)) is not None:
+            publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=ARRIVES_S)
+            self._sent[capture.source], rows = batch.through_scn, rows + batch.row_count
+        return rows
+
+    def _apply(self, name: str) -> None:
+        """Take everything that was sent, apply it, and acknowledge it."""
+        engine, wanted = self.engines[name], self._sent.get(self.engines[name].source, FIRST_SCN)
+        while engine.reader.needed_scn < wanted:
+            client = self._clients.get(name) or self._subscribed(name)
+            try:
+                delivery = client.poll(ARRIVES_S)
+            except StreamsError:  # it dequeues from another queue now
+                client.close()
+                del self._clients[name]
+                continue
+            assert delivery is not None, f"{name} has {engine.reader.needed_scn}, and {wanted} was sent"
+            client.grant(len(delivery.data))
+            engine.batches.append(codec.decode(delivery.data))
+            engine.run()
+            client.acknowledge(engine.source, engine.coordinator.durable_scn)
+
+    def _subscribed(self, name: str) -> DequeueClient:
+        queue = dequeued(self.spec, self.spec.apply(name))
+        client = self._clients[name] = DequeueClient(
+            self.servers[queue].endpoint, topology=self.spec.name, component=name, queue=queue, incarnation=transport.new_incarnation(),
+        )
+        engine = self.engines[name]
+        client.subscribe({engine.source: engine.reader.needed_scn}, CREDIT_BYTES)
+        return client
+
+    # ------------------------------------------------------------------ what is seen
+
+    def readers(self, queue: str) -> set[str]:
+        """Who takes what from a queue that runs."""
+        return set(interests_of(self.spec, queue)) if queue in self.cores else set()
+
+    def wait_acknowledged(self, *applies: str) -> None:
+        """The queues of the sources know what apply processes have acknowledged, who may be behind other queues."""
+        def knows(name: str) -> bool:
+            engine = self.engines[name]
+            queues = [self.cores[each.queue].status() for each in self.spec.captures if each.source == engine.source]
+            return all(max(each["acknowledged_scn"] for each in status["subscribers"]) >= engine.coordinator.durable_scn for status in queues)
+
+        wait_until("the sources know it", lambda: all(map(knows, applies)), ARRIVES_S)
+
+    def wait_forgotten(self) -> None:
+        """Everybody has acknowledged every change, so no queue holds one. Marks behind the last change become durable with the next one."""
+        wait_until("no queue holds anything", lambda: not any(core.status()["batches"] for core in self.cores.values()), ARRIVES_S)
+
+    def close(self) -> None:
+        for client in (*self._clients.values(), *self._publishers.values()):
+            client.close()
+        for name in sorted(self._ends):  # propagations first
+            self._ends[name]()
+        super().close()
