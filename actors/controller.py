@@ -465,7 +465,7 @@ class Controller(Host):
         differs = any(value != self._environment.get(name, "") for name, value in environment.items())
         self._actors.create(
             component.name, factory_of(site, component.kind), arguments,
-            process=f"recreated:{component.name}" if differs else process_of(self._spec, component),
+            process=f"recreated:{component.name}" if differs else process_of(self._spec, component, self._actors.held()),
             state_dir=self._spec.state_dir, node=dict(site.node), environment=environment,
         )
 

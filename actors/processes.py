@@ -8,9 +8,12 @@ others to run Python code, and a Spark application ends with its process and tak
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from topology.changes import Component
     from topology.spec import SiteSpec, TopologySpec
 
@@ -26,12 +29,14 @@ _SHARED = {"queue": "staging", "propagation": "staging", "capture": "captures", 
 APPLIES_TOGETHER = 4
 
 
-def process_of(spec: TopologySpec, component: Component) -> str:
+def process_of(spec: TopologySpec, component: Component, held: Mapping[str, Collection[str]] | None = None) -> str:
     """The name of the process in which a component begins when it is created; until it ends it stays there, whatever is edited.
 
     Args:
         spec: the topology.
         component: of it.
+        held: the components that each process holds now; None: none, as when a topology is set up. An apply process that an edit adds goes where there
+            is room, wherever it stands in the file.
 
     Returns:
         "staging:<site>", "captures:<site>", "receivers:<site>" or "applies:<site>" (then ":2", ":3", ...) for what shares one, else the
@@ -40,13 +45,22 @@ def process_of(spec: TopologySpec, component: Component) -> str:
     shared = _SHARED.get(component.kind)
     if shared is None:
         return component.name
-    room = _room(spec, component) if component.kind == "apply" else 0
     place = ",".join(f"{name}={amount:g}" for name, amount in spec.site(component.site).node)
-    return f"{shared}:{component.site}" + (f":{room + 1}" if room else "") + (f"@{place}" if place else "")
+
+    def name(room: int) -> str:
+        return f"{shared}:{component.site}" + (f":{room + 1}" if room else "") + (f"@{place}" if place else "")
+
+    if component.kind != "apply":
+        return name(0)
+    wanted = name(_room(spec, component))
+    taken = {process: len(set(components) - {component.name}) for process, components in (held or {}).items()}
+    if taken.get(wanted, 0) < APPLIES_TOGETHER:
+        return wanted
+    return next(found for room in count() if taken.get(found := name(room), 0) < APPLIES_TOGETHER)
 
 
 def _room(spec: TopologySpec, component: Component) -> int:
-    """Which process of the apply processes of its site takes this one, from 0."""
+    """Which process of the apply processes of its site takes this one by the file, from 0."""
     there = [f"apply:{apply.name}" for apply in spec.applies if apply.site == component.site]
     return there.index(component.name) // APPLIES_TOGETHER
 

@@ -102,6 +102,10 @@ class ActorSystem(Protocol):
         """Every component of the namespace that runs, is being restarted, or is about to end."""
         ...
 
+    def held(self) -> Mapping[str, Collection[str]]:
+        """The components that each process holds, is to hold, or is about to end."""
+        ...
+
     def call(
         self, name: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S  # noqa: ANN401
     ) -> Any:  # noqa: ANN401 - whatever the method answers
@@ -324,6 +328,13 @@ class RayActors:
         """See `ActorSystem.names`."""
         alive = self._alive()
         return {name for name, process in self._records.places() if process in alive}
+
+    def held(self) -> dict[str, set[str]]:
+        """See `ActorSystem.held`."""
+        found: dict[str, set[str]] = {}
+        for name, process in self._records.places():
+            found.setdefault(process, set()).add(name)
+        return found
 
     def state_dir(self) -> Path | None:
         """The state folder of the topology whose components are recorded; None: none are, or another version recorded them."""

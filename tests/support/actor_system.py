@@ -56,6 +56,9 @@ class FakeActors:
     def names(self) -> set[str]:
         return set(self.running)
 
+    def held(self) -> dict[str, set[str]]:
+        return {process: {name for name, found in self.processes.items() if found == process and name in self.running} for process in self.processes.values()}
+
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
         if name not in self.running or name in self.silent:
             raise PropagationError(f"{name} does not answer")

@@ -35,6 +35,19 @@ def test_apply_processes_of_a_site_share_a_process_by_fours(spec: TopologySpec):
     assert rooms == [f"applies:{site}"] * APPLIES_TOGETHER + [f"applies:{site}:2"] * APPLIES_TOGETHER + [f"applies:{site}:3"]
 
 
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_apply_processes_that_edits_add_share_a_process_by_fours_wherever_they_stand_in_the_file(spec: TopologySpec, *, at_the_end: bool):
+    held: dict[str, set[str]] = {}
+    (apply,), applies = spec.applies, ()
+    for number in range(2 * APPLIES_TOGETHER + 1):
+        added = replace(apply, name=f"apply_{number:02}")
+        applies = (*applies, added) if at_the_end else (added, *applies)
+        edited = replace(spec, applies=applies)
+        (component,) = [each for each in components_of(edited) if each.name == f"apply:{added.name}"]
+        held.setdefault(process_of(edited, component, held), set()).add(component.name)
+    assert sorted(len(each) for each in held.values()) == [1, APPLIES_TOGETHER, APPLIES_TOGETHER]
+
+
 def test_a_site_has_a_process_of_its_own(spec: TopologySpec):
     assert {process for name, process in processes(spec).items() if name.startswith("site:")} == {f"site:{site.name}" for site in spec.sites}
 
