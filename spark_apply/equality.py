@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from spark_apply.dependencies_kernels import hash_text
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationColumn
+    from databases.ports import DestinationColumn, DestinationTable
     from streams.lcr_batch import Column
 
-__all__ = ["Equality", "equality_of", "touch_of"]
+__all__ = ["FORM_BITS", "Equality", "equality_of", "form_of", "touch_of"]
+
+FORM_BITS = 0xFFFFFF
+"""The bits of a table's form; above them are those of the table. With no bit of a form but use, it stands for the table in any form."""
 
 
 class Equality(IntEnum):
@@ -61,3 +64,22 @@ def touch_of(name: str) -> int:
         64 bits: shared use, marked in the two lowest.
     """
     return (hash_text(name) & ~3) | 1
+
+
+def form_of(table: DestinationTable) -> int:
+    """Hash of a form of a table: what it is called and keyed by, and which table it is.
+
+    Hashes of its rows in two forms cannot be compared, so what holds transactions holds those of another form whole. Unique keys beside the key
+    that finds rows are no part of it: rows that meet in one of them alone conflict, and do not go unnoticed.
+
+    Args:
+        table: as it is described now.
+
+    Returns:
+        64 bits, marked as shared use in the two lowest; 0: which table it is, is not known.
+    """
+    if not table.number:
+        return 0
+    key = [f"{table.columns[place].number}:{table.columns[place].equality}" for place in sorted(table.key)]
+    form = hash_text("\0".join((table.owner, table.name, *key))) & (FORM_BITS & ~3) or 4
+    return (hash_text(f"table\0{table.number}") & ~FORM_BITS) | form | 1
