@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from databases.ports import DestinationColumn, DestinationTable
     from streams.lcr_batch import Column
 
-__all__ = ["FORM_BITS", "Equality", "equality_of", "form_of", "touch_of"]
+__all__ = ["FORM_BITS", "Equality", "equality_of", "forms_of", "touch_of"]
 
 FORM_BITS = 0xFFFFFF
 """The bits of a table's form; above them are those of the table. With no bit of a form but use, it stands for the table in any form."""
@@ -66,8 +66,8 @@ def touch_of(name: str) -> int:
     return (hash_text(name) & ~3) | 1
 
 
-def form_of(table: DestinationTable) -> int:
-    """Hash of a form of a table: what it is called and keyed by, and which table it is.
+def forms_of(table: DestinationTable) -> tuple[int, ...]:
+    """Hashes of the form of a table: what it is called and keyed by, of the table with its number, and what it is keyed by, of the table with its name.
 
     Hashes of its rows in two forms cannot be compared, so what holds transactions holds those of another form whole. Unique keys beside the key
     that finds rows are no part of it: rows that meet in one of them alone conflict, and do not go unnoticed.
@@ -76,10 +76,14 @@ def form_of(table: DestinationTable) -> int:
         table: as it is described now.
 
     Returns:
-        64 bits, marked as shared use in the two lowest; 0: which table it is, is not known.
+        64 bits each, marked as shared use in the two lowest; the one of its name alone, where its number is not known.
     """
-    if not table.number:
-        return 0
-    key = [f"{table.columns[place].number}:{table.columns[place].equality}" for place in sorted(table.key)]
-    form = hash_text("\0".join((table.owner, table.name, *key))) & (FORM_BITS & ~3) or 4
-    return (hash_text(f"table\0{table.number}") & ~FORM_BITS) | form | 1
+    name = f"{table.owner}\0{table.name}"
+    key = "\0".join(f"{table.columns[place].number}:{table.columns[place].equality}" for place in sorted(table.key))
+    by_name = _form(f"table named\0{name}", key)
+    return (_form(f"table\0{table.number}", f"{name}\0{key}"), by_name) if table.number else (by_name,)
+
+
+def _form(of: str, described: str) -> int:
+    form = hash_text(described) & (FORM_BITS & ~3) or 4
+    return (hash_text(of) & ~FORM_BITS) | form | 1

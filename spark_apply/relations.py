@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from databases.ports import are_comparable
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, ValueDependency, VirtualDependencies
 from spark_apply.dependencies_kernels import hash_text
-from spark_apply.equality import Equality, equality_of, form_of, touch_of
+from spark_apply.equality import Equality, equality_of, forms_of, touch_of
 
 if TYPE_CHECKING:
     from databases.ports import DestinationTable
@@ -66,7 +66,7 @@ class Relations:
     Args:
         columns: compared value by value.
         touches: hashes that every transaction with a row of the table has, marked as use or as exclusive use.
-        forms: of the tables that its foreign keys refer to; 0: not known.
+        forms: of the tables that its foreign keys refer to.
     """
 
     columns: tuple[RelatedColumns, ...] = ()
@@ -109,7 +109,7 @@ def relations_of(
             touches[touch] = None
     others = (describe(key.owner, key.name) for key in table.references)
     return Relations(
-        columns=tuple(dict.fromkeys(columns)), touches=tuple(touches), forms=tuple(form_of(other) for other in others if other is not None),
+        columns=tuple(dict.fromkeys(columns)), touches=tuple(touches), forms=tuple(form for other in others if other is not None for form in forms_of(other)),
     )
 
 

@@ -25,7 +25,7 @@ from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.dependencies_kernels import hash_text
-from spark_apply.equality import Equality, equality_of, form_of, touch_of
+from spark_apply.equality import Equality, equality_of, forms_of, touch_of
 from spark_apply.relations import NO_RELATIONS, Relations, relations_of
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
@@ -180,8 +180,8 @@ class TableFit:
 
     @cached_property
     def forms(self) -> tuple[int, ...]:
-        """The form of the table and of those that it refers to (`spark_apply.equality.form_of`), as far as they are known."""
-        return tuple(dict.fromkeys(form for form in (form_of(self.table), *self.relations.forms) if form))
+        """The forms of the table and of those that it refers to (`spark_apply.equality.forms_of`)."""
+        return tuple(dict.fromkeys((*forms_of(self.table), *self.relations.forms)))
 
     @cached_property
     def hashed_keys(self) -> tuple[HashedKey, ...]:

@@ -315,6 +315,16 @@ def rekey(name: str, column: str) -> Callable[[MemoryStore], None]:
     return run
 
 
+def remake(name: str) -> Callable[[MemoryStore], None]:
+    """Dropped and made again, its columns in another order."""
+    def run(store: MemoryStore) -> None:
+        found = store.tables["public", name].table
+        store.drop_table("public", name)
+        store.create_table("public", name, found.columns[::-1], key=["id"])
+
+    return run
+
+
 RENAMED = replace(OTHER, name="renamed")
 RENAMED_ORDERS = replace(PARENT, name="renamed")
 
@@ -330,6 +340,7 @@ RENAMED_ORDERS = replace(PARENT, name="renamed")
     (rename("other", "renamed"), [Change(OTHER, Command.TRUNCATE)], [insert(RENAMED, key(2), b"a")], True),
     (rekey("other", "v"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
     (rekey("other", "v"), [delete(OTHER, key(1), b"a")], [insert(OTHER, key(1), b"b")], True),
+    (remake("other"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
     # A row's parent, under the name that it has now.
     (rename("orders", "renamed"), [insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"A", b"")], True),
     (rename("orders", "renamed"), [delete(CHILD, key(9), b"A", b"")], [delete(RENAMED_ORDERS, *ORDER)], True),
@@ -345,8 +356,8 @@ def test_an_error_transaction_with_too_many_rows_holds_its_table_under_another_n
     monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 8)
     store = store_with_keys()
     fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
-    stored = bounded_hashes(hash_batch(batch_of([Transaction(1, [insert(OTHER, key(k), b"a") for k in range(9)])], 0), fits.fit).stored())
-    assert stored.shape[0] < 9
+    stored = bounded_hashes(hash_batch(batch_of([Transaction(1, [insert(OTHER, key(k), b"a") for k in range(30)])], 0), fits.fit).stored())
+    assert stored.shape[0] < 30
     rename("other", "renamed")(store)
     fits.forget()
     assert ErrorHolds([(7, stored)]).held(hash_batch(batch_of([Transaction(2, [insert(RENAMED, key(99), b"a")])], 150), fits.fit))
