@@ -275,14 +275,15 @@ class MemoryStore:
         settled = tuple(
             replace(c, number=p, not_null=c.not_null or p in key_positions) for p, c in enumerate(columns)
         )
-        table = DestinationTable(
-            owner=owner, name=name, columns=settled, key=key_positions, unique_keys=unique_keys, serialise=not key,
-            ordered=len(unique_keys) > 1, references=tuple(references), referred=self._referred(owner, name),
-        )
         before = self.tables.get((owner, name))
         if before is None:
             self._tables_made += 1
-        made = self.tables[owner, name] = StoredTable(table, number=self._tables_made if before is None else before.number)
+        number = self._tables_made if before is None else before.number
+        table = DestinationTable(
+            number=number, owner=owner, name=name, columns=settled, key=key_positions, unique_keys=unique_keys, serialise=not key,
+            ordered=len(unique_keys) > 1, references=tuple(references), referred=self._referred(owner, name),
+        )
+        made = self.tables[owner, name] = StoredTable(table, number=number)
         if before is not None:
             place = {column.name: p for p, column in enumerate(before.table.columns)}
             for number, row in before.rows.items():

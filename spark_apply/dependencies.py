@@ -22,7 +22,7 @@ that reuses such a value can fail early; it is applied again when everything bel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +35,7 @@ from spark_apply.dependencies_kernels import (
     sort_by_transaction,
     track,
 )
+from spark_apply.equality import FORM_BITS
 from spark_apply.relations import Relation
 from streams.cells import fixed
 from streams.cutting import row_transactions
@@ -67,10 +68,12 @@ class KeyHashes:
     Args:
         hashes: uint64, in the order of the transactions.
         first: int64, shape (t + 1,); transaction i has hashes[first[i]:first[i + 1]].
+        forms: of the tables that each has rows of (`TableFit.forms`); None: not known. They order nothing, see `driver.holds`.
     """
 
     hashes: NDArray[np.uint64]
     first: NDArray[np.int64]
+    forms: KeyHashes | None = None
 
     def of(self, transaction: int) -> NDArray[np.uint64]:
         """One transaction's hashes."""
@@ -84,7 +87,13 @@ class KeyHashes:
             last: behind the index of the last one.
         """
         starts = self.first[first : last + 1]
-        return KeyHashes(hashes=self.hashes[starts[0] : starts[-1]], first=starts - starts[0])
+        forms = None if self.forms is None else self.forms.part(first, last)
+        return KeyHashes(hashes=self.hashes[starts[0] : starts[-1]], first=starts - starts[0], forms=forms)
+
+    def stored(self) -> NDArray[np.uint64]:
+        """What is stored with an error transaction that all these are parts of: `stored_hashes`, the forms of its tables, and each table in any form."""
+        forms = np.empty(0, np.uint64) if self.forms is None else self.forms.hashes
+        return stored_hashes(np.concatenate([self.hashes, forms, (forms & ~np.uint64(FORM_BITS)) | np.uint64(1)]))
 
     @classmethod
     def joined(cls, parts: Sequence[KeyHashes]) -> KeyHashes:
@@ -96,7 +105,11 @@ class KeyHashes:
             firsts.append(part.first[1:] + base)
             base += int(part.first[-1])
         empty = np.empty(0, np.uint64)
-        return cls(hashes=np.concatenate([empty, *[part.hashes for part in parts]]), first=np.concatenate(firsts))
+        forms = [part.forms for part in parts if part.forms is not None]
+        return cls(
+            hashes=np.concatenate([empty, *[part.hashes for part in parts]]), first=np.concatenate(firsts),
+            forms=cls.joined(forms) if len(forms) == len(parts) and forms else None,
+        )
 
 
 def is_table_use(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -124,9 +137,13 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
     owner = row_transactions(batch.transactions)
     hashes: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
     owners: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
+    forms: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
+    form_owners: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
     for group in batch.groups:
         fit = fit_of(batch.tables[group.table])
         transactions = owner[group.row_numbers]
+        for form in fit.forms:
+            _add_table_use(form, transactions, np.zeros(group.row_count, np.bool_), forms, form_owners)
         known: _Known = {}
         exclusive = _hash_group(group, fit, transactions, known, hashes, owners)
         _add_table_use(fit.touch, transactions, exclusive, hashes, owners)
@@ -144,10 +161,16 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
             touches = (fit.touch, *ordered, *relations.touches, *(related.touch for related in relations.columns if related.touch))
             hashes.append(np.array([touch | _EXCLUSIVE for touch in touches], np.uint64))
             owners.append(np.repeat(owner[truncate.row_number], len(touches)))
-    sorted_hashes, first = sort_by_transaction(
-        np.concatenate(hashes), np.concatenate(owners), len(batch.transactions),
+            forms.append(np.array(fit.forms, np.uint64))
+            form_owners.append(np.repeat(owner[truncate.row_number], len(fit.forms)))
+    return replace(
+        _by_transaction(hashes, owners, len(batch.transactions)), forms=_by_transaction(forms, form_owners, len(batch.transactions)),
     )
-    return KeyHashes(hashes=sorted_hashes, first=first)
+
+
+def _by_transaction(hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]], count: int) -> KeyHashes:
+    found, first = sort_by_transaction(np.concatenate(hashes), np.concatenate(owners), count)
+    return KeyHashes(hashes=found, first=first)
 
 
 def _add_table_use(

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from spark_apply.dependencies_kernels import hash_text
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationColumn
+    from databases.ports import DestinationColumn, DestinationTable
     from streams.lcr_batch import Column
 
-__all__ = ["Equality", "equality_of", "touch_of"]
+__all__ = ["FORM_BITS", "Equality", "equality_of", "forms_of", "touch_of"]
+
+FORM_BITS = 0xFFFFFF
+"""The bits of a table's form; above them are those of the table. With no bit of a form but use, it stands for the table in any form."""
 
 
 class Equality(IntEnum):
@@ -61,3 +64,26 @@ def touch_of(name: str) -> int:
         64 bits: shared use, marked in the two lowest.
     """
     return (hash_text(name) & ~3) | 1
+
+
+def forms_of(table: DestinationTable) -> tuple[int, ...]:
+    """Hashes of the form of a table: what it is called and keyed by, of the table with its number, and what it is keyed by, of the table with its name.
+
+    Hashes of its rows in two forms cannot be compared, so what holds transactions holds those of another form whole. Unique keys beside the key
+    that finds rows are no part of it: rows that meet in one of them alone conflict, and do not go unnoticed.
+
+    Args:
+        table: as it is described now.
+
+    Returns:
+        64 bits each, marked as shared use in the two lowest; the one of its name alone, where its number is not known.
+    """
+    name = f"{table.owner}\0{table.name}"
+    key = "\0".join(f"{table.columns[place].number}:{table.columns[place].equality}" for place in sorted(table.key))
+    by_name = _form(f"table named\0{name}", key)
+    return (_form(f"table\0{table.number}", f"{name}\0{key}"), by_name) if table.number else (by_name,)
+
+
+def _form(of: str, described: str) -> int:
+    form = hash_text(described) & (FORM_BITS & ~3) or 4
+    return (hash_text(of) & ~FORM_BITS) | form | 1

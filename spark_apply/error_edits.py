@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from databases.ports import ErrorEdit
 from protos import codec
-from spark_apply.dependencies import hash_batch, stored_hashes
+from spark_apply.dependencies import hash_batch
 from spark_apply.driver.holds import bounded_hashes
 from streams.building import batch_of_lcrs
 from streams.errors import ConfigError
@@ -119,7 +119,7 @@ def _edited(
         _set(lcr, value)
     made = batch_of_lcrs(batch, lcrs)
     # The keys of the whole part: those of its other rows are stored already, and a hash that occurs twice does no harm.
-    hashes = bounded_hashes(stored_hashes(hash_batch(made, fit_of).hashes))
+    hashes = bounded_hashes(hash_batch(made, fit_of).stored())
     edit = ErrorEdit(
         number=request.number, edit=request.edit, apply=apply, position=request.position, owner=lcr.object_owner, name=lcr.object_name,
         command=lcr.command_type, edited_by=request.edited_by,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from databases.ports import are_comparable
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, ValueDependency, VirtualDependencies
 from spark_apply.dependencies_kernels import hash_text
-from spark_apply.equality import Equality, equality_of, touch_of
+from spark_apply.equality import Equality, equality_of, forms_of, touch_of
 
 if TYPE_CHECKING:
     from databases.ports import DestinationTable
@@ -66,10 +66,12 @@ class Relations:
     Args:
         columns: compared value by value.
         touches: hashes that every transaction with a row of the table has, marked as use or as exclusive use.
+        forms: of the tables that its foreign keys refer to.
     """
 
     columns: tuple[RelatedColumns, ...] = ()
     touches: tuple[int, ...] = ()
+    forms: tuple[int, ...] = ()
 
 
 NO_RELATIONS = Relations()
@@ -105,7 +107,10 @@ def relations_of(
             touches[touch | _EXCLUSIVE] = None
         elif (each.owner, each.name) == (table.owner, table.name):
             touches[touch] = None
-    return Relations(columns=tuple(dict.fromkeys(columns)), touches=tuple(touches))
+    others = (describe(key.owner, key.name) for key in table.references)
+    return Relations(
+        columns=tuple(dict.fromkeys(columns)), touches=tuple(touches), forms=tuple(form for other in others if other is not None for form in forms_of(other)),
+    )
 
 
 class _Finder:

@@ -25,7 +25,7 @@ from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.dependencies_kernels import hash_text
-from spark_apply.equality import Equality, equality_of, touch_of
+from spark_apply.equality import Equality, equality_of, forms_of, touch_of
 from spark_apply.relations import NO_RELATIONS, Relations, relations_of
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
@@ -177,6 +177,11 @@ class TableFit:
     def touch(self) -> int:
         """Hash that stands for any row of the table."""
         return touch_of(f"{self.version.owner}\0{self.version.name}")
+
+    @cached_property
+    def forms(self) -> tuple[int, ...]:
+        """The forms of the table and of those that it refers to (`spark_apply.equality.forms_of`)."""
+        return tuple(dict.fromkeys((*forms_of(self.table), *self.relations.forms)))
 
     @cached_property
     def hashed_keys(self) -> tuple[HashedKey, ...]:

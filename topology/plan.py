@@ -286,7 +286,8 @@ def _conflicts(apply: ApplySpec) -> str:
     """Which handlers it has, and what it does not compare; empty: conflicts go into the error queue."""
     rules = apply.conflicts
     found = [
-        f"{each.owner}.{each.name} {each.kind}: {each}" + (f" over {', '.join(each.columns)}" if each.columns else "") for each in rules.handlers
+        f"{each.owner}.{each.name} {each.kind}: {each}" + (f" ({' before '.join(each.priority)})" if each.priority else "")
+        + (f" over {', '.join(each.columns)}" if each.columns else "") for each in rules.handlers
     ]
     found += [f"{each.owner}.{each.name}: {', '.join(each.columns)} not compared ({', '.join(each.operations)})" for each in rules.uncompared]
     found += ["only keys are compared"] if rules.compare_key_only else []

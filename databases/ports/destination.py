@@ -104,6 +104,7 @@ class DestinationTable:
         referred: column names of each of its keys that a foreign key refers to, each once.
         is_substitute: `key` is the substitute key that the topology file sets: it need not be unique, and takes precedence.
         allow_duplicate_rows: see `rules.table_settings`.
+        number: of the table in its database, which keeps it when it is renamed or gets another key; 0: not known.
     """
 
     owner: str
@@ -118,6 +119,7 @@ class DestinationTable:
     referred: tuple[tuple[str, ...], ...] = ()
     is_substitute: bool = False
     allow_duplicate_rows: bool | None = None
+    number: int = 0
 
     @property
     def identifying_keys(self) -> tuple[tuple[int, ...], ...]:

@@ -5,6 +5,10 @@ A held transaction joins the error queue behind it and then holds others itself.
 transaction, so this continues across restarts.
 
 An error transaction can be executed when no earlier one in the queue shares a hash with it.
+
+Hashes of rows are made of the table's name, its keys and their values' forms. A table that was renamed or got another key has other hashes, which
+cannot be compared with those that are stored: an error transaction holds everything of a table that has another form now than it had then
+(`spark_apply.equality.forms_of`). What versions before this one stored has no forms, and is compared by hashes alone.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_apply.dependencies import EVERYTHING, KeyHashes, is_table_use
+from spark_apply.equality import FORM_BITS
 from spark_apply.groups import HeldTransaction
 
 if TYPE_CHECKING:
@@ -45,6 +50,36 @@ def tables_only(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
     tables = stored[is_table_use(stored)]
     found = np.unique(np.concatenate([tables, tables | _EXCLUSIVE]))
     return found if found.shape[0] <= HASHES_PER_ERROR_MAX else np.array([EVERYTHING], np.uint64)
+
+
+def _forms_in(hashes: NDArray[np.uint64], form: int) -> slice:
+    """Where the forms of the table of a form are in sorted hashes; nowhere, if no form of it is stored."""
+    start = int(np.searchsorted(hashes, np.uint64(form & ~FORM_BITS | 1)))
+    if start == hashes.shape[0] or int(hashes[start]) != form & ~FORM_BITS | 1:
+        return slice(0, 0)
+    return slice(start + 1, int(np.searchsorted(hashes, np.uint64(form | FORM_BITS), side="right")))
+
+
+def _are_forms(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which hashes are forms, among those of one table: its exclusive use is none (`tables_only`)."""
+    return np.asarray(((hashes & np.uint64(3)) == np.uint64(1)) & ((hashes & np.uint64(FORM_BITS)) != np.uint64(1)))
+
+
+def _has_other_form(mine: NDArray[np.uint64], theirs: NDArray[np.uint64]) -> bool:
+    """Whether an error transaction has a table in a form that a later one, which has it too, does not know."""
+    mine, theirs = np.unique(mine), np.unique(theirs)
+    tables = mine[(mine & np.uint64(FORM_BITS)) == np.uint64(1)]
+    for table in tables.tolist():
+        found = theirs[_forms_in(theirs, table)]
+        if not np.isin(found[_are_forms(found)], mine).all():
+            return True
+    return False
+
+
+def _note_last(behind: NDArray[np.int64], hashes: KeyHashes, found: NDArray[np.int64]) -> None:
+    """Raise what each transaction is behind to the highest error transaction of its hashes."""
+    if found.any():
+        np.maximum.at(behind, np.repeat(np.arange(behind.shape[0]), np.diff(hashes.first)), found)
 
 
 class ErrorHolds:
@@ -101,12 +136,10 @@ class ErrorHolds:
         if not self._hashes:
             return ()
         self._refresh()
-        found = self._behind(hashes.hashes)
-        if not found.any():
-            return ()
-        owners = np.repeat(np.arange(hashes.first.shape[0] - 1), np.diff(hashes.first))
         behind = np.zeros(hashes.first.shape[0] - 1, np.int64)
-        np.maximum.at(behind, owners, found)
+        _note_last(behind, hashes, self._behind(hashes.hashes))
+        if hashes.forms is not None:
+            _note_last(behind, hashes.forms, self._behind_forms(hashes.forms.hashes))
         return tuple(
             HeldTransaction(transaction=int(transaction), depends_on=int(behind[transaction]))
             for transaction in np.flatnonzero(behind)
@@ -118,7 +151,8 @@ class ErrorHolds:
         wanted = checked_hashes(mine)
         for other in sorted(self._hashes, reverse=True):
             theirs = self._hashes[other]
-            if other < number and (np.isin(wanted, theirs).any() or EVERYTHING in mine or EVERYTHING in theirs):
+            is_behind = np.isin(wanted, theirs).any() or EVERYTHING in mine or EVERYTHING in theirs
+            if other < number and (is_behind or _has_other_form(mine, theirs)):
                 return other
         return 0
 
@@ -132,6 +166,16 @@ class ErrorHolds:
         places = np.minimum(np.searchsorted(self._sorted, wanted), self._sorted.shape[0] - 1)
         found = np.where(self._sorted[places] == wanted, self._numbers[places], 0)
         return np.maximum(found, blanket)
+
+    def _behind_forms(self, forms: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """For each form of a table the highest error transaction that has the table in another form; 0: none."""
+        kinds, place = np.unique(forms, return_inverse=True)
+        last = np.zeros(kinds.shape[0], np.int64)
+        for number, form in enumerate(kinds.tolist()):
+            of_table = _forms_in(self._sorted, form)
+            others = (self._sorted[of_table] != np.uint64(form)) & _are_forms(self._sorted[of_table])
+            last[number] = self._numbers[of_table][others].max(initial=0)
+        return last[place.reshape(-1)]
 
     def _refresh(self) -> None:
         if not self._stale:

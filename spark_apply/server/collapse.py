@@ -659,12 +659,23 @@ def _by_carried(rows: _TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[N
 
 def _deletes(rows: _TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
     steps: list[ExpectedWrite] = []
-    for part, has_null in _by_carried(rows, chosen):
-        carried, match = _carried(rows, part), _match(rows, has_null=has_null)
-        compared = rows.fit.compared(Command.DELETE)
-        compare = tuple(column for column in rows.fit.all_columns if carried[column] and column not in match and column in compared)
-        steps.append(_expected(_delete(rows, part, compare=compare, has_null=has_null), part))
+    compared, of_updates = rows.fit.compared(Command.DELETE), rows.fit.compared(Command.UPDATE)
+    for same, has_null in _by_carried(rows, chosen):
+        # An UPDATE that a DELETE followed compares what it changed, also where a DELETE does not.
+        for part in _by_bits(rows.changed, same) if of_updates - compared else [same]:
+            carried, match = _carried(rows, part), _match(rows, has_null=has_null)
+            updated = of_updates.intersection(_columns_of(rows, part))
+            compare = tuple(
+                column for column in rows.fit.all_columns if carried[column] and column not in match and (column in compared or column in updated)
+            )
+            steps.append(_expected(_delete(rows, part, compare=compare, has_null=has_null), part))
     return steps
+
+
+def _columns_of(rows: _TableRows, chosen: NDArray[np.int32]) -> list[int]:
+    """The columns that one of the rows changed."""
+    bits = np.bitwise_or.reduce(rows.changed[chosen], axis=0)
+    return [column for column in range(len(rows.fit.version.columns)) if int(bits[column >> 6]) >> (column & 63) & 1]
 
 
 def _match(rows: _TableRows, *, has_null: bool) -> tuple[int, ...]:
@@ -693,8 +704,7 @@ def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> lis
 
 def _update(rows: _TableRows, chosen: NDArray[np.int32], *, has_null: bool) -> Write:
     fit, found_by = rows.fit, _match(rows, has_null=has_null)
-    bits = np.bitwise_or.reduce(rows.changed[chosen], axis=0)
-    changed = [column for column in range(len(fit.version.columns)) if int(bits[column >> 6]) >> (column & 63) & 1]
+    changed = _columns_of(rows, chosen)
     carried, match = _carried(rows, chosen), set(found_by)
     # An identity column that is GENERATED ALWAYS is set too if it changed: the session knows how.
     columns = tuple(column for column in changed if column in fit.all_columns)

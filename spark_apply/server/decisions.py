@@ -217,8 +217,10 @@ def _update_differs(
         verdicts.append(verdict)
         for place in listed:
             values.pop(place, None)
+        # The manual asks maximum and minimum for the whole list whoever wins: so all sites decide alike.
+        whole = _whole_list(met, handler) if verdict is _Verdict.LCR or handler.method in BY_COLUMN else ()
         if verdict is _Verdict.LCR:
-            values |= {place: met.row.new[place] for place in _whole_list(met, handler)}
+            values |= {place: met.row.new[place] for place in whole}
         elif verdict is _Verdict.SUM:
             values |= _sums(met, handler, listed, row)
     outcome = "LCR APPLIED" if set(verdicts) == {_Verdict.LCR} else "MERGED" if values else "LCR DISCARDED"

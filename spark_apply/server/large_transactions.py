@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import ScnRange
-from spark_apply.dependencies import hash_batch, stored_hashes
+from spark_apply.dependencies import hash_batch
 from spark_apply.driver.holds import HASHES_PER_ERROR_MAX, tables_only
 from spark_apply.groups import (
     AppliedRange,
@@ -170,7 +170,7 @@ class LargeErrorWork(_LargeBase):
         failpoint("apply.error_queue_write")
         self._labels.clear()  # nothing of it is applied
         failure = self._assignment.failure or HELD
-        hashes = stored_hashes(hash_batch(batch, self._context.fit_of).hashes)
+        hashes = hash_batch(batch, self._context.fit_of).stored()
         if sum(found.shape[0] for found in self._stored) + hashes.shape[0] > HASHES_PER_ERROR_MAX:
             hashes = tables_only(hashes)
         described = self._describe(batch, 0, failure, self._assignment.error_number)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import ScnRange
-from spark_apply.dependencies import KeyHashes, hash_batch, held_transactions, stored_hashes
+from spark_apply.dependencies import KeyHashes, hash_batch, held_transactions
 from spark_apply.driver.holds import bounded_hashes
 from spark_apply.groups import (
     AppliedRange,
@@ -353,7 +353,7 @@ class SetsWork(Work):
         return self._hashes
 
     def _stored(self, transaction: int) -> NDArray[np.uint64]:
-        return bounded_hashes(stored_hashes(self._hash().of(transaction)))
+        return bounded_hashes(self._hash().part(transaction, transaction + 1).stored())
 
     def _find_held(self) -> None:
         """Find the transactions that must join the error queue behind others of the group."""

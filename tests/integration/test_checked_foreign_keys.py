@@ -10,6 +10,7 @@ from databases.ports import Write
 from databases.postgres.destination import foreign_keys
 from databases.postgres.destination.catalog import CatalogTable
 from rules.table_settings import TableSettings
+from tests.support.apply_engine import TOPOLOGY
 from tests.support.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -95,6 +96,7 @@ def test_a_violation_goes_into_the_error_queue_and_nothing_else_waits(pair: Pair
     (error,) = pair.errors()
     assert (error.conflict_type, error.sqlstate) == ("foreign_key", "23503")
     assert "public.o" in error.message
+    assert [(met.kind, met.outcome, met.error_number) for met in pair.destination.conflicts(TOPOLOGY, last=10)] == [("foreign_key", "ERROR QUEUE", error.number)]
     assert pair.there.execute("SELECT count(*) FROM p WHERE id = 50").fetchone() == (1,)
     assert pair.there.execute("SELECT count(*) FROM p WHERE o IS NOT NULL AND NOT EXISTS (SELECT FROM o WHERE o.id = p.o)").fetchone() == (0,)
 

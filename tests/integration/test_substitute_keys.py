@@ -7,6 +7,7 @@ import random
 import pytest
 
 from rules.table_settings import KeyColumns, TableSettings
+from tests.support.apply_engine import TOPOLOGY
 from tests.support.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -50,6 +51,8 @@ def test_row_that_the_substitute_key_finds_twice_is_an_error_and_nothing_else_wa
     pair.more(engine)
     assert [(error.conflict_type, error.depends_on > 0) for error in pair.errors()] == [("multiple_rows", False), ("", True)]
     assert "2 rows match" in pair.errors()[0].message
+    (met,) = pair.destination.conflicts(TOPOLOGY, last=10)
+    assert (met.kind, met.outcome, met.error_number) == ("multiple_rows", "ERROR QUEUE", pair.errors()[0].number)
     assert pair.there.execute("SELECT id, v FROM p ORDER BY 1").fetchall() == [(1, 0), (2, 1), (11, 0)]
 
 
@@ -114,3 +117,31 @@ def test_truncate_of_a_table_that_is_missing_is_an_error_and_others_go_on(pair: 
     pair.there.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
     assert set(engine.execute_errors([error.number for error in pair.errors()]).values()) == {""}
     pair.assert_same()
+
+
+@pytest.mark.parametrize(("alter", "here", "name"), [
+    ("ALTER TABLE p ALTER v SET NOT NULL, DROP CONSTRAINT p_pkey, ADD UNIQUE (v, id)", "", "p"), ("ALTER TABLE p RENAME TO p2", "ALTER TABLE p RENAME TO p2", "p2"),
+], ids=["another key", "another name"])
+def test_changes_wait_behind_an_error_transaction_of_a_table_that_was_altered_meanwhile(pair: Pair, alter: str, here: str, name: str) -> None:
+    pair.create("CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)", "CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)")
+    pair.run("INSERT INTO p VALUES (1, 0), (2, 0)")
+    engine = pair.apply()
+    pair.there.execute("DELETE FROM p WHERE id = 1")
+    pair.run("UPDATE p SET v = 1 WHERE id = 1")
+    pair.more(engine)
+    assert [error.conflict_type for error in pair.errors()] == ["update_missing"]
+    pair.there.execute(f"INSERT INTO p VALUES (1, 0); {alter}")
+    pair.run(here or "SELECT", f"UPDATE {name} SET v = 2 WHERE id = 1", f"UPDATE {name} SET v = 2 WHERE id = 2", "INSERT INTO q VALUES (1)")
+    pair.redo.catch_up()
+    engine.batches = list(pair.redo.mine(pair.redo.miner()))
+    engine.start_driver()
+    engine.run()
+    assert [error.depends_on > 0 for error in pair.errors()] == [False, True, True]
+    pair.assert_same("SELECT id FROM q")
+    first = pair.errors()[0].number
+    if here:
+        assert engine.execute_errors([first])[first]  # it names a table that is not there: delete it
+        assert pair.destination.delete_error(TOPOLOGY, first)
+        engine.coordinator.error_deleted(first)
+    assert set(engine.execute_errors([error.number for error in pair.errors()]).values()) == {""}
+    pair.assert_same(f"SELECT * FROM {name} ORDER BY 1")

@@ -484,6 +484,7 @@ def _catalog_table(
             owner=found["owner"], name=found["name"], columns=port_columns, key=key.columns if key else (),
             unique_keys=tuple(index.columns for index in unique),
             serialise=key is None or is_hidden, ordered=len(unique) > 1 or hidden or found["fires"], fires=found["fires"],
+            number=int(found["oid"]),
         ), settings, is_hidden=is_hidden),
         comparable=frozenset(column["name"] for column in columns if column["equals"]),
     )

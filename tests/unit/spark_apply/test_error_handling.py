@@ -264,3 +264,19 @@ def test_edit_names_who_when_and_what() -> None:
     assert store(engine, made)
     (kept,) = place.destination.error_edits(TOPOLOGY, number)
     assert kept.edited_us > 0
+
+
+def test_a_change_waits_behind_the_error_transaction_of_its_row_though_the_table_was_renamed_meanwhile() -> None:
+    place = MemoryPlace()
+    renamed = replace(ONE, name="renamed")
+    engine = apply_of(place, [[Change(ONE, Command.INSERT, new=(key(7), b"theirs", b""))]], rows=[(key(7), b"ours", b"")])
+    engine.run()
+    table = place.store.tables.pop(("public", "plain"))
+    table.table = replace(table.table, name="renamed")
+    place.store.tables["public", "renamed"] = table
+    behind = Change(renamed, Command.UPDATE, old=(key(7), b"theirs", b""), new=(key(7), b"behind", b""))
+    engine.batches.append(batch_of([Transaction(2, [behind])], engine.batches[-1].through_scn))
+    engine.start_driver()
+    engine.run()
+    assert [(error.transaction_id, bool(error.depends_on)) for error in place.destination.errors(TOPOLOGY)] == [(1, False), (2, True)]
+    assert in_order(place.rows(renamed)) == [(key(7), b"ours", b"")]

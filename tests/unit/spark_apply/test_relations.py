@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -273,3 +274,99 @@ def test_a_thousand_transactions_over_circular_foreign_keys_end_with_four_server
         assert not any(ahead), "something was committed above what was not"
     else:
         assert any(ahead), "no group was committed before an earlier one: the other case proves nothing"
+
+
+# --------------------------------------------------------------------------- tables that change while errors wait
+
+
+def held_after(alter: Callable[[MemoryStore], None], first: list[Change], second: list[Change]) -> bool:
+    """Whether the second transaction joins the first in the error queue, when the destination was altered between them."""
+    store = store_with_keys()
+    fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
+    stored = hash_batch(batch_of([Transaction(1, first)], 0), fits.fit).stored()
+    alter(store)
+    fits.forget()
+    found = hash_batch(batch_of([Transaction(2, second)], 150), fits.fit)
+    holds = ErrorHolds([(7, stored)])
+    is_held = bool(holds.held(found))
+    if is_held:
+        holds.add(8, found.stored())
+    assert holds.blocker(8 if is_held else 7) == (7 if is_held else 0)
+    return is_held
+
+
+def rename(old: str, new: str) -> Callable[[MemoryStore], None]:
+    def run(store: MemoryStore) -> None:
+        table = store.tables.pop(("public", old))
+        table.table = replace(table.table, name=new)
+        store.tables["public", new] = table
+        for other in store.tables.values():
+            references = tuple(replace(key, name=new if key.name == old else key.name) for key in other.table.references)
+            other.table = replace(other.table, references=references)
+
+    return run
+
+
+def rekey(name: str, column: str) -> Callable[[MemoryStore], None]:
+    def run(store: MemoryStore) -> None:
+        found = store.tables["public", name].table
+        store.create_table("public", name, found.columns, key=[column], references=found.references)
+
+    return run
+
+
+def remake(name: str) -> Callable[[MemoryStore], None]:
+    """Dropped and made again, its columns in another order."""
+    def run(store: MemoryStore) -> None:
+        found = store.tables["public", name].table
+        store.drop_table("public", name)
+        store.create_table("public", name, found.columns[::-1], key=["id"])
+
+    return run
+
+
+RENAMED = replace(OTHER, name="renamed")
+RENAMED_ORDERS = replace(PARENT, name="renamed")
+
+
+@pytest.mark.parametrize(("alter", "first", "second", "expected"), [
+    (lambda store: None, [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
+    (lambda store: None, [insert(OTHER, key(1), b"a")], [insert(OTHER, key(2), b"a")], False),
+    # The rows cannot be compared any more: all of the table wait.
+    (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [update(RENAMED, (key(1), b"a"), (key(1), b"b"))], True),
+    (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [insert(RENAMED, key(2), b"a")], True),
+    (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [insert(TREE, key(2), b"a", None)], False),
+    (rename("other", "renamed"), [insert(OTHER, key(1), b"a")], [Change(RENAMED, Command.TRUNCATE)], True),
+    (rename("other", "renamed"), [Change(OTHER, Command.TRUNCATE)], [insert(RENAMED, key(2), b"a")], True),
+    (rekey("other", "v"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
+    (rekey("other", "v"), [delete(OTHER, key(1), b"a")], [insert(OTHER, key(1), b"b")], True),
+    (remake("other"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
+    # A row's parent, under the name that it has now.
+    (rename("orders", "renamed"), [insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"A", b"")], True),
+    (rename("orders", "renamed"), [delete(CHILD, key(9), b"A", b"")], [delete(RENAMED_ORDERS, *ORDER)], True),
+    (rename("orders", "renamed"), [insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"A")], False),
+])
+def test_an_error_transaction_holds_what_depends_on_it_though_its_table_was_renamed_or_got_another_key(
+    alter: Callable[[MemoryStore], None], first: list[Change], second: list[Change], *, expected: bool,
+) -> None:
+    assert held_after(alter, first, second) is expected
+
+
+def test_an_error_transaction_with_too_many_rows_holds_its_table_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 8)
+    store = store_with_keys()
+    fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
+    stored = bounded_hashes(hash_batch(batch_of([Transaction(1, [insert(OTHER, key(k), b"a") for k in range(30)])], 0), fits.fit).stored())
+    assert stored.shape[0] < 30
+    rename("other", "renamed")(store)
+    fits.forget()
+    assert ErrorHolds([(7, stored)]).held(hash_batch(batch_of([Transaction(2, [insert(RENAMED, key(99), b"a")])], 150), fits.fit))
+
+
+def test_a_unique_key_that_a_table_got_later_holds_only_the_rows_of_the_error_transaction() -> None:
+    def add(store: MemoryStore) -> None:
+        found = store.tables["public", "other"].table
+        store.create_table("public", "other", found.columns, key=["id"], unique=[["v"]])
+
+    assert not held_after(add, [insert(OTHER, key(1), b"a")], [insert(OTHER, key(2), b"b")])
+    assert held_after(add, [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))])

@@ -158,11 +158,13 @@ def test_a_site_without_the_handlers_of_the_others_is_warned_of(tmp_path):
 
 
 def test_the_plan_says_what_each_apply_process_does_about_conflicts(tmp_path):
-    spec = read(tmp_path, with_handlers("{table: hr.t, method: maximum, columns: [v, at], resolution_column: at}, {table: hr.t, on: insert_exists, method: discard}")
+    spec = read(tmp_path, with_handlers("{table: hr.t, method: maximum, columns: [v, at], resolution_column: at}, {table: hr.t, on: insert_exists, method: discard},"
+                " {table: hr.t, on: delete_differs, method: site_priority, priority: [dbs2, dbs1]}")
                 + "compare_old_values: [{table: hr.t, columns: [note], operations: [update]}]\n")
     works = [actor.work for actor in make_plan(spec).actors if actor.name.startswith("apply:")]
     assert [work.partition("; conflicts: ")[2] for work in works] == [
-        "hr.t update_differs: maximum(at) over v, at; hr.t insert_exists: discard; hr.t: note not compared (update)"
+        "hr.t update_differs: maximum(at) over v, at; hr.t insert_exists: discard; hr.t delete_differs: site_priority (dbs2 before dbs1);"
+        " hr.t: note not compared (update)"
     ] * 2
 
 

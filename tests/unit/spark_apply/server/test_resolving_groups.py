@@ -171,6 +171,16 @@ def test_a_column_that_is_not_compared_is_set_only_by_rows_that_changed_it() -> 
     assert at.history() == ()
 
 
+def test_a_deleted_row_whose_update_conflicts_is_not_deleted_though_the_delete_does_not_compare_the_column() -> None:
+    """The net change of both is a DELETE: what the UPDATE compares must not go with it."""
+    off = UncomparedColumns(owner="public", name="c", columns=("b",), operations=("delete",))
+    at = Serving(rows=[row(1), (2, "a", "only here", 10, 100, "u")], uncompared=(off,))
+    changes = [Lcr(old=row(k), new=(k, "a", "lcr", 10, 100, "u")) for k in (1, 2)]
+    result = at.apply(*changes, *[Lcr(old=change.new) for change in changes])
+    assert [error.conflict_type for error in result.errors if error.depends_on == 0] == ["update_differs"]
+    assert at.rows() == [(2, "a", "only here", 10, 100, "u")]
+
+
 HANDLERS = (
     (MAXIMUM, handler("maximum", by="t", on="insert_exists"), handler("discard", on="delete_missing"), handler("overwrite", on="update_missing"),
      handler("overwrite", on="delete_differs")),

@@ -1,0 +1,62 @@
+"""Groups, sets and parallel servers leave what each transaction alone and row by row leaves: rows, error queue and history of conflicts.
+
+All handlers with column lists, rows that differ or are missing, NULLs, changes of the key, a second unique key, values that the log lacks, old values
+that are not compared; HEADRACE_SIMULATION_SECONDS lets the random histories go on for so long. `tests/integration` has the same on PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+
+import pytest
+
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore, destination_column
+from tests.support.conflict_histories import (
+    CHANGED_US,
+    SITE,
+    History,
+    by_engine,
+    described,
+    one_by_one,
+    random_history,
+    random_timed_history,
+)
+from tests.support.conflicts import COLUMNS, raw, shown
+
+SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0")) / 6
+HISTORIES = 25  # of each kind: a few seconds
+
+
+def place_of(history: History) -> tuple[MemoryStore, MemoryDestination]:
+    store = MemoryStore()
+    columns = [destination_column(name, f"pg_catalog.{kind}", equality="bytes") for name, kind in COLUMNS]
+    store.create_table("public", "c", columns, key=["id"], unique=[["u"]] if history.is_unique else [])
+    store.insert("public", "c", [raw(row) for row in history.here])
+    for row in history.here if history.ages else ():
+        store.changed_here("public", "c", raw(row[:1]), CHANGED_US)
+    for key in history.gone:
+        store.changed_here("public", "c", raw((key,)), CHANGED_US, is_gone=True)
+    return store, MemoryDestination(store=store, site=SITE)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("made", [random_history, random_timed_history], ids=["by value", "by time"])
+def test_groups_leave_what_each_transaction_alone_leaves(made) -> None:
+    begun, met, errors = time.monotonic(), 0, 0
+    for seed in itertools.count():
+        if seed >= HISTORIES and time.monotonic() - begun > SECONDS:
+            break
+        history = made(seed)
+        (alone, at_first), (grouped, at_last) = place_of(history), place_of(history)
+        version = described(at_first, history)
+        expected, found = one_by_one(at_first, "t", version, history), by_engine(at_last, "t", version, history, seed)
+        assert [shown(row) for row in grouped.rows("public", "c")] == [shown(row) for row in alone.rows("public", "c")], seed
+        assert found.errors == expected.errors, seed
+        # By time the last change of a row takes it whole: an earlier one of the same group that alone had lost is not met.
+        assert found.met == expected.met if not history.ages else set(found.met) <= set(expected.met), seed
+        met, errors = met + len(found.met), errors + len(found.errors)
+    assert met > HISTORIES, "hardly a conflict: the histories show nothing"
+    assert errors > HISTORIES
