@@ -116,6 +116,7 @@ class Handling:
         self._waits = 0  # how many calls of the database are one inside the other
         self._thread = threading.get_ident()
         self._marks: list[tuple[int, int]] = []  # and how many conflicts were recorded then
+        self._refused: tuple[BaseException | None, tuple[str, ...]] = (None, ())  # what the last refused LCR raised, and the row in its way
         self._users = self._new_session()
         guard.begin()
 
@@ -173,7 +174,7 @@ class Handling:
             return None
         images, show = RowImages.of(batch, number), self._resolution.settings.show
         readable = [f"{kind}.{text}" for kind, values in (("old", images.old), ("new", images.new)) for text in images.texts(values, show)]
-        return self.error(batch, number, replace(failure, readable=tuple(readable)))
+        return self.error(batch, number, replace(failure, readable=(*readable, *failure.readable)))
 
     def error(self, batch: LcrBatch, number: int, failure: Failure) -> Failure | None:
         """Hand a row that failed to the error handler of its table.
@@ -250,10 +251,15 @@ class Handling:
             failure = self._guarded(lambda: self._writer.row(one, self._resolution, resolves=resolves))
         except UnfitTableError as error:
             raise LcrError(f"the LCR does not fit its table: {error.message}", hint=error.hint) from error
-        if failure is not None and failure.conflict_type:
-            raise ConflictError(failure.message, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate)
-        if failure is not None:
-            raise HandlerError(failure.message, sqlstate=failure.sqlstate)
+        if failure is None:
+            return
+        raised: StreamsError = (
+            ConflictError(failure.message, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate) if failure.conflict_type
+            else HandlerError(failure.message, sqlstate=failure.sqlstate)
+        )
+        # Values of the LCR as it was executed are left out: the error transaction has it as it came.
+        self._refused = raised, tuple(text for text in failure.readable if not text.startswith(("old.", "new.")))
+        raise raised
 
     def _run(self, sql: str, values: tuple[Any, ...]) -> SqlResult:
         self._check_caller()
@@ -389,7 +395,7 @@ class Handling:
         context = cause.context if isinstance(cause, StreamsError) else {}
         return Failure(
             position=-1 if lcr is None else lcr.position, conflict_type=str(context.get("conflict_type", "")),
-            sqlstate=str(context.get("sqlstate", "")), message=message,
+            sqlstate=str(context.get("sqlstate", "")), message=message, readable=self._refused[1] if cause is self._refused[0] else (),
         )
 
     def _guarded(self, call: Callable[[], T]) -> T:

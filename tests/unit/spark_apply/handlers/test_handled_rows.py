@@ -488,3 +488,28 @@ def test_an_error_transaction_is_executed_through_its_handlers() -> None:
     at.store.insert("public", "c", [tuple(None if v is None else v.to_bytes(4, "big") if isinstance(v, int) else v.encode() for v in row(7))])
     assert at.execute_error(error.number).failure is None
     assert (at.values(), at.errors()) == ({1: "a", 7: "a"}, ())
+
+
+@pytest.mark.parametrize(("change", "kind", "differs"), [
+    (inserts(1), "insert_exists", ()), (updates(1, "a", "b"), "update_differs", ("a",)), (deletes(1), "delete_differs", ("a", "t")),
+])
+def test_an_error_of_a_procedure_shows_the_row_in_the_way_of_what_it_executed(change: Any, kind: str, differs: tuple[str, ...]) -> None:
+    at = Handled(rules_of(EXECUTE.format(True), dml=["run"]), rows=[row(1, "x", 15)])
+    at.apply(change)
+    (error,), (record,) = at.errors(), at.history()
+    assert error.conflict_type == record.kind == kind
+    assert record.columns == differs
+    # The LCR as it came, once, and the row that was there.
+    names = ("id", "a", "b", "t", "n", "u")
+    images = [image for image in ("old", "new") if getattr(change[0][1], image) is not None]
+    assert [text.partition("=")[0] for text in error.readable if text.startswith(("old.", "new."))] == [f"{image}.{name}" for image in images for name in names]
+    assert [text.partition("=")[0] for text in record.current] == list(names)
+    assert [text for text in error.readable if text.startswith("current.")] == [f"current.{text}" for text in record.current]
+
+
+def test_the_row_in_the_way_is_not_told_of_another_error_of_the_procedure() -> None:
+    at = Handled(rules_of(CATCH.format(False) + "    raise ValueError('later')\n", dml=["run"]), rows=[row(1, "x", 15)])
+    at.apply(updates(1, "a", "b"))
+    (error,) = at.errors()
+    assert "later" in error.message
+    assert [text for text in error.readable if text.startswith(("current.", "DIFFERS"))] == []
