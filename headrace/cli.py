@@ -389,6 +389,7 @@ def status(
 
     Exits with 1 when something does not work or needs an operator.
     """
+    from headrace.commands.described import with_descriptions
     from headrace.progress import watch_forever
     from headrace.status_view import is_healthy, render
 
@@ -399,7 +400,7 @@ def status(
         if watch:
             watch_forever(output, lambda: render(deployment.overview()))
         overview = deployment.overview()
-    output.json(overview)
+        output.json(with_descriptions(overview, deployment.connect) if as_json else overview)
     output.result(render(overview))
     return DONE if is_healthy(overview) else FINDING
 
