@@ -284,7 +284,7 @@ VIEWS: tuple[View, ...] = (
             ("command_type", "h.command", "command of the LCR"), ("conflict_type", "h.kind", "kind of the conflict"),
             ("conflicting_columns", 'h."columns"', "columns whose old values differ from the row's"),
             ("method_name", "h.handler", "what decided, such as maximum(changed_at); empty: nobody did"),
-            ("outcome", "h.outcome", "LCR APPLIED, LCR DISCARDED, MERGED (columns of both) or ERROR QUEUE"),
+            ("outcome", "h.outcome", "LCR APPLIED, LCR DISCARDED, MERGED (columns of both), HANDLED (the function in method_name dealt with it) or ERROR QUEUE"),
             ("applied_columns", "h.applied_columns", "columns of the LCR that were written"),
             ("old_values", 'h."old"', "old values of the LCR, the first 200 characters of each"),
             ("new_values", 'h."new"', "new values of the LCR"),
