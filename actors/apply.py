@@ -161,6 +161,10 @@ class ApplyHost(Host):
             "answered_us": self._answered_us, **details, **wire_status(None if (driver := self._driver) is None else driver.admission),
         }
 
+    def late_call(self) -> str:
+        """See `Host.late_call`."""
+        return self._last_call.late
+
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """Take the batches from elsewhere, as soon as the stream that they come on breaks. See `Host.adopt`: nothing else has changed."""
         self._spec, self._apply, self._fingerprint = spec, spec.apply(self._apply.name), fingerprint

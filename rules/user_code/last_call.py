@@ -44,6 +44,8 @@ class LastCall:
         self._names: dict[str, bytes] = {}
         self._suspect = b""  # the call in which processes ended
         self._ends = 0
+        self.late = ""
+        """What is known of a call that has had its time and does not end; read from other threads."""
 
     def begin(self, function: str, scn: int, position: int) -> int:
         """Note a call before it is made; how many processes in a row ended in just this one.
@@ -68,6 +70,7 @@ class LastCall:
         Args:
             refused: it was not made, because processes ended in it: that stays known.
         """
+        self.late = ""
         page = self._page
         assert page is not None, "no call was noted"
         page[_IS_CALLING] = 0
