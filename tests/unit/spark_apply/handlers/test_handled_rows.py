@@ -556,3 +556,14 @@ def test_an_error_that_is_no_conflict_is_in_no_history() -> None:
     at = Handled(rules_of("def run(lcr, session):\n    try:\n        session.execute('SELECT broken')\n    except Exception:\n        pass\n    lcr.execute(True)\n", dml=["run"]))
     at.apply(inserts(1))
     assert (at.values(), at.history()) == ({1: "a"}, ())
+
+
+def test_conflicts_that_an_error_handler_deals_with_in_a_streamed_transaction_are_in_the_history() -> None:
+    at = Handled(rules_of(LOG_ERROR, errors=["fix"]), rows=[row(1, "x"), row(3, "y")])
+    result = at.apply_large(*inserts(1), *inserts(2), *inserts(3))
+    assert (at.values(), at.errors()) == ({1: "x", 2: "a", 3: "y"}, ())
+    assert [(each.new[0], each.kind, each.outcome) for each in at.history()] == [
+        (rf"id=\x{key:08x}", "insert_exists", "HANDLED") for key in (1, 3)
+    ]
+    assert isinstance(result, GroupResult)
+    assert result.statistics.conflicts == 2
