@@ -89,6 +89,7 @@ class ApplyHost(Host):
         self._to_keep: frozenset[tuple[str, str]] = frozenset()  # (owner, name) of those that come to the driver
         self._driver: ApplyDriver | None = None
         self._latest: dict[str, Any] = {}
+        self._described: dict[str, Any] = {}  # of the configuration that the driver has
         self._answered_us = 0
         self._starting_until = 0.0
 
@@ -96,11 +97,13 @@ class ApplyHost(Host):
 
     def open(self) -> None:
         """Start a driver."""
+        from spark_apply.described import configuration_of
         from spark_apply.driver.apply_driver import ApplyDriver
 
         self._starting_until = self._clock.monotonic() + STARTING_S
         self._latest = {"state": "INITIALIZING"}
         configuration = self._configuration()
+        self._described = configuration_of(configuration)
         self._to_keep = frozenset((each.destination.owner, each.destination.name) for each in configuration.tables if each.keep_existing)
         self._driver = ApplyDriver(configuration, queue=self._queue_endpoint, application=self._application, tracks=self.tracks, last_call=self._last_call)
         self._driver.start()
@@ -157,6 +160,10 @@ class ApplyHost(Host):
             "dequeues_from": "" if (queue := dequeued(self._spec, self._apply)) == self._apply.queue else queue,
             "answered_us": self._answered_us, **details, **wire_status(None if (driver := self._driver) is None else driver.admission),
         }
+
+    def late_call(self) -> str:
+        """See `Host.late_call`."""
+        return self._last_call.late
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """Take the batches from elsewhere, as soon as the stream that they come on breaks. See `Host.adopt`: nothing else has changed."""
@@ -298,6 +305,10 @@ class ApplyHost(Host):
             conflicts=apply.conflicts, commits_in_order=apply.commits_in_order, dependencies=apply.dependencies,
             on_error=OnError[apply.on_error.upper()], handlers=apply.handlers,
         )
+
+    def configuration(self) -> dict[str, Any]:
+        """Its parameters, rules, transformations, handlers and keys, as the views of the destination show them; empty before its first driver."""
+        return self._described
 
     def errors(self) -> list[dict[str, Any]]:
         """The error queue of this apply process, read from the destination."""

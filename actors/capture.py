@@ -196,6 +196,10 @@ class CaptureHost(Host):
             if closable is not None:
                 closable.close()
 
+    def late_call(self) -> str:
+        """See `Host.late_call`."""
+        return self._last_call.late
+
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`. Mines by changed rules or into another queue, beginning at the queue's position."""
         self._spec, self._capture, self._fingerprint = spec, spec.capture(self._capture.name), fingerprint

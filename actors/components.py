@@ -45,6 +45,7 @@ __all__ = ["Components", "Record", "Records"]
 
 # Calls of one component's `status` that may wait at a time: the controller's and an operator's. Others are refused, so that a
 # component that hangs does not take all threads that the process has for calls.
+_WAIT_FOR_A_STEP = frozenset({"reconfigure", "stop_component"})
 _STATUS_CALLS_MAX = 2
 
 log = logging.getLogger("headrace")
@@ -144,7 +145,8 @@ class Components:
 
         Args:
             name: full name of a component of this process; it is begun when it is recorded and does not run.
-            method: of its host, not private. "status" is refused while too many calls of it wait.
+            method: of its host, not private. "status" is refused while too many calls of it wait. What waits for the end of a step ends the process
+                while a user's function that has had its time does not return: the step may never end, and what is wanted is recorded.
             arguments: for the method.
 
         Raises:
@@ -159,6 +161,12 @@ class Components:
         if method == "reconfigure":
             # Before the component goes by it: a restarted process begins with the arguments of the component's creation.
             running.taken_over.save(*arguments)
+        if method in _WAIT_FOR_A_STEP:
+            answer = getattr(running.host, method)(*arguments)
+            if late := running.host.late_call():
+                log.error("%s: %s: this process ends, and what else runs in it begins again", name, late)
+                self._end_process()
+            return answer
         if method != "status":
             return getattr(running.host, method)(*arguments)
         calls = self._status_calls[name]

@@ -9,6 +9,7 @@ Main path
 States
     INITIALIZING  while `open` runs, memory only.
     ENABLED       while it steps; the component then shows its own, finer state (`detail_state`). Memory only.
+    PAUSED: WAITING FOR FUNCTION  while a user's function that has had its time does not return (`late_call`). Memory only.
     RETRYING      after a transient error: it is opened again after a pause. Memory only.
     ABORTED       after any other error; recorded with its hint. Memory only: a restarted process tries once more,
                   which shows the operator whether the cause persists.
@@ -47,6 +48,9 @@ __all__ = ["Host"]
 _HEALTHY_AFTER_S = 5.0
 _JOIN_TIMEOUT_S = 45.0  # a step is bounded; closing may wait for the orderly end of a Spark driver
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+WAITS_FOR_FUNCTION = "PAUSED: WAITING FOR FUNCTION"
+_LATE_HINT = "a call that waits in the kernel (a socket, a lock, time.sleep) is ended when it returns to Python: give it a time limit of its own, and run `headrace up`"
 
 log = logging.getLogger("headrace")
 
@@ -114,6 +118,10 @@ class Host:
     def details(self) -> dict[str, Any]:
         """JSON-able facts for `status`; called from other threads at any time, even when not open."""
         return {}
+
+    def late_call(self) -> str:
+        """What is known of a user's function that has had its time and does not end; empty: there is none. Called as `details`."""
+        return ""
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:  # noqa: ARG002 - for subclasses that can
         """Become the component of a changed topology; called in the component's thread.
@@ -197,6 +205,8 @@ class Host:
         if self._error is not None:
             status["last_error"] = {**self._error.described(), "at_us": self._error_us}
         status |= self.details()
+        if state == "ENABLED" and (late := self.late_call()):
+            status |= {"state": WAITS_FOR_FUNCTION, "detail": late, "hint": _LATE_HINT}
         return status
 
     # ------------------------------------------------------------------ inside

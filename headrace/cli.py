@@ -389,6 +389,7 @@ def status(
 
     Exits with 1 when something does not work or needs an operator.
     """
+    from headrace.commands.described import with_descriptions
     from headrace.progress import watch_forever
     from headrace.status_view import is_healthy, render
 
@@ -399,7 +400,7 @@ def status(
         if watch:
             watch_forever(output, lambda: render(deployment.overview()))
         overview = deployment.overview()
-    output.json(overview)
+        output.json(with_descriptions(overview, deployment.connect) if as_json else overview)
     output.result(render(overview))
     return DONE if is_healthy(overview) else FINDING
 
@@ -657,12 +658,12 @@ def _may_delete(output: Output, losses: tuple[str, ...]) -> bool:
     if not losses:
         return True
     if output.as_json or not sys.stdin.isatty():
-        raise ConfigError(f"`errors delete` loses the changes of {len(losses)} transactions for good", hint="confirm with --yes")
+        raise ConfigError(f"`errors delete` loses the changes of {counted(len(losses), 'error transaction')} for good", hint="confirm with --yes")
     for line in losses[:_LOSSES_SHOWN]:
         output.say(line)
     if len(losses) > _LOSSES_SHOWN:
         output.say(f"... {len(losses) - _LOSSES_SHOWN} more")
-    return typer.confirm(f"Lose the changes of {len(losses)} transactions at the destination?", err=True)
+    return typer.confirm(f"Lose the changes of {counted(len(losses), 'error transaction')} at the destination?", err=True)
 
 
 def _errors(file: Path, address: str, as_json: bool, run: Callable[[Any, Output], int]) -> int:  # noqa: FBT001

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import bytes_text, scn_text, seconds_text
-from streams.errors import COPY_ONE_AGAIN
+from streams.errors import COPY_ONE_AGAIN, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -158,7 +158,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         )
     if component.get("errors"):
         yield Note(
-            component=name, problem=f"{component['errors']} transactions wait in the error queue", fix="headrace errors list FILE",
+            component=name, problem=f"{counted(component['errors'], 'error transaction')} in the error queue", fix="headrace errors list FILE",
         )
 
 

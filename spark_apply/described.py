@@ -36,11 +36,7 @@ def configuration_of(config: ApplyConfig) -> dict[str, Any]:
     """What does not change while an apply process runs: where it applies from, its parameters, rules and column lists."""
     return {
         "queue_name": config.queue, "source_database": config.source.site, "apply_tag": config.tag.hex() or None,
-        "parameters": {
-            "allow_duplicate_rows": _flag(config.destination.tables.allow_duplicate_rows is True), "column_mismatch": config.destination.tables.column_mismatch.upper(), "commit_serialization": "DEPENDENT_TRANSACTIONS", "compare_key_only": _flag(config.conflicts.compare_key_only),
-            "disable_on_error": _flag(config.on_error.name == "DISABLE"), "group_rows": str(config.group_rows),
-            "group_transactions": str(config.group_transactions), "on_error": config.on_error.name, "parallelism": str(config.parallelism),
-        },
+        "parameters": _parameters(config),
         "transformations": _transformations(config),
         "rules": [rule for rules in config.rules for rule in _rules(rules)],
         "conflict_columns": [
@@ -87,6 +83,22 @@ def state_of(status: str, coordinator: ApplyCoordinator, reader: ApplyReader, se
     }
 
 
+def _parameters(config: ApplyConfig) -> dict[str, str]:
+    tables, conflicts = config.destination.tables, config.conflicts
+    checked = ", ".join(f"{owner}.{name}" for owner, name in tables.foreign_keys_of)
+    return {
+        "allow_duplicate_rows": _flag(tables.allow_duplicate_rows is True),
+        "check_foreign_keys": checked if tables.check_foreign_keys and checked else _flag(tables.check_foreign_keys),
+        "column_mismatch": tables.column_mismatch.upper(),
+        "commit_serialization": "FULL" if config.commits_in_order else "DEPENDENT_TRANSACTIONS",
+        "compare_key_only": _flag(conflicts.compare_key_only),
+        "conflict_history_age_s": _number(conflicts.history.age_s), "conflict_history_count": str(conflicts.history.count),
+        "disable_on_error": _flag(config.on_error.name == "DISABLE"), "group_rows": str(config.group_rows),
+        "group_transactions": str(config.group_transactions), "handler_timeout_s": _number(config.handlers.timeout_s),
+        "on_error": config.on_error.name, "parallelism": str(config.parallelism),
+    }
+
+
 def _handlers(rules: HandlerRules) -> Iterator[dict[str, Any]]:
     """One per table, operation and function or statement, in the order of the file."""
     for place, handler in enumerate(rules.dml):
@@ -111,6 +123,10 @@ def _function(function: UserFunction) -> dict[str, str]:
 
 def _flag(value: bool) -> str:  # noqa: FBT001 - the manuals' Y and N
     return "Y" if value else "N"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
 
 
 def _rules(rules: RuleSet) -> list[dict[str, Any]]:

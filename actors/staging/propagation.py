@@ -446,6 +446,11 @@ class PropagationRunner:
         self._bell.ring()
 
     @property
+    def late_call(self) -> str:
+        """What is known of a transformation function that has had its time and does not end; empty: there is none."""
+        return next((each.late for each in self._last_calls.values() if each.late), "")
+
+    @property
     def state(self) -> str:
         """The busiest state among the sources; INITIALIZING while not open."""
         if self._is_closed:

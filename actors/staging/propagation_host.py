@@ -52,6 +52,10 @@ class PropagationHost(Host):
         if self._runner is not None:
             self._runner.close()
 
+    def late_call(self) -> str:
+        """See `Host.late_call`."""
+        return "" if self._runner is None else self._runner.late_call
+
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`. Forwards changed sources by changed rules, starting with the next connection."""
         self._spec, self._propagation, self._fingerprint = spec, spec.propagation(self._propagation.name), fingerprint

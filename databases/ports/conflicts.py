@@ -124,7 +124,7 @@ class ConflictRecord:
         kind: "update_differs", ...; see `rules.conflict_handlers`.
         columns: where old values differ; empty where not that is the conflict.
         handler: what decided, such as `maximum(changed_at)`; empty: none could.
-        outcome: LCR APPLIED, LCR DISCARDED, MERGED (columns of both), or ERROR QUEUE.
+        outcome: LCR APPLIED, LCR DISCARDED, MERGED (columns of both), HANDLED (by a user's function), or ERROR QUEUE.
         applied_columns: columns of the LCR that were written.
         old, new, current: values as text, "column=value"; of the LCR, and of the row or rows in the way as they were.
         error_number: of the error transaction, where that is the outcome; else 0.

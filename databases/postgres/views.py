@@ -273,6 +273,39 @@ VIEWS: tuple[View, ...] = (
         ),
         since=13,
     ),
+    View(
+        "dba_apply_conflict_history", "A conflict, resolved or not, written in the transaction of the data.", 'headrace.conflict_history h ORDER BY h.number',
+        (
+            ("topology", "h.topology", "name of the topology"), ("apply_name", "h.apply", "name of the apply process"),
+            ("conflict_number", "h.number", "number of the conflict, ascending"), ("source_database", "h.source", "site of the transaction"),
+            ("source_transaction_id", "h.transaction_id", "its number there"), ("source_commit_scn", "h.commit_scn", "its commit SCN"),
+            ("message_number", 'h."position" + 1', "which of its LCRs conflicted, from 1"),
+            ("object_owner", "h.owner", "schema of the table"), ("object_name", "h.name", "the table"),
+            ("command_type", "h.command", "command of the LCR"), ("conflict_type", "h.kind", "kind of the conflict"),
+            ("conflicting_columns", 'h."columns"', "columns whose old values differ from the row's"),
+            ("method_name", "h.handler", "what decided, such as maximum(changed_at); empty: nobody did"),
+            ("outcome", "h.outcome", "LCR APPLIED, LCR DISCARDED, MERGED (columns of both), HANDLED (the function in method_name dealt with it) or ERROR QUEUE"),
+            ("applied_columns", "h.applied_columns", "columns of the LCR that were written"),
+            ("old_values", 'h."old"', "old values of the LCR, the first 200 characters of each"),
+            ("new_values", 'h."new"', "new values of the LCR"),
+            ("current_values", 'h."current"', "values of the row (or rows) in the way, as it was"),
+            ("local_transaction_id", "nullif(h.error_number, 0)", "error transaction that has it; NULL: none"),
+            ("resolution_time", "h.resolved_at", "when"),
+        ), is_replaced=True, since=15,
+    ),
+    View(
+        "dba_apply_instantiated_objects", "A table that was instantiated for an apply process.", "headrace.instantiation i",
+        (
+            ("topology", "i.topology", "name of the topology"), ("apply_name", "i.apply", "name of the apply process"),
+            ("source_database", "i.source", "site of the table"), ("source_object_owner", "i.owner", "its schema, as its changes arrive"),
+            ("source_object_name", "i.name", "its name, as its changes arrive"),
+            ("instantiation_scn", "i.scn", "SCN of the copy's snapshot: later changes are applied"),
+            ("state", "i.state", "COPYING; COPIED or JOINING: its changes follow until it is where the others are; DONE; KEPT: its rows were kept as they were; FAILED; LEFT: not replicated any more"),
+            ("row_count", "i.row_count", "rows of the copy"), ("digest", "i.digest", "digest of their values, equal on both sides"),
+            ("problem", "i.problem", "why it could not be copied; empty: nothing is wrong"), ("changed_at", "i.changed_at", "when this was last written"),
+            ("identity", "i.identity", "which table of the source it is, whatever its name"),
+        ), is_replaced=True, since=15,
+    ),
 )
 
 

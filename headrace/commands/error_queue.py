@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import DONE, FINDING, Output, scn_text
-from streams.errors import ConfigError
+from streams.errors import ConfigError, counted
 from topology.file.handlers import execution_handler
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ErrorQueue:
         output.json({"errors": errors})
         for error in errors:
             output.result(_line(error))
-        output.result(f"{len(errors)} error transactions")
+        output.result(counted(len(errors), "error transaction"))
         if errors and not output.as_json:
             file = self._spec.file
             output.say(
@@ -341,7 +341,7 @@ def _time(time_us: int) -> str:
 
 
 def _line(error: Mapping[str, Any]) -> str:
-    when, edited = _time(error["created_us"]), f", edited {error['edits']} times" if error["edits"] else ""
+    when, edited = _time(error["created_us"]), f", edited {counted(error['edits'], 'time')}" if error["edits"] else ""
     why = error["message"]
     if error["waits_behind"]:
         why = f"waits behind {error['waits_behind']}"
@@ -350,7 +350,7 @@ def _line(error: Mapping[str, Any]) -> str:
     kind = error["conflict_type"] or error["sqlstate"]
     return (
         f"{error['number']} {error['apply']} from {error['source']}: transaction {error['transaction_id']} at "
-        f"{scn_text(error['commit_scn'])}, {error['row_count']} rows, {when}{edited}: {kind + ': ' if kind else ''}{why}"
+        f"{scn_text(error['commit_scn'])}, {counted(error['row_count'], 'row')}, {when}{edited}: {kind + ': ' if kind else ''}{why}"
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from rules.transformation import TransformationError
 from rules.user_code.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
 from rules.user_code.last_call import CRASHES_MAX, LastCall
-from rules.user_code.loading import load, message_of, place_of
+from rules.user_code.loading import load, message_of, place_of, place_of_call
 from rules.user_code.time_limit import TooLong, time_limit
 from streams.building import values_of_lcrs
 from streams.cutting import without_unused
@@ -29,6 +29,8 @@ from streams.scn import scn_text
 from streams.tracking import relabelled
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from numpy.typing import NDArray
 
     from rules.values import ValueTypes
@@ -112,12 +114,18 @@ class CustomCalls:
         finally:
             self._last_call.end(refused=ends >= CRASHES_MAX)
 
+    def _note_late(self, frame: FrameType, batch: LcrBatch, row: int, custom: CustomTransformation) -> None:
+        """Tell, while it goes on, that a call has had its time; called by the thread that watches it."""
+        if self._last_call is not None:
+            what = f"{custom.function} has not ended within {custom.timeout_s:g} s, and waits at {place_of_call(frame, custom.code)}"
+            self._last_call.late = _failure(batch, row, what, "").message
+
     def _called(self, lcr: RowLcr, batch: LcrBatch, row: int, custom: CustomTransformation) -> list[RowLcr]:
         function = self._functions.get(custom)
         try:
             if function is None:
                 function = self._functions[custom] = loaded_function(custom)
-            with time_limit(custom.timeout_s, _never):
+            with time_limit(custom.timeout_s, _never, late=lambda frame: self._note_late(frame, batch, row, custom)):
                 result = function(lcr)
             found = _lcrs(result, custom)
             for each in found:

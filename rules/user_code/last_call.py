@@ -51,6 +51,8 @@ class LastCall:
         self._suspect = b""  # the call in which processes ended
         self._ends = 0
         self._is_alone = False  # it holds `_SUSPECTED`
+        self.late = ""
+        """What is known of a call that has had its time and does not end; read from other threads."""
 
     def begin(self, function: str, scn: int, position: int) -> int:
         """Note a call before it is made; how many processes in a row ended in just this one. Waits while another client makes a call in which some did.
@@ -78,6 +80,7 @@ class LastCall:
         Args:
             refused: it was not made, because processes ended in it: that stays known.
         """
+        self.late = ""
         page = self._page
         assert page is not None, "no call was noted"
         page[_IS_CALLING] = 0

@@ -18,13 +18,13 @@ import linecache
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from rules.user_code.source import CodeFile, UserCode, UserFunction
 from streams.errors import ConfigError
 
-__all__ = ["load", "message_of", "place_of"]
+__all__ = ["load", "message_of", "place_of", "place_of_call"]
 
 _ROOT = "headrace_code_"
 
@@ -70,7 +70,20 @@ def place_of(error: BaseException, code: UserCode) -> str:
         error: with its traceback.
         code: the folder's modules; of code from the Python path the innermost place is named.
     """
-    frames = traceback.extract_tb(error.__traceback__)
+    return _place(traceback.extract_tb(error.__traceback__), code)
+
+
+def place_of_call(frame: FrameType, code: UserCode) -> str:
+    """Where users' code is while it runs, or what it has called: as `place_of`.
+
+    Args:
+        frame: the innermost one of its thread.
+        code: the folder's modules.
+    """
+    return _place(traceback.extract_stack(frame), code)
+
+
+def _place(frames: traceback.StackSummary, code: UserCode) -> str:
     own = {_filename(code, file) for file in code.files}
     users = [frame for frame in frames if frame.filename in own] or frames[-1:]
     if not users:

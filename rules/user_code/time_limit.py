@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 __all__ = ["TooLong", "time_limit"]
 
@@ -20,7 +22,7 @@ class TooLong(BaseException):
 
 
 @contextmanager
-def time_limit(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
+def time_limit(limit_s: float, holds: Callable[[], bool], *, late: Callable[[FrameType], None] | None = None) -> Iterator[None]:
     """Interrupt what runs inside after a while.
 
     In a process's main thread, where apply servers run, a signal also ends what waits in the kernel (`time.sleep`, a socket). In another
@@ -29,6 +31,8 @@ def time_limit(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
     Args:
         limit_s: seconds.
         holds: whether it must not be interrupted just now: a statement has a bound of its own.
+        late: called by another thread, in another thread than the main one, when the time is over and again while it still runs: with where it
+            is. What waits in the kernel may never hear of its interruption, and somebody must be told.
 
     Raises:
         TooLong: inside, when the time is over.
@@ -36,7 +40,7 @@ def time_limit(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         yield from _by_signal(limit_s, holds)
     else:
-        yield from _by_watchdog(limit_s, holds)
+        yield from _by_watchdog(limit_s, holds, late)
 
 
 def _by_signal(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
@@ -64,8 +68,8 @@ def _by_signal(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _by_watchdog(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
-    watch = _Watch(threading.get_ident(), time.monotonic() + limit_s, holds)
+def _by_watchdog(limit_s: float, holds: Callable[[], bool], late: Callable[[FrameType], None] | None) -> Iterator[None]:
+    watch = _Watch(threading.get_ident(), time.monotonic() + limit_s, holds, late)
     _WATCHDOG.begin(watch)
     try:
         yield
@@ -90,6 +94,7 @@ class _Watch:
     thread: int
     until: float
     holds: Callable[[], bool]
+    late: Callable[[FrameType], None] | None = None
     has_rung: bool = False
 
 
@@ -120,6 +125,9 @@ class _Watchdog:
                 for watch in self._calls.values():
                     if time.monotonic() > watch.until and not watch.holds():
                         watch.has_rung = True
+                        frame = sys._current_frames().get(watch.thread)  # noqa: SLF001 - the only way to see where another thread is
+                        if watch.late is not None and frame is not None:
+                            watch.late(frame)
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), ctypes.py_object(TooLong))
 
 

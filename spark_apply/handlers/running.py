@@ -30,6 +30,7 @@ from rules.user_code.time_limit import TooLong
 from spark_apply.groups import Failure
 from spark_apply.handlers.lcrs import ApplySession, HandledLcr, LcrFailure
 from spark_apply.handlers.loaded import AttemptFailed
+from spark_apply.server.resolution import handled_conflict
 from spark_apply.server.row_images import RowImages
 from streams.building import batch_of_lcrs
 from streams.cutting import select_rows
@@ -45,7 +46,7 @@ from streams.lcr_batch import Column, Command, LcrBatch
 from streams.scn import Scn
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationSession
+    from databases.ports import ConflictRecord, DestinationSession
     from rules.user_code.source import UserFunction
     from spark_apply.handlers.crashes import CrashGuard
     from spark_apply.handlers.loaded import Handlers
@@ -115,7 +116,10 @@ class Handling:
         self._has_asked = False  # a handler has run SQL: the next one may too
         self._waits = 0  # how many calls of the database are one inside the other
         self._thread = threading.get_ident()
+        self._by = ""  # the function that is called
+        self._dealt_with: list[ConflictRecord] = []  # conflicts that the call for one row LCR met and has not raised
         self._marks: list[tuple[int, int]] = []  # and how many conflicts were recorded then
+        self._refused: tuple[BaseException | None, tuple[str, ...]] = (None, ())  # what the last refused LCR raised, and the row in its way
         self._users = self._new_session()
         guard.begin()
 
@@ -156,6 +160,7 @@ class Handling:
         """
         lcr = self._lcr(batch, number)
         mark = None if self._attempts else self._mark()
+        self._dealt_with.clear()
         failure = None
         for handler in self.handlers.dml_of(lcr.object_owner, lcr.object_name, Command[lcr.command_type]):
             if handler.function is not None:
@@ -170,10 +175,11 @@ class Handling:
         elif mark is not None:
             self._undo(mark)
         if failure is None:
+            self._resolution.records += self._dealt_with
             return None
         images, show = RowImages.of(batch, number), self._resolution.settings.show
         readable = [f"{kind}.{text}" for kind, values in (("old", images.old), ("new", images.new)) for text in images.texts(values, show)]
-        return self.error(batch, number, replace(failure, readable=tuple(readable)))
+        return self.error(batch, number, replace(failure, readable=(*readable, *failure.readable)))
 
     def error(self, batch: LcrBatch, number: int, failure: Failure) -> Failure | None:
         """Hand a row that failed to the error handler of its table.
@@ -196,10 +202,13 @@ class Handling:
             return failure
         lcr = self._lcr(batch, number)
         mark = self._mark()
+        self._dealt_with.clear()
         told = LcrFailure(kind=failure.conflict_type, number=failure.sqlstate, message=failure.message)
         again = self._call(handler.function, lcr, told, self._users, at=lcr)
         if again is None:
             self._drop(mark)
+            met = handled_conflict(self._resolution.settings, failure, batch, number, str(handler.function))
+            self._resolution.records += [*([] if met is None else [met]), *self._dealt_with]
             return None
         self._undo(mark)
         return replace(failure, message=f"{failure.message}; {again.message}")
@@ -250,10 +259,17 @@ class Handling:
             failure = self._guarded(lambda: self._writer.row(one, self._resolution, resolves=resolves))
         except UnfitTableError as error:
             raise LcrError(f"the LCR does not fit its table: {error.message}", hint=error.hint) from error
-        if failure is not None and failure.conflict_type:
-            raise ConflictError(failure.message, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate)
-        if failure is not None:
-            raise HandlerError(failure.message, sqlstate=failure.sqlstate)
+        if failure is None:
+            return
+        raised: StreamsError = (
+            ConflictError(failure.message, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate) if failure.conflict_type
+            else HandlerError(failure.message, sqlstate=failure.sqlstate)
+        )
+        if met := handled_conflict(self._resolution.settings, failure, one, 0, self._by):
+            self._dealt_with.append(replace(met, position=lcr.position))
+        # Values of the LCR as it was executed are left out: the error transaction has it as it came.
+        self._refused = raised, tuple(text for text in failure.readable if not text.startswith(("old.", "new.")))
+        raise raised
 
     def _run(self, sql: str, values: tuple[Any, ...]) -> SqlResult:
         self._check_caller()
@@ -347,7 +363,7 @@ class Handling:
         scn = Scn(int(arguments[0])) if at is None else at.commit_scn or at.scn  # type: ignore[call-overload]
         if problem := self._guarded(lambda: self._guard.problem(function, scn)):
             return self._failure(problem, None, at)
-        self._is_calling = True
+        self._is_calling, self._by = True, str(function)
         depth = len(self._marks)
         try:
             self.handlers.call(function, *arguments, holds=lambda: self._waits > 0)
@@ -389,7 +405,7 @@ class Handling:
         context = cause.context if isinstance(cause, StreamsError) else {}
         return Failure(
             position=-1 if lcr is None else lcr.position, conflict_type=str(context.get("conflict_type", "")),
-            sqlstate=str(context.get("sqlstate", "")), message=message,
+            sqlstate=str(context.get("sqlstate", "")), message=message, readable=self._refused[1] if cause is self._refused[0] else (),
         )
 
     def _guarded(self, call: Callable[[], T]) -> T:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from spark_apply.tables import TableFit
     from streams.lcr_batch import LcrBatch
 
-__all__ = ["DIFFERS", "ConflictSettings", "Resolution", "RowToResolve", "Unresolved", "failed_conflict"]
+__all__ = ["DIFFERS", "ConflictSettings", "Resolution", "RowToResolve", "Unresolved", "failed_conflict", "handled_conflict"]
 
 DIFFERS = "DIFFERS: "
 """Prefix of the names of conflicting columns among the texts stored with an error."""
@@ -290,10 +290,30 @@ def failed_conflict(settings: ConflictSettings, failure: Failure, batch: LcrBatc
         None: it failed because of something else, or in another part.
     """
     row = failure.position - batch.first_position
-    if not failure.conflict_type or not 0 <= row < batch.row_count:
-        return None
+    record = _of_failure(settings, failure, batch, row) if 0 <= row < batch.row_count else None
+    return None if record is None else replace(record, outcome="ERROR QUEUE", error_number=number)
+
+
+def handled_conflict(settings: ConflictSettings, failure: Failure, batch: LcrBatch, row: int, by: str) -> ConflictRecord | None:
+    """The conflict that a user's function dealt with, for the history.
+
+    Args:
+        settings: of the apply process.
+        failure: why the row LCR could not be applied.
+        batch: where it is.
+        row: its number in the batch.
+        by: the function.
+
+    Returns:
+        None: it failed because of something else.
+    """
+    record = _of_failure(settings, failure, batch, row)
+    return None if record is None else replace(record, handler=by, outcome="HANDLED")
+
+
+def _of_failure(settings: ConflictSettings, failure: Failure, batch: LcrBatch, row: int) -> ConflictRecord | None:
     group = int(batch.row_places[0][row])
-    if group < 0:
+    if not failure.conflict_type or group < 0:
         return None
     images = RowImages.of(batch, row)
     texts = {prefix: tuple(text.removeprefix(prefix) for text in failure.readable if text.startswith(prefix)) for prefix in (_CURRENT, DIFFERS)}
@@ -301,7 +321,6 @@ def failed_conflict(settings: ConflictSettings, failure: Failure, batch: LcrBatc
     return ConflictRecord(
         apply=settings.apply, source=settings.source, transaction_id=images.transaction_id, commit_scn=images.commit_scn,
         position=failure.position, owner=version.owner, name=version.name, command=batch.groups[group].command.name,
-        kind=failure.conflict_type, columns=tuple(name for text in texts[DIFFERS] for name in text.split(", ")),
-        outcome="ERROR QUEUE", old=images.texts(images.old, settings.show), new=images.texts(images.new, settings.show),
-        current=texts[_CURRENT], error_number=number,
+        kind=failure.conflict_type, columns=tuple(name for text in texts[DIFFERS] for name in text.split(", ")), outcome="",
+        old=images.texts(images.old, settings.show), new=images.texts(images.new, settings.show), current=texts[_CURRENT],
     )

@@ -97,7 +97,7 @@ SCENARIOS = {
     ),
     "an error handler": Scenario(
         rules=rules_of(KEPT, errors=["run"], timeout_s=PATIENCE_S), rows=((2, "mine", 10),), transactions=INSERTED, committed=1,
-        after=[(1, "a"), (2, "mine"), (3, "a")], logged=[(2, "insert_exists")],
+        after=[(1, "a"), (2, "mine"), (3, "a")], logged=[(2, "insert_exists")], resolved=1,
     ),
     "a prebuilt conflict handler": Scenario(
         rules=rules_of(), conflicts=(handler("maximum", "a", "t", by="t"),), held="headrace.conflict_history",

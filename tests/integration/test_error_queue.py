@@ -229,7 +229,7 @@ def test_operator_edits_a_row_and_executes_it(destination: str, run: Callable[..
     assert "edited by " in shown
     assert "id='8', mood='happy', moods='{happy,sad}'" in shown
     assert "id='7', mood='sad', moods='{sad,happy}'" in run("show", 1, "--original")[1]
-    assert "edited 1 times" in run("list")[1]
+    assert "edited 1 time:" in run("list")[1]
     code, said = run("execute", 1)
     assert (code, said.strip()) == (DONE, f"1/1 {APPLY} 1: executed")
     with psycopg.connect(destination, autocommit=True) as user:
@@ -336,7 +336,7 @@ def test_role_that_lacks_a_right_leaves_the_transaction_in_the_queue_and_the_app
 
 def test_deleting_asks(run: Callable[..., Any], applying: Applying):
     code, said = run("delete", "--all")
-    assert (code, "loses the changes of 2 transactions" in said) == (WRONG_USE, True)
+    assert (code, "loses the changes of 2 error transactions" in said) == (WRONG_USE, True)
     code, said = run("delete", "--all", "--yes")
     assert (code, said) == (DONE, f"1/2 {APPLY} 1: deleted\n2/2 {APPLY} 2: deleted\n")
     assert run("delete", "--all") == (DONE, "no error transactions\n")

@@ -106,6 +106,10 @@ def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> Non
     assert there.execute("SELECT name FROM shop.customers WHERE id = 3").fetchone() == ("here",)
     assert there.execute("SELECT id, name FROM shop.doubles").fetchall() == [(3, "new")]
     assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
+    ((kind, method, outcome, current),) = there.execute(
+        "SELECT conflict_type, method_name, outcome, current_values FROM headrace.dba_apply_conflict_history"
+    ).fetchall()
+    assert (kind, method.partition(" (")[0], outcome, current) == ("insert_exists", "customers:keep_both", "HANDLED", ["id=3", "name=here"])
     assert offline.errors == []
     for table in (ORDERS, PRICES, HISTORY, CUSTOMERS, DOUBLES):
         names = [name for name in table.columns if name not in {"commit_scn", "error"}]

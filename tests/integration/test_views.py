@@ -19,9 +19,10 @@ from databases.postgres.destination.schema import VERSION, VERSIONS, schema_vers
 from databases.postgres.views import VIEWS
 from protos import codec
 from rules.condition import Condition
-from rules.conflict_handlers import ConflictHandler, ConflictRules
+from rules.conflict_handlers import ConflictHandler, ConflictRules, HistoryBounds
 from rules.parsing import parse
 from rules.rule import ANY_TAG, Rule, RuleSet
+from rules.table_settings import KeyColumns, TableSettings
 from rules.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
@@ -108,8 +109,11 @@ def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDesti
     assert shown("topology, apply_name, queue_name, source_database, apply_tag, status, error_message", "dba_apply") == [
         ("top", "a", "q2", "dbs1", "11", "ENABLED", None),
     ]
-    assert dict(shown("parameter, value", "dba_apply_parameters"))["parallelism"] == "3"
-    assert dict(shown("parameter, value", "dba_apply_parameters"))["disable_on_error"] == "Y"
+    assert dict(shown("parameter, value", "dba_apply_parameters")) == {
+        "allow_duplicate_rows": "N", "check_foreign_keys": "N", "column_mismatch": "WAIT", "commit_serialization": "DEPENDENT_TRANSACTIONS",
+        "compare_key_only": "N", "conflict_history_age_s": "2592000", "conflict_history_count": "100000", "disable_on_error": "Y",
+        "group_rows": "10000", "group_transactions": "1000", "handler_timeout_s": "30", "on_error": "DISABLE", "parallelism": "3",
+    }
     assert shown("rule_set_type, schema_name, object_name, include_tagged_lcr, rule_condition", "dba_streams_rules") == [
         ("POSITIVE", "hr", "*", "NO", None), ("POSITIVE", "hr", "t", "NO", "new.id > 5"), ("NEGATIVE", "hr", "x", "YES", None),
     ]
@@ -129,6 +133,27 @@ def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDesti
     assert shown("server_id, state, pid, dep_group_number, dep_server_id", "v_streams_apply_server") == [(0, "IDLE", 4711, 0, -1)]
     assert shown("source_database, applied_message_number, oldest_message_number", "dba_apply_progress") == [("dbs1", 0, 0)]
     assert "secret" not in str(rows(destination_database, "SELECT configuration::text, state::text FROM headrace.apply_state"))
+
+
+def test_parameters_that_were_set_are_shown_as_they_are(database: PostgresDestination, destination_database: str):
+    tables = TableSettings(
+        allow_duplicate_rows=True, column_mismatch="error", check_foreign_keys=True, foreign_keys_of=(("hr", "t"), ("hr", "x")),
+        key_columns=(KeyColumns(owner="hr", name="t", columns=("a", "b")),),
+    )
+    changed = config(
+        commits_in_order=True, conflicts=ConflictRules(compare_key_only=True, history=HistoryBounds(count=5, age_s=60.0)), on_error=OnError.CONTINUE,
+        destination=replace(config().destination, tables=tables),
+    )
+    database.describe_apply("top", "a", EPOCH, configuration_of(changed), state())
+    shown = dict(rows(destination_database, "SELECT parameter, value FROM headrace.dba_apply_parameters"))
+    assert {name: shown[name] for name in (
+        "allow_duplicate_rows", "check_foreign_keys", "column_mismatch", "commit_serialization", "compare_key_only", "conflict_history_age_s",
+        "conflict_history_count", "disable_on_error", "on_error",
+    )} == {
+        "allow_duplicate_rows": "Y", "check_foreign_keys": "hr.t, hr.x", "column_mismatch": "ERROR", "commit_serialization": "FULL",
+        "compare_key_only": "Y", "conflict_history_age_s": "60", "conflict_history_count": "5", "disable_on_error": "N", "on_error": "CONTINUE",
+    }
+    assert rows(destination_database, "SELECT object_owner, object_name, column_name FROM headrace.dba_apply_key_columns") == [("hr", "t", "a"), ("hr", "t", "b")]
 
 
 def test_view_of_transformations_shows_each_step(database: PostgresDestination, destination_database: str):

@@ -228,9 +228,11 @@ _VERSION_13 = (
     *view_statements(13),
 )
 
+_VERSION_15 = view_statements(15)
+
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10, _VERSION_11,
-    _VERSION_12, _VERSION_13, ROW_CHANGES,
+    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

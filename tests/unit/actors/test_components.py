@@ -14,6 +14,7 @@ import pytest
 from actors.components import Components, Record
 from actors.host import Host
 from streams.errors import BugError, DatabaseUnavailable, PropagationError
+from tests.support.topologies import ONE_WAY, read
 
 MODULE = __name__
 RELEASE = threading.Event()  # what hangs, until the test is over
@@ -35,9 +36,12 @@ class Part(Host):
             raise DatabaseUnavailable("no")
         if self.say == "fail":
             raise BugError("no")
-        if self.say == "hang":
+        if self.say in {"hang", "hang in a function"}:
             RELEASE.wait()
         return 0.005
+
+    def late_call(self) -> str:
+        return "own:mask has not ended" if self.say == "hang in a function" else ""
 
     def details(self) -> dict[str, Any]:
         if self.say == "hang in status":
@@ -263,3 +267,16 @@ def test_component_is_settled_again_when_that_is_asked_for_while_it_ends(records
     ending.join(30)
     assert not ending.is_alive()
     goes_on(components, "slow")
+
+
+@pytest.mark.parametrize("method", ["reconfigure", "stop_component"])
+@pytest.mark.parametrize(("say", "times"), [("hang in a function", 1), ("hang", 0), ("run", 0)])
+def test_a_change_ends_the_process_whose_component_stands_in_a_function_that_has_had_its_time(records, tmp_path, method, say, times):
+    """Its step may never end; what was asked for is recorded, and the next process goes by it."""
+    ends: list[bool] = []
+    records.create("one", say)
+    components = Components(records, end_process=lambda: ends.append(True))
+    components.settle("one")
+    components.call("one", method, *((read(tmp_path, ONE_WAY), "label") if method == "reconfigure" else ()))
+    assert len(ends) == times
+    RELEASE.set()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.host import Host
+from headrace.status_view import is_healthy, notes
 from streams.backoff import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff
 from streams.errors import BugError, DatabaseUnavailable, LogGone
 
@@ -365,3 +366,31 @@ def test_start_of_a_component_that_runs_does_not_retry_a_later_error(hosts):
     host.wake()
     wait_state(host, "ABORTED")
     assert host.opened == 1
+
+
+class Waiting(Host):
+    """It stands in a user's function."""
+
+    kind = "waiting"
+    late = ""
+
+    def step(self) -> float:
+        return 60.0
+
+    def late_call(self) -> str:
+        return self.late
+
+
+def test_a_function_that_has_had_its_time_and_does_not_return_is_told_and_is_no_healthy_state(tmp_path):
+    host = Waiting("waiting:one", tmp_path)
+    host.start()
+    wait_state(host, "ENABLED")
+    host.late = "own:mask (1) has not ended within 5 s, and waits at code/own.py, line 3, in mask"
+    status = host.status()
+    assert (status["state"], status["detail"]) == ("PAUSED: WAITING FOR FUNCTION", host.late)
+    (note,) = notes({"components": [{**status, "site": "a"}]})
+    assert (note.problem, note.is_stuck, "headrace up" in note.fix) == (host.late, True, True)
+    assert not is_healthy({"state": "RUNNING", "components": [status]})
+    host.late = ""
+    assert host.status()["state"] == "ENABLED"
+    host.end()

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import sys
+import threading
+import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from databases.connectors import value_types
 from databases.memory_source import MemorySource
 from protos import codec
+from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet
 from rules.transformation import Transformation, TransformationError
+from rules.user_code.last_call import LastCall
 from streams.lcr import RowLcr
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN
@@ -130,3 +138,38 @@ def test_rows_of_a_transaction_in_parts_have_positions_of_their_own_behind_a_fun
     positions = [RowLcr(batch, row).position for batch in batches for row in range(batch.row_count)]
     # `errors show` and `errors edit` find a row by its position.
     assert positions == list(range(len(positions)))
+
+
+WAITS = "import own_gate\ndef mask(lcr):\n    if lcr.commit_scn == 80:\n        own_gate.wait()\n    return lcr\n"
+
+
+def test_a_function_that_waits_in_the_kernel_is_told_of_while_it_waits_and_is_an_error_when_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the thread of a component nothing can end such a wait."""
+    gate, module = threading.Event(), types.ModuleType("own_gate")
+    module.wait = lambda: gate.wait(30)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_gate", module)
+    last, raised = LastCall(tmp_path / "call"), list[BaseException]()
+    rule = Rule(tags=ANY_TAG, transformation=Transformation(custom=custom(WAITS, timeout_s=0.1)))
+    client = RuleEvaluation(RuleSet(include=(rule,)), types=value_types(), last_call=last)
+
+    def work() -> None:
+        try:
+            for scn in (70, 80):
+                client.filter(insert_batch([scn], previous=scn - 10))
+        except TransformationError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until = time.monotonic() + 30
+    while not last.late and time.monotonic() < until:
+        time.sleep(0.01)
+    assert re.search(r"own:mask \(\w+\) has not ended within 0.1 s, and waits at handlers/own.py, line 4, in mask \(LCR: INSERT of .* SCN 0/0000004F\)", last.late)
+    assert not raised
+    gate.set()
+    thread.join(30)
+    (error,) = raised
+    assert "did not end within 0.1 s; it was at handlers/own.py, line 4, in mask" in error.message
+    assert last.late == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 import pytest
@@ -64,3 +65,27 @@ def test_an_interruption_just_behind_the_function_leaves_nothing_that_interrupts
 
     assert in_thread(call) is None
     assert not module._WATCHDOG._calls
+
+
+def test_who_waits_in_the_kernel_beyond_its_time_is_told_of_by_another_thread_until_it_returns() -> None:
+    told: list[tuple[int, str]] = []
+    going = threading.Event()
+
+    def waits() -> None:
+        going.wait(30)
+
+    def call() -> None:
+        with time_limit(0.05, lambda: False, late=lambda frame: told.append((threading.get_ident(), str(traceback.extract_stack(frame))))):
+            waits()
+
+    def later() -> None:
+        until = time.monotonic() + 30
+        while len(told) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        going.set()
+
+    threading.Thread(target=later).start()
+    assert isinstance(in_thread(call), TooLong)
+    assert len(told) >= 2
+    assert all("waits" in stack for _, stack in told)
+    assert threading.get_ident() not in {thread for thread, _ in told}

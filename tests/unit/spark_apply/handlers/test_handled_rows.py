@@ -42,7 +42,7 @@ def kinds(at: Handled) -> list[str]:
 
 def deciders(at: Handled) -> list[tuple[str, str]]:
     """Which conflict handler was asked, and what became of the LCR."""
-    return [(each.handler, each.outcome) for each in at.history()]
+    return [(each.handler.partition(" (")[0], each.outcome) for each in at.history()]
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -186,7 +186,7 @@ def test_an_unresolved_conflict_that_the_procedure_does_not_handle_is_the_transa
 def test_a_procedure_may_handle_the_conflict_that_it_wants_no_handler_asked_for() -> None:
     at = Handled(rules_of(CATCH.format(False), dml=["run"]), rows=[row(1, "x", 15)], conflicts=[MAXIMUM])
     at.apply(updates(1, "a", "b", times=(10, 20)))
-    assert (at.values(), at.values("log"), at.errors(), deciders(at)) == ({1: "x"}, {1: "ConflictError"}, (), [])
+    assert (at.values(), at.values("log"), at.errors(), deciders(at)) == ({1: "x"}, {1: "ConflictError"}, (), [("own:run", "HANDLED")])
 
 
 @pytest.mark.parametrize("is_caught", [False, True])
@@ -195,7 +195,7 @@ def test_another_conflict_in_execute_is_no_conflict_handlers_business(change: An
     text = CATCH.format(True) if is_caught else EXECUTE.format(True)
     at = Handled(rules_of(text, dml=["run"]), rows=[row(1, "x", 15)], conflicts=[MAXIMUM])
     at.apply(change)
-    assert (at.values(), deciders(at)) == ({1: "x"}, [] if is_caught else [("", "ERROR QUEUE")])
+    assert (at.values(), deciders(at)) == ({1: "x"}, [("own:run", "HANDLED") if is_caught else ("", "ERROR QUEUE")])
     assert (list(at.values("log").values()), kinds(at)) == ((["ConflictError"], []) if is_caught else ([], [kind]))
 
 
@@ -488,3 +488,82 @@ def test_an_error_transaction_is_executed_through_its_handlers() -> None:
     at.store.insert("public", "c", [tuple(None if v is None else v.to_bytes(4, "big") if isinstance(v, int) else v.encode() for v in row(7))])
     assert at.execute_error(error.number).failure is None
     assert (at.values(), at.errors()) == ({1: "a", 7: "a"}, ())
+
+
+@pytest.mark.parametrize(("change", "kind", "differs"), [
+    (inserts(1), "insert_exists", ()), (updates(1, "a", "b"), "update_differs", ("a",)), (deletes(1), "delete_differs", ("a", "t")),
+])
+def test_an_error_of_a_procedure_shows_the_row_in_the_way_of_what_it_executed(change: Any, kind: str, differs: tuple[str, ...]) -> None:
+    at = Handled(rules_of(EXECUTE.format(True), dml=["run"]), rows=[row(1, "x", 15)])
+    at.apply(change)
+    (error,), (record,) = at.errors(), at.history()
+    assert error.conflict_type == record.kind == kind
+    assert record.columns == differs
+    # The LCR as it came, once, and the row that was there.
+    names = ("id", "a", "b", "t", "n", "u")
+    images = [image for image in ("old", "new") if getattr(change[0][1], image) is not None]
+    assert [text.partition("=")[0] for text in error.readable if text.startswith(("old.", "new."))] == [f"{image}.{name}" for image in images for name in names]
+    assert [text.partition("=")[0] for text in record.current] == list(names)
+    assert [text for text in error.readable if text.startswith("current.")] == [f"current.{text}" for text in record.current]
+
+
+def test_the_row_in_the_way_is_not_told_of_another_error_of_the_procedure() -> None:
+    at = Handled(rules_of(CATCH.format(False) + "    raise ValueError('later')\n", dml=["run"]), rows=[row(1, "x", 15)])
+    at.apply(updates(1, "a", "b"))
+    (error,) = at.errors()
+    assert "later" in error.message
+    assert [text for text in error.readable if text.startswith(("current.", "DIFFERS"))] == []
+
+
+# --------------------------------------------------------------------------- the history of what functions dealt with
+
+
+@pytest.mark.parametrize("text", [LOG_ERROR, "def fix(lcr, error, session):\n    lcr.set_value('new', 'id', 101)\n    lcr.execute(False)\n"])
+def test_a_conflict_that_an_error_handler_deals_with_is_in_the_history_and_counted(text: str) -> None:
+    at = Handled(rules_of(text, errors=["fix"]), rows=[row(1, "x", 15)])
+    result = at.apply(inserts(1), inserts(2))
+    (record,) = at.history()
+    assert (record.kind, record.handler.partition(" (")[0], record.outcome, record.error_number) == ("insert_exists", "own:fix", "HANDLED", 0)
+    assert ([each for each in record.new if each.startswith("a=")], [each for each in record.current if each.startswith("a=")]) == ([r"a=\x61"], ["a=x"])
+    assert (record.commit_scn, record.position, record.command) == (100, 0, "INSERT")
+    assert result.statistics.conflicts == 1
+
+
+def test_a_conflict_is_there_once_where_the_error_handler_meets_no_other_and_twice_where_it_does() -> None:
+    again = "def fix(lcr, error, session):\n    try:\n        lcr.execute(False)\n    except Exception:\n        pass\n"
+    for text, times in ((LOG_ERROR, 1), (again, 2)):
+        at = Handled(rules_of(text, errors=["fix"]), rows=[row(1, "x")])
+        at.apply(inserts(1))
+        assert deciders(at) == [("own:fix", "HANDLED")] * times
+
+
+def test_a_conflict_that_a_procedure_undoes_by_its_savepoint_and_survives_is_in_the_history() -> None:
+    text = "def run(lcr, session):\n    try:\n        with session.savepoint():\n            lcr.execute(False)\n    except Exception:\n        pass\n"
+    at = Handled(rules_of(text, dml=["run"]), rows=[row(1, "x")])
+    at.apply([*inserts(2), *inserts(1)])
+    assert (at.values(), deciders(at)) == ({1: "x", 2: "a"}, [("own:run", "HANDLED")])
+    (record,) = at.history()
+    assert (record.commit_scn, record.position, record.transaction_id > 0) == (100, 1, True)
+
+
+def test_a_conflict_that_was_caught_is_not_in_the_history_where_its_transaction_fails_later() -> None:
+    at = Handled(rules_of(CATCH.format(False) + "    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('no')\n", dml=["run"]), rows=[row(1, "x")])
+    at.apply([*inserts(1), *inserts(2)])
+    assert (at.values(), at.values("log"), deciders(at), len(at.errors())) == ({1: "x"}, {}, [], 1)
+
+
+def test_an_error_that_is_no_conflict_is_in_no_history() -> None:
+    at = Handled(rules_of("def run(lcr, session):\n    try:\n        session.execute('SELECT broken')\n    except Exception:\n        pass\n    lcr.execute(True)\n", dml=["run"]))
+    at.apply(inserts(1))
+    assert (at.values(), at.history()) == ({1: "a"}, ())
+
+
+def test_conflicts_that_an_error_handler_deals_with_in_a_streamed_transaction_are_in_the_history() -> None:
+    at = Handled(rules_of(LOG_ERROR, errors=["fix"]), rows=[row(1, "x"), row(3, "y")])
+    result = at.apply_large(*inserts(1), *inserts(2), *inserts(3))
+    assert (at.values(), at.errors()) == ({1: "x", 2: "a", 3: "y"}, ())
+    assert [(each.new[0], each.kind, each.outcome) for each in at.history()] == [
+        (rf"id=\x{key:08x}", "insert_exists", "HANDLED") for key in (1, 3)
+    ]
+    assert isinstance(result, GroupResult)
+    assert result.statistics.conflicts == 2

@@ -1,0 +1,58 @@
+"""What `headrace status --json` says of an apply process beyond its state: what the views of its destination show of it.
+
+It is asked for only where somebody reads it: rules and handlers do not change from one look of the controller to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from streams.errors import StreamsError
+
+if TYPE_CHECKING:
+    from actors.runtime import ActorSystem
+
+__all__ = ["ERRORS_MAX", "with_descriptions"]
+
+ASK_TIMEOUT_S = 3.0  # of all apply processes together: one that does not answer is shown without it
+ERRORS_MAX = 100
+"""Error transactions shown of an apply process: `headrace errors list --json` has all of them, and their values."""
+
+
+def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSystem]) -> dict[str, Any]:
+    """The overview, with each apply process's `configuration` and `error_transactions`; without what does not answer.
+
+    Args:
+        overview: of the topology.
+        connect: connects to its components; called only if there is an apply process to ask.
+    """
+    applies = {each["name"]: each for each in overview["components"] if each.get("kind") == "apply"}
+    if not applies:
+        return dict(overview)
+    try:
+        actors = connect()
+        configurations = _asked(actors, applies, "configuration")
+        errors = _asked(actors, [name for name, each in applies.items() if each.get("errors")], "errors")
+    except StreamsError:
+        return dict(overview)
+    return {**overview, "components": [
+        {**each, **_found(configurations, errors, each)} if each["name"] in applies else each for each in overview["components"]
+    ]}
+
+
+def _asked(actors: ActorSystem, names: Iterable[str], method: str) -> dict[str, Any]:
+    answers = actors.call_all(list(names), method, timeout_s=ASK_TIMEOUT_S)
+    return {name: answer for name, answer in answers.items() if not isinstance(answer, StreamsError)}
+
+
+def _found(configurations: Mapping[str, Any], errors: Mapping[str, Any], component: Mapping[str, Any]) -> dict[str, Any]:
+    name, found = component["name"], dict[str, Any]()
+    if configurations.get(name):
+        found["configuration"] = configurations[name]
+    if not component.get("errors"):
+        found["error_transactions"] = []
+    elif name in errors:
+        shown = errors[name][:ERRORS_MAX]
+        found["error_transactions"] = [{key: value for key, value in error.items() if key != "readable"} for error in shown]
+    return found

@@ -1,0 +1,75 @@
+"""What `status --json` has of apply processes beyond their state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli import main
+from headrace.commands.described import ERRORS_MAX, with_descriptions
+from headrace.deployment import Deployment, NotUp
+from streams.errors import PropagationError
+from tests.support.topologies import ONE_WAY
+
+
+class Applying:
+    """Apply processes that answer, or not."""
+
+    def __init__(self, answers: dict[tuple[str, str], Any]) -> None:
+        self.answers, self.asked = answers, list[tuple[str, str]]()
+
+    def call_all(self, names: Iterable[str], method: str, *, timeout_s: float) -> dict[str, Any]:
+        self.asked += [(name, method) for name in names]
+        return {name: self.answers.get((name, method), PropagationError(f"{name} does not answer")) for name in names}
+
+
+def overview(*components: dict[str, Any]) -> dict[str, Any]:
+    return {"topology": "t", "state": "RUNNING", "components": [{"name": "queue:q", "kind": "queue"}, *components], "flows": [], "findings": [], "statements": {}, "at_us": 0}
+
+
+def described(found: dict[str, Any], actors: Any) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in with_descriptions(found, lambda: actors)["components"]}
+
+
+def test_an_apply_process_has_its_configuration_and_its_error_transactions_without_row_values() -> None:
+    configuration = {"parameters": {"commit_serialization": "FULL"}, "rules": [{"schema_name": "hr"}]}
+    error = {"number": 3, "conflict_type": "insert_exists", "readable": ["id=4711"]}
+    actors = Applying({("apply:a", "configuration"): configuration, ("apply:a", "errors"): [error] * (ERRORS_MAX + 5)})
+    found = described(overview({"name": "apply:a", "kind": "apply", "errors": ERRORS_MAX + 5}), actors)
+    assert found["apply:a"]["configuration"] == configuration
+    assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}] * ERRORS_MAX
+    assert found["queue:q"] == {"name": "queue:q", "kind": "queue"}
+
+
+def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_shown_without() -> None:
+    actors = Applying({("apply:a", "configuration"): {"rules": []}})
+    found = described(overview({"name": "apply:a", "kind": "apply", "errors": 0}, {"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"}), actors)
+    assert (found["apply:a"]["configuration"], found["apply:a"]["error_transactions"]) == ({"rules": []}, [])
+    assert found["apply:b"] == {"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"}
+    assert ("apply:a", "errors") not in actors.asked
+
+
+def test_status_as_json_has_them_and_a_cluster_that_is_gone_takes_nothing_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "t.yaml").write_text(ONE_WAY)
+    apply = {"name": "apply:a", "kind": "apply", "site": "b", "state": "IDLE", "errors": 0}
+    monkeypatch.setattr(Deployment, "overview", lambda _: overview(apply))
+    monkeypatch.setattr("sys.argv", ["headrace", "status", str(tmp_path / "t.yaml"), "--json"])
+
+    def shown(connect: Any) -> dict[str, Any]:
+        monkeypatch.setattr(Deployment, "connect", connect)
+        with pytest.raises(SystemExit):
+            main()
+        return dict(json.loads(capsys.readouterr().out)["components"][1])
+
+    assert shown(lambda _: Applying({("apply:a", "configuration"): {"rules": [1]}}))["configuration"] == {"rules": [1]}
+
+    def gone(_: Deployment) -> Any:
+        raise NotUp("it was ended meanwhile")
+
+    assert shown(gone) == apply
