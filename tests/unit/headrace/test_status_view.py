@@ -70,6 +70,15 @@ def test_table_that_left_is_a_remark_and_no_copy_waits_for_it():
     assert copying_line(tables) == ""
 
 
+def test_table_whose_rows_were_kept_is_named_and_no_copy_waits_for_it():
+    tables = [{"owner": "hr", "name": name, "state": state} for name, state in (("t", "DONE"), ("restored", "KEPT"))]
+    (note,) = notes(overview(component("IDLE", instantiation=tables)))
+    assert note.is_remark
+    assert note.problem == "not copied, their rows were kept as `up --keep-existing` found them: hr.restored"
+    assert "headrace verify" in note.fix
+    assert copying_line(tables) == ""
+
+
 def test_an_error_that_is_over_is_no_news():
     assert notes(overview(component("APPLYING", last_error=ERROR, errors_total=1, enabled=True))) == []
 
