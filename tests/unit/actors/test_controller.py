@@ -1,4 +1,7 @@
-"""The controller, step by step, over fake actors and sites; its edits are in `test_controller_edits`."""
+"""The controller, step by step, over fake actors and sites; its edits are in `test_controller_edits`.
+
+Longer than 500 lines: all of it shares the controller over fake actors.
+"""
 
 from __future__ import annotations
 
