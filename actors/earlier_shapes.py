@@ -107,7 +107,7 @@ def on_the_way(
                 )
     if len(shapes) >= EARLIER_MAX and all(transforms(each.spec) for each in shapes) and before is not None and leaves_tables(before, after):
         yield Finding(
-            path="applies", problem=f"changes in {len(shapes)} earlier shapes of tables may still be on the way, and no more are kept",
+            path="applies", problem=f"changes in {len(shapes)} earlier shapes of tables may still be in flight, and Headrace can follow no more",
             fix="run `headrace wait FILE --caught-up` with the earlier file, then `headrace up` with this one",
         )
 

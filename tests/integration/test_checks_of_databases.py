@@ -120,16 +120,16 @@ def test_sequences_of_a_table_that_both_sites_write_are_said_and_the_fixes_keep_
         checked.execute(
             site, "CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int)", "CREATE TABLE u (id int PRIMARY KEY)",
         )
-    assert not [f for f in checked.findings() if "give out one value" in f.problem], "only a is written by users"
+    assert not [f for f in checked.findings() if "hand out the same value" in f.problem], "only a is written by users"
     checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
     checked.execute("a", "INSERT INTO t (v) SELECT generate_series(1, 10)", "TRUNCATE t")
-    (finding,) = [f for f in checked.findings() if "give out one value" in f.problem]
+    (finding,) = [f for f in checked.findings() if "hand out the same value" in f.problem]
     assert (finding.path, finding.is_error) == ("sites.b table public.t", False)
     assert "column id at a (next 11, step 1) and b (next 1, step 1)" in finding.problem
     for fix in finding.fix.partition("; or ")[0].split("; "):
         site, _, statement = fix.removeprefix("at ").partition(": ")
         checked.execute(site, statement)
-    assert not [f for f in checked.findings() if "give out one value" in f.problem]
+    assert not [f for f in checked.findings() if "hand out the same value" in f.problem]
 
 
 def test_a_table_that_may_not_be_read_is_said_with_the_others(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:

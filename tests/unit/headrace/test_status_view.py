@@ -243,7 +243,7 @@ def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_pr
 def test_connections_that_came_to_nothing_are_told_for_a_day():
     def told(age_s: float) -> list[str]:
         wire = {"tls": True, "refused_connections": 3, "last_refused_connection_us": int((time.time() - age_s) * 1e6)}
-        return [note.problem for note in notes(overview({**component("ENABLED"), "wire": wire})) if "came to nothing" in note.problem]
+        return [note.problem for note in notes(overview({**component("ENABLED"), "wire": wire})) if "connections failed" in note.problem]
 
     assert len(told(60)) == 1
     assert told(2 * 86_400) == []
