@@ -20,6 +20,7 @@ from typing import Any
 
 from databases.ports import Finding
 from streams.errors import ConfigError
+from streams.scn import scn_text
 from topology.spec import ApplySpec, TopologySpec
 from topology.stored import spec_from_json, spec_to_json
 from topology.subset_changes import counterpart, leaves_tables, strangers_on_the_way, transforms
@@ -97,7 +98,9 @@ def on_the_way(
             name = found.apply if passing is None else passing.name
             marker, reached = shape.markers.get(found.source), watermarks.get(name, 0)
             if marker is None or reached < marker:
-                until = f"SCN {marker} (it is at {reached})" if marker is not None else f"a position that {found.source} is still to be asked for"
+                until = f"a position that {found.source} is still to be asked for"
+                if marker is not None:
+                    until = f"SCN {scn_text(marker)} (it is at {scn_text(reached)})"
                 yield Finding(
                     path=f"applies.{found.apply}",
                     problem=f"{found.table} would arrive at {found.site} {found.wanted}, and changes of it that are still on the way are {found.was}:"
