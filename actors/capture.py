@@ -260,8 +260,8 @@ class CaptureHost(Host):
         if self._combined is not None:
             apply = apply_of(self._spec, self._capture)
             raise ConfigError(
-                f"capture process {name} is combined with apply process {apply.name if apply else ''}, which says itself where to begin: a start SCN would "
-                "change nothing", hint="a destination that was restored asks for what it lost by itself; combined: never uses queues",
+                f"capture process {name} is combined with apply process {apply.name if apply else ''}, which decides where to begin: a start SCN would "
+                "change nothing", hint="a restored destination requests what it lost on its own; with `combined: never` changes go through queues",
             )
         if self._queue is None:
             raise ConfigError(f"capture process {name} does not run", hint="`headrace start` it, then set its start SCN")

@@ -61,7 +61,7 @@ from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
 from actors.records.requests import REQUESTS_FILE, Requests
 from actors.site.left import LeftSite, left_by, left_of
-from actors.site.receivers import identities, leave_out, note_first_receivers, note_receivers, receivers_of
+from actors.site.receivers import captured_of, identities, leave_out, note_first_receivers, note_receivers, receivers_of
 from actors.site.redo_keeper import add_capture_scns
 from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
@@ -603,9 +603,11 @@ class Controller(Host):
         )
         self._names.setdefault(apply.source, {}).update({int(version.object_number): TableName.of(version) for version in versions})
         findings, fitting = arrival_findings(apply, ways, versions, ways_before(self._spec, apply))
+        captured = arriving(ways, captured_of(self._actors, apply.source))
         found: tuple[Finding, ...] = self._actors.call(
             f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, fitting)), apply.name,
-            apply.conflicts, apply.tables, timeout_s=PREFLIGHT_TIMEOUT_S,
+            apply.conflicts, apply.tables, {TableName.of(table.destination): table.source.identity for table in captured},
+            timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return (*findings, *found)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from databases.ports import Finding
 from streams.errors import ConfigError
+from streams.scn import scn_text
 from topology.spec import ApplySpec, TopologySpec
 from topology.stored import spec_from_json, spec_to_json
 from topology.subset_changes import counterpart, leaves_tables, strangers_on_the_way, transforms
@@ -97,7 +98,9 @@ def on_the_way(
             name = found.apply if passing is None else passing.name
             marker, reached = shape.markers.get(found.source), watermarks.get(name, 0)
             if marker is None or reached < marker:
-                until = f"SCN {marker} (it is at {reached})" if marker is not None else f"a position that {found.source} is still to be asked for"
+                until = f"a position that {found.source} is still to be asked for"
+                if marker is not None:
+                    until = f"SCN {scn_text(marker)} (it is at {scn_text(reached)})"
                 yield Finding(
                     path=f"applies.{found.apply}",
                     problem=f"{found.table} would arrive at {found.site} {found.wanted}, and changes of it that are still on the way are {found.was}:"
@@ -107,7 +110,7 @@ def on_the_way(
                 )
     if len(shapes) >= EARLIER_MAX and all(transforms(each.spec) for each in shapes) and before is not None and leaves_tables(before, after):
         yield Finding(
-            path="applies", problem=f"changes in {len(shapes)} earlier shapes of tables may still be on the way, and no more are kept",
+            path="applies", problem=f"changes in {len(shapes)} earlier shapes of tables may still be in flight, and Headrace can follow no more",
             fix="run `headrace wait FILE --caught-up` with the earlier file, then `headrace up` with this one",
         )
 

@@ -48,6 +48,7 @@ from databases.connectors import decoder_for, log_session_name, open_destination
 from redo.source_refusal import SourceRefusal
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from spark_apply.copy.standing import rename_findings, renamed
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
@@ -62,11 +63,12 @@ from streams.errors import (
     StreamsError,
     UnsupportedType,
 )
+from streams.table_name import TableName
 from topology.downstream import receivers_from
 from topology.logging_needs import log_needs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from databases.embedded import EmbeddedServer
     from databases.ports import CapturedTable, DestinationDatabase, DictionaryBuild, Finding, LogStream, SourceDatabase
@@ -454,7 +456,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
 
     def preflight_tables(
         self, versions: Sequence[TableVersion], apply: str = "", conflicts: ConflictRules = NO_CONFLICT_RULES,
-        tables: TableSettings = NO_TABLE_SETTINGS,
+        tables: TableSettings = NO_TABLE_SETTINGS, identities: Mapping[TableName, str] | None = None,
     ) -> tuple[Finding, ...]:
         """The reasons why these tables of a source, as they are now, cannot be applied here.
 
@@ -463,9 +465,13 @@ class DatabaseSite(RedoKeeper, SiteHost):
             apply: name of the apply process.
             conflicts: its conflict handlers, which must fit the tables.
             tables: what is set for its tables.
+            identities: of those that are captured, by their names here.
         """
         with closing(self._open_destination(tables)) as destination:
-            found = list(destination.preflight_tables(versions, now=versions))
+            old_names = renamed(identities or {}, destination.instantiations(self._spec.name, apply))
+            to_rename = rename_findings(destination, versions, old_names, self._site.name)
+            named = [version for version in versions if TableName.of(version) not in to_rename]
+            found = [*to_rename.values(), *destination.preflight_tables(named, now=named)]
             if conflicts.times is not None:
                 found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)
             for version in versions if conflicts != NO_CONFLICT_RULES else ():

@@ -747,7 +747,7 @@ def _together(failures: Sequence[ApplyError]) -> ApplyError:
         return failures[0]
     lines = "".join(f"\n  {error.message}" for error in failures)
     hints = dict.fromkeys(error.hint for error in failures if error.hint)
-    return ApplyError(f"{len(failures)} things keep the topology from being complete:{lines}", hint="; ".join(hints))
+    return ApplyError(f"{len(failures)} problems keep the topology incomplete:{lines}", hint="; ".join(hints))
 
 
 def _is_controller(name: str) -> bool:

@@ -16,6 +16,7 @@ from headrace.commands.sequences import collisions
 from headrace.security.examination import tls_findings
 from rules.conflict_handlers import NO_CONFLICT_RULES
 from rules.user_code.handlers import NO_HANDLERS, ErrorHandler
+from spark_apply.copy.standing import rename_findings, renamed
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
@@ -134,6 +135,7 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         with closing(open_source(source)) as database:
             versions = database.table_versions(database.tables(captured_by(ways)))
             shapes = database.table_shapes([TableName.of(version) for version in versions])
+            identities = {TableName.of(each.destination): each.source.identity for each in arriving(ways, database.captured(spec.name))}
         unfit, versions = arrival_findings(apply, ways, versions, ways_before(spec, apply))
         findings += unfit
         fitting = {TableName.of(version) for version in versions}
@@ -141,7 +143,10 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         came = arriving(ways, versions)
         tables = [table.destination for table in came]
         with closing(open_destination(replace(destination, tables=apply.tables))) as target:
-            findings += target.preflight_tables(tables, now=tables)
+            recorded = target.instantiations(spec.name, apply.name)
+            to_rename = rename_findings(target, tables, renamed(identities, recorded), apply.site)
+            named = [table for table in tables if TableName.of(table) not in to_rename]
+            findings += (*to_rename.values(), *target.preflight_tables(named, now=named))
             if apply.conflicts.times is not None:
                 findings += target.preflight_times(apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones)
             for each in came if apply.conflicts != NO_CONFLICT_RULES else ():
@@ -153,18 +158,20 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
             findings += _keys_of_nothing(apply, tables)
             findings += dependency_column_findings(apply.name, apply.dependencies, tables, target.describe)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
-            # Rows of a copy that has begun are ours, or `up` has reported them.
-            begun = {TableName.of(record) for record in target.instantiations(spec.name, apply.name)}
-            names = [TableName.of(table) for table in tables]
-            findings += [
-                Finding(
-                    path=f"sites.{apply.site} table {name}", problem="the destination table is not empty, and was never copied",
-                    fix=f"empty it; or, if it holds the rows of {apply.source} as they are now, keep them with `headrace up"
-                    f" {spec.file} --keep-existing`",
-                )
-                for name in target.filled([name for name in names if name not in begun])
-            ]
+            # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
+            begun = {TableName.of(record) for record in recorded} | renamed(identities, recorded).keys()
+            findings += _never_copied(spec, apply, target.filled([name for name in map(TableName.of, tables) if name not in begun]))
     return findings
+
+
+def _never_copied(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName]) -> Iterator[Finding]:
+    """Destination tables with rows that no copy has begun."""
+    for name in filled:
+        yield Finding(
+            path=f"sites.{apply.site} table {name}", problem="the destination table is not empty, and was never copied",
+            fix=f"empty it; or, if it holds the rows of {apply.source} as they are now, keep them with `headrace up"
+            f" {spec.file} --keep-existing`",
+        )
 
 
 def handler_findings(spec: TopologySpec) -> list[Finding]:

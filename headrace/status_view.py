@@ -172,7 +172,7 @@ def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
     # Of a process that tells no time it is now.
     if connections and time.time() - wire.get("last_refused_connection_us", time.time() * 1e6) / 1e6 < REFUSAL_TOLD_S:
         yield Note(
-            component=component, problem=f"{connections} connections came to nothing: they showed no certificate that the authority signed, "
+            component=component, problem=f"{connections} connections failed: they showed no certificate that the authority signed, "
             "or broke off", is_remark=True,
         )
 

@@ -382,7 +382,7 @@ class Miner:
         except _DECODING_ERRORS as error:
             raise self._undecodable(header, str(error) or type(error).__name__) from error
         if chunk.consumed == 0 and not chunk.versions and not chunk.command.shape[0]:
-            raise self._undecodable(header, "the decoder does not get on")
+            raise self._undecodable(header, "the decoder made no progress")
         self._record_offset += chunk.consumed
         if chunk.versions:
             self._names.look_again()

@@ -106,24 +106,6 @@ class Change:
             return {c for c in range(len(self.new)) if self.old[c] != self.new[c]}
         return set(range(len(self.new))) - self.unchanged
 
-    @property
-    def old_in_log(self) -> dict[int, Value]:
-        """Old values the LCR carries."""
-        if self.old is None:
-            return {}
-        if self.table.old_image is OldImage.FULL:
-            return dict(enumerate(self.old))
-        if self.command is Command.DELETE or self.new is None or self.new[0] != self.old[0]:
-            return {0: self.old[0]}
-        return {}
-
-    @property
-    def new_in_log(self) -> dict[int, Value]:
-        """The values that the log tells: without those that an UPDATE left where they were."""
-        if self.new is None:
-            return {}
-        return {c: v for c, v in enumerate(self.new) if c not in self.unchanged}
-
 
 @dataclass
 class Transaction:

@@ -370,6 +370,6 @@ def refuse_unsupported(spec: TopologySpec) -> None:
                     raise ConfigError(
                         f"{spec.file}: changes of {example} made at {origin}{'' if tag is None else f' with tag {tag.hex()}'} come to"
                         f" {site} more than once: a simulation of it would report conflicts only",
-                        hint="mend what `headrace check` reports, or take out `allow_cycle`",
+                        hint="fix what `headrace check` reports, or remove `allow_cycle`",
                     )
 

@@ -344,7 +344,7 @@ def _subsets(spec: TopologySpec) -> Iterator[Finding]:
                 if other is not None and (rules[other].subset is None or other < number):
                     yield Finding(
                         path=f"{kind}.{client.name}.rules.include[{number}].subset",
-                        problem=f"include[{other}] takes {rule} too: what becomes of a row that both take cannot be told",
+                        problem=f"include[{other}] takes {rule} too: the result for a row that both take is undefined",
                         fix="keep one rule for the table; join two subsets with OR",
                     )
 

@@ -63,7 +63,7 @@ def _overlaps(path: str, rules: RuleSet, classes: ChangeClasses) -> Iterator[Fin
                 yield Finding(
                     path=f"{path}.rules.include[{pair[1]}].transform" if other.transformation else f"{path}.rules.include[{pair[1]}]",
                     problem=f"include[{pair[0]}] ({_text(first)}) and include[{pair[1]}] ({_text(other)}) both take {owner}.{name}, and transform it"
-                    " differently: which of them is followed cannot be told",
+                    " differently: which of them applies is undefined",
                     fix="let one rule alone take the table, or give both the same transform",
                 )
 

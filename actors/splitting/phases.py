@@ -169,7 +169,7 @@ class Splitting:
             raise ConfigError(f"propagation {name} is not split off", hint="headrace status shows which ones are")
         if split and not is_split and (reason := hindrance(self._file, named[name])):
             raise ConfigError(
-                f"propagation {name} cannot be split off: {reason}", hint="nobody would be relieved; or split off the propagation that brings the changes there",
+                f"propagation {name} cannot be split off: {reason}", hint="splitting it off would relieve no other destination, or another propagation brings the changes there: split off that one",
             )
         self._requests.put(name, split=split)
 

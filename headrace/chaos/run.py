@@ -116,7 +116,7 @@ class Chaos:
         """Look whether all is well, start the load, lead the links through proxies.
 
         Raises:
-            ConfigError: the topology is not well before anything broke.
+            ConfigError: the topology is unhealthy before the first fault.
         """
         self.report.topology, self.report.seed = self.deployment.spec.name, self.options.seed
         self.tell("is everything well?")
@@ -124,7 +124,7 @@ class Chaos:
             self._wait_healthy(time.monotonic() + HEALTHY_TIMEOUT_S)
         except NotHealed as error:
             raise ConfigError(
-                f"topology {self.deployment.spec.name} is not well before anything broke: {error.message}",
+                f"topology {self.deployment.spec.name} was unhealthy before the first fault: {error.message}",
                 hint=f"headrace status {self.deployment.spec.file} says what to do about it",
             ) from error
         if self.options.load:

@@ -53,7 +53,7 @@ def fault_kinds(text: str) -> frozenset[str]:
     names = frozenset(name.strip() for name in text.split(","))
     known = f"all, or some of: {', '.join(sorted(EVERY_FAULT))}"
     if simulated := sorted(names & _SIMULATED_ONLY):
-        raise ConfigError(f"--faults {', '.join(simulated)}: no machine can be made to do that", hint=f"headrace simulate does; here: {known}")
+        raise ConfigError(f"--faults {', '.join(simulated)}: cannot be caused on a real machine", hint=f"`headrace simulate` can simulate it; here: {known}")
     if unknown := sorted(names - EVERY_FAULT):
         raise ConfigError(f"--faults: there is no fault {', '.join(map(repr, unknown))}", hint=known)
     return names

@@ -112,7 +112,7 @@ def collisions(table: TableName, column: str, beside: Mapping[str, ColumnSequenc
         for number, (site, found) in enumerate(beside.items())
     )
     yield Finding(
-        path=f"sites.{pair[1]} table {table}", problem=f"the sequences of column {column} at {told} can give out one value twice: where both sites "
+        path=f"sites.{pair[1]} table {table}", problem=f"the sequences of column {column} at {told} can hand out the same value twice: where both sites "
         "insert, the row that comes later ends in the error queue", fix=f"{fixes}; or give each site a range of its own (MINVALUE, MAXVALUE)",
         is_error=False,
     )

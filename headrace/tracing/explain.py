@@ -280,7 +280,7 @@ class _Asked:
                 )
             if _may_change(part.column, transformations):
                 raise ConfigError(
-                    f"a function on the way to {way.apply.site} may change {part.column} of {table}: its row cannot be told from other ones there",
+                    f"a function on the way to {way.apply.site} may change {part.column} of {table}: the row cannot be told apart from others there",
                     hint="name the row by columns that no function changes: COLUMN=VALUE; or say in the file which ones a function may change:"
                     " {function: ..., columns: [...]}",
                 )

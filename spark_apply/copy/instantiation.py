@@ -243,12 +243,11 @@ class TableInstantiation:
             return 0.0
         self._awaited_scn = self._awaited(found)
         records = [each.record for each in found if each.record is not None and not each.awaits_rename]
-        is_joining = any(record.state == "JOINING" for record in records)
-        if is_joining and joins.is_joined:
-            for record in records:
-                if record.state == "JOINING":
-                    self._records.settle(replace(record, state="KEPT" if record.is_kept else "DONE"))
-            is_joining = False
+        joining = [record for record in records if record.state == "JOINING"]
+        if joining and joins.is_joined:
+            for record in joining:
+                self._records.settle(replace(record, state="KEPT" if record.is_kept else "DONE"))
+            joining = []
         if copied := [record for record in records if record.state == "COPIED"]:
             if joins.join(copied):
                 self._left_out -= {TableName.of(record) for record in copied}
@@ -256,7 +255,7 @@ class TableInstantiation:
             return 0.0
         pending = self._pending(found)
         if not pending:
-            return 0.0 if is_joining else _LOOK_AGAIN_S
+            return 0.0 if joining else _LOOK_AGAIN_S
         pause_s = self._round(pending)
         if any(each.is_copied and not each.awaits_rename for each in self._standings(show=False)):
             return 0.0

@@ -83,18 +83,18 @@ def refused(each: Standing) -> str:
     if each.occupant is not None:
         renamed = each.occupant
         return (
-            f"the destination table is that of a table which the source calls {renamed.source} now: rename "
-            f"it as there: {rename_statement(table.destination, renamed.destination)}; then this one is copied"
+            f"the destination table belongs to the source's {renamed.source}, which had this name before. Rename it here "
+            f"too: {rename_statement(table.destination, renamed.destination)}; then this table is copied"
         )
     if each.is_outdated:
         return (
-            "the table was copied once, and is another one now, or its changes did not come for a while: the rows at the "
-            "destination are out of date, and as other tables' changes or users may have written there as well, they are not "
-            "removed unasked: empty the destination table, and it is copied again"
+            "the rows at the destination are out of date: since they were copied, the source has replaced the table, or its changes did not "
+            "arrive for a while. Other apply processes or users may have written there too, so the rows are not removed "
+            "automatically: empty the destination table, and it is copied again"
         )
     if table.keep_existing:
         return ""
     return (
         "the destination table is not empty: empty it; or, if it holds the rows of the source as they are now, keep them "
-        "with `headrace up --keep-existing`: what was changed at the source before is not applied"
+        "with `headrace up --keep-existing`: changes made at the source before that are not applied"
     )

@@ -20,14 +20,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import Instantiation
+from databases.ports import Finding, Instantiation
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase
     from spark_apply.driver.config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
-__all__ = ["Standing", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_statement", "standings"]
+__all__ = [
+    "Standing", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_findings", "rename_statement", "renamed",
+    "standings",
+]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _BEGUN = frozenset({"COPYING", "COMPARING"})
@@ -181,6 +185,41 @@ def missing_rename(
     record = next((record for record in recorded if record.identity == found.identity), None)
     old = found.destination if record is None else TableName.of(record)
     return None if old == TableName.of(version) else old
+
+
+def renamed(identities: Mapping[TableName, str], recorded: Iterable[Instantiation]) -> dict[TableName, TableName]:
+    """The tables that have another name than when they were recorded: the destination's name of now, and the recorded one.
+
+    Args:
+        identities: of the tables that arrive, by the names they have at the destination now.
+        recorded: all records of their source's tables.
+    """
+    names = {record.identity: TableName.of(record) for record in recorded}
+    return {name: old for name, identity in identities.items() if (old := names.get(identity, name)) != name}
+
+
+def rename_findings(
+    destination: DestinationDatabase, versions: Iterable[TableVersion], old_names: Mapping[TableName, TableName], site: str
+) -> dict[TableName, Finding]:
+    """The tables that only the source has renamed, each with its fix. A second table would get their changes, and the first keep their rows.
+
+    Args:
+        destination: asked which of the names it has.
+        versions: the tables that arrive, under the names they have at the destination now.
+        old_names: see `renamed`.
+        site: the destination's name, for the findings.
+    """
+    found = {}
+    for version in versions:
+        name = TableName.of(version)
+        old = old_names.get(name)
+        if old is None or destination.describe(*name) is not None or destination.describe(*old) is None:
+            continue
+        found[name] = Finding(
+            path=f"sites.{site} table {name}", problem=f"the table is still {old} here: the source has renamed it since it was copied",
+            fix=rename_statement(old, name),
+        )
+    return found
 
 
 def remade_problem(table: TableName, *, source: TableName) -> str:

@@ -1,6 +1,6 @@
 """What every destination database must keep: progress and fencing, the error queue, instantiations; and its set-up.
 
-One suite over the database in memory and PostgreSQL 18; see `test_destination`.
+One suite over the database in memory and PostgreSQL 18; see `test_destination`. Longer than 500 lines: all of it shares the harness and its records.
 """
 
 from __future__ import annotations

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.ports import Finding
+from databases.ports import Finding, Instantiation
+from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.source.database import PostgresSource
 from headrace.inspection import check_topology, plan_topology
+from rules.rule import Rule, RuleSet
+from streams.scn import Scn
+from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -78,21 +84,52 @@ def test_every_table_that_is_not_empty_is_said_at_once_and_none_that_was_begun(c
     assert not [f for f in checked.findings() if "not empty" in f.problem]
 
 
+def _copied(checked: Checked) -> None:
+    """What `up` leaves: the tables of a are captured, and each is recorded as copied at b."""
+    spec = read_topology(checked.file)
+    (apply,) = spec.applies
+    with closing(PostgresSource(checked.dsns["a"], site="a")) as source, closing(PostgresDestination(checked.dsns["b"], site="b")) as there:
+        source.prepare(spec.name, [RuleSet(include=(Rule(owner="public"),))])
+        there.prepare(spec.name)
+        epoch = there.raise_epoch(spec.name, apply.name).epoch
+        for table in source.captured(spec.name):
+            there.record_instantiation(spec.name, apply.name, epoch, Instantiation(
+                source="a", identity=table.identity, owner=table.owner, name=table.name, scn=Scn(1), state="DONE", digest="copied",
+            ))
+
+
+def test_table_that_was_renamed_at_the_source_gets_the_rename_as_its_one_fix_and_no_second_table(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    _copied(checked)
+    try:
+        assert not checked.findings()
+        checked.execute("a", "ALTER TABLE t RENAME TO u")
+        (finding,) = checked.findings()
+        assert (finding.path, finding.is_error) == ("sites.b table public.u", True)
+        assert finding.problem == "the table is still public.t here: the source has renamed it since it was copied"
+        checked.execute("b", finding.fix)
+        assert not checked.findings(), "neither is it called a table that was never copied, whose rows may be kept"
+    finally:
+        with closing(PostgresSource(checked.dsns["a"], site="a")) as source:
+            source.remove("checked")
+
+
 def test_sequences_of_a_table_that_both_sites_write_are_said_and_the_fixes_keep_them_apart(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(
             site, "CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int)", "CREATE TABLE u (id int PRIMARY KEY)",
         )
-    assert not [f for f in checked.findings() if "give out one value" in f.problem], "only a is written by users"
+    assert not [f for f in checked.findings() if "hand out the same value" in f.problem], "only a is written by users"
     checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
     checked.execute("a", "INSERT INTO t (v) SELECT generate_series(1, 10)", "TRUNCATE t")
-    (finding,) = [f for f in checked.findings() if "give out one value" in f.problem]
+    (finding,) = [f for f in checked.findings() if "hand out the same value" in f.problem]
     assert (finding.path, finding.is_error) == ("sites.b table public.t", False)
     assert "column id at a (next 11, step 1) and b (next 1, step 1)" in finding.problem
     for fix in finding.fix.partition("; or ")[0].split("; "):
         site, _, statement = fix.removeprefix("at ").partition(": ")
         checked.execute(site, statement)
-    assert not [f for f in checked.findings() if "give out one value" in f.problem]
+    assert not [f for f in checked.findings() if "hand out the same value" in f.problem]
 
 
 def test_a_table_that_may_not_be_read_is_said_with_the_others(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +61,7 @@ def test_slot_waits_for_an_open_transaction_however_long_and_names_it(site: Site
                 pid = holder.info.backend_pid
                 holder.rollback()
     assert f"pid {pid}" in found
+    assert re.search(r"it began \d\d:\d\d:\d\d ago", found)
     assert "nightly report" in found
     assert "INSERT INTO t VALUES (1)" in found
     assert "idle in transaction" in found

@@ -10,6 +10,7 @@ from actors.intermediate_database import IntermediateSite
 from databases.ports import CapturedTable, Finding
 from streams.errors import PropagationError
 from streams.lcr_batch import TableVersion
+from streams.table_name import TableName
 from topology.receivers import Receivers
 
 
@@ -39,6 +40,7 @@ class FakeActors:
         self.receivers: dict[str, Receivers] = {}
         self.calls: list[tuple[str, str]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
+        self.identified: list[Mapping[TableName, str]] = []  # of each comparison: the captured tables' identities
         self.oldest: dict[str, int] = {}  # by who keeps redo: from where on it can be mined
         self.offered: list[Mapping[str, float]] = [{"site_b": 1.0}]  # by each living node of the cluster
 
@@ -93,6 +95,7 @@ class FakeActors:
             return self.versions
         if method == "preflight_tables":
             self.compared.append((name, tuple(version.name for version in arguments[0])))
+            self.identified.append(arguments[4])
             return self.table_findings.get(name, ())
         if method == "oldest_scn":
             return self.oldest.get(name, 0)

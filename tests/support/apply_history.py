@@ -65,7 +65,7 @@ class Reference:
                 uses.add(("alone", name))
                 needs.add(("use", name))
                 continue
-            old, new = change.old_in_log, change.new_in_log
+            old, new = old_in_log(change), new_in_log(change)
             if change.command is Command.UPDATE:
                 new = {**new, **{c: old[c] for c in change.unchanged if c in old}}
             for image in (old, new):
@@ -159,12 +159,28 @@ def batch_of(made: Sequence[Transaction], previous: int, **fields: object) -> Lc
     )
 
 
+def old_in_log(change: Change) -> dict[int, Value]:
+    """Old values that the LCR carries."""
+    if change.old is None:
+        return {}
+    if change.table.old_image is OldImage.FULL:
+        return dict(enumerate(change.old))
+    if change.command is Command.DELETE or change.new is None or change.new[0] != change.old[0]:
+        return {0: change.old[0]}
+    return {}
+
+
+def new_in_log(change: Change) -> dict[int, Value]:
+    """The values that the log tells: without those that an UPDATE left where they were."""
+    return {} if change.new is None else {c: v for c, v in enumerate(change.new) if c not in change.unchanged}
+
+
 def _image(changes: Sequence[Change], *, is_new: bool) -> object:
     columns: list[list[bytes | int]] = []
     for column in range(len(changes[0].table.columns)):
         values: list[bytes | int] = []
         for change in changes:
-            image = change.new_in_log if is_new else change.old_in_log
+            image = new_in_log(change) if is_new else old_in_log(change)
             if is_new and column in change.unchanged:
                 values.append(UNCHANGED)
             elif column in image:

@@ -181,8 +181,7 @@ class _Reader:
         )
         if top is not None:
             spec = _with(
-                spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s,
-                allow_cycle=top.allow_cycle,
+                spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s, allow_cycle=top.allow_cycle,
             )
             spec = replace(spec, applies=tuple(self._with_defaults(apply, top) for apply in spec.applies))
             code, found = read_code(top, self._folder)

@@ -54,7 +54,7 @@ class Duplicates:
             finding = self._told(duplicate)
             told.setdefault((finding.path, finding.fix), []).append(finding)
         for first, *others in told.values():
-            more = f" ({len(others)} more that the same mends)" if others else ""
+            more = f" ({len(others)} more with the same fix)" if others else ""
             yield replace(first, problem=first.problem + more)
 
     def _find_cycles(self, places: list[Place]) -> None:
@@ -154,7 +154,7 @@ class Duplicates:
             problem = f"{changes} arrive at {found.hops[-1].site} twice: {path_text(proof, found.first)}; and {path_text(proof, found.hops)}"
         others = [site for site in found.origins if site != origin]
         if others and not found.is_cycle:
-            problem += f"; likewise those made at {some(others, 'sites')}"
+            problem += f"; so do those made at {some(others, 'sites')}"
         path, fix = self._mended(found)
         deciding = self._deciding(found)
         return finding_at(path, problem + _as_far_as(deciding), fix, is_error=not (self._spec.allow_cycle or deciding))

@@ -26,12 +26,11 @@ from databases.ports import (
     StreamOptions,
 )
 from databases.postgres.comparable import PostgresValueTypes
-from databases.postgres.connection import connect, database_identity, qualified, quote, translated
+from databases.postgres.connection import connect, database_identity, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.shapes import table_shapes
 from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from databases.postgres.source.catalog import (
-    CatalogTable,
     captured_tables,
     members_below,
     publication_tables,
@@ -41,7 +40,8 @@ from databases.postgres.source.catalog import (
     slot_name,
     source_tables,
 )
-from databases.postgres.source.preflight import identity_breaks, preflight_source
+from databases.postgres.source.preflight import preflight_source
+from databases.postgres.source.publication import publication_found, publication_gone, publication_steps
 from databases.postgres.source.slot import (
     MAKES_SLOT,
     check_last_transaction,
@@ -55,9 +55,6 @@ from databases.postgres.source.transactions import are_visible
 from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
 from streams.errors import (
-    INSTANTIATE_AGAIN,
-    CapturedNoMore,
-    DatabaseError,
     DatabaseUnavailable,
     UnsupportedType,
 )
@@ -213,7 +210,7 @@ class PostgresSource:
         with translated("asking for the slot and the publication"):
             # The slot first: on another server both are missing, and that is no fault of this one.
             slot_positions(self._session(), name, start)
-            return _publication_found(self._session(), name)
+            return publication_found(self._session(), name)
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.uncaptured`."""
@@ -233,7 +230,7 @@ class PostgresSource:
             connection = self._session()
             name = self._name(topology)
             tables = select_tables(connection, rules)
-            steps = [*_publication_steps(connection, name, tables), slot_step(connection, name)]
+            steps = [*publication_steps(connection, name, tables), slot_step(connection, name)]
             return tuple(steps)
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
@@ -246,7 +243,7 @@ class PostgresSource:
         """
         steps = self.plan(topology, rules)
         if steps[-1].is_done and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
-            raise _publication_gone(self._name(topology))
+            raise publication_gone(self._name(topology))
         statements = [step.statement for step in steps if not step.is_done]
         with translated("preparing the source"):
             connection = self._session()
@@ -319,7 +316,7 @@ class PostgresSource:
             checked = continues(connection, self._dsn, self._site or connection.info.dbname, timeline=timeline, start=start)
             begin = check_slot(connection, name, start)
             check_last_transaction(connection, start, last_transaction)
-            _publication_found(connection, name)
+            publication_found(connection, name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
         stream = open_log_stream(
             # As the slot: what synchronous_standby_names can name must be one site's alone.
@@ -449,95 +446,3 @@ class PostgresSource:
             row = self._session().execute(query, parameters or None).fetchone()
             assert row is not None
             return row[0]
-
-
-def _publication_found(connection: psycopg.Connection[Any], name: str) -> str:
-    """The publication with its number.
-
-    Args:
-        connection: to the source.
-        name: of the publication.
-
-    Raises:
-        CapturedNoMore: there is none, or it leaves out changes of its tables.
-    """
-    row = connection.execute(
-        """
-        SELECT p.oid::int8, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot,
-               (SELECT min(r.prrelid::regclass::text) FROM pg_publication_rel r
-                WHERE r.prpubid = p.oid AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL))
-        FROM pg_publication p WHERE pubname = %s
-        """,
-        (name,),
-    ).fetchone()
-    if row is None:
-        raise _publication_gone(name)
-    number, has_all, filtered = row
-    if not has_all or filtered is not None:
-        what = f"has a row filter or a column list for {filtered}" if filtered is not None else "does not publish all kinds of changes, or publishes by root"
-        raise CapturedNoMore(
-            f"publication {name} was altered and {what}: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN,
-        )
-    return f"publication {name} ({number})"
-
-
-def _publication_gone(name: str) -> CapturedNoMore:
-    """Made again, it would not hold for what was changed while it was gone: those changes are not sent."""
-    return CapturedNoMore(
-        f"publication {name} was dropped: what was changed since then cannot be read from the log", hint=INSTANTIATE_AGAIN
-    )
-
-
-# --------------------------------------------------------------------------- the steps of `prepare`
-
-
-def _publication_steps(
-    connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable]
-) -> list[PlannedStatement]:
-    """Make the publication, or bring it to these tables and our options."""
-    has_generated = connection.info.server_version >= 180000
-    options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = false"
-    options += ", publish_generated_columns = stored" if has_generated else ""
-    wanted = {table.number: table for table in tables}
-    row = connection.execute(
-        "SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot"
-        + (" AND pubgencols = 's'" if has_generated else "")
-        + ", pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s",
-        (name,),
-    ).fetchone()
-    breaks = tuple(line for table in tables for line in identity_breaks(table))
-    lock = "SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE, CREATE INDEX"
-    if row is None:
-        listed = f" FOR TABLE {_listed(wanted.values())}" if wanted else ""
-        statement = f"CREATE PUBLICATION {quote(name)}{listed} WITH ({options})"
-        effect = f"names the {len(wanted)} captured tables to the log decoder"
-        return [PlannedStatement(statement=statement, effect=effect, lock=lock if wanted else "", breaks=breaks)]
-    if row[0] or not row[2]:
-        raise DatabaseError(
-            f"publication {name} is not ours: it is for all tables, or another role's",
-            hint=f"drop it (DROP PUBLICATION {quote(name)}), or give the topology another name", publication=name,
-        )
-    steps = []
-    if not row[1]:
-        statement = f"ALTER PUBLICATION {quote(name)} SET ({options})"
-        steps.append(PlannedStatement(statement=statement, effect="sets what is published"))
-    there = publication_tables(connection, name)
-    added = [table for number, table in wanted.items() if number not in there]
-    dropped = [qualified(*there[number]) for number in there if number not in wanted]
-    if added:
-        statement = f"ALTER PUBLICATION {quote(name)} ADD TABLE {_listed(added)}"
-        broken = tuple(line for table in added for line in identity_breaks(table))
-        steps.append(PlannedStatement(statement=statement, effect="captures further tables", lock=lock, breaks=broken))
-    if dropped:
-        statement = f"ALTER PUBLICATION {quote(name)} DROP TABLE {', '.join(dropped)}"
-        steps.append(PlannedStatement(statement=statement, effect="stops capturing tables", lock=lock))
-    if not steps:
-        statement = f"CREATE PUBLICATION {quote(name)}"
-        effect = f"names the {len(wanted)} captured tables to the log decoder"
-        steps.append(PlannedStatement(statement=statement, effect=effect, breaks=breaks, is_done=True))
-    return steps
-
-
-def _listed(tables: Sequence[CatalogTable] | Any) -> str:  # noqa: ANN401 - or a view of a dict's values
-    """For a publication: without ONLY a plain table would bring the tables that inherit from it."""
-    return ", ".join(("" if t.is_partitioned else "ONLY ") + qualified(t.owner, t.name) for t in tables)

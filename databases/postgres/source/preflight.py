@@ -183,7 +183,7 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
         why = "no standby reads" if is_there else "does not exist"
         yield Finding(
             path=path, is_error=not is_there,
-            problem=f"synchronized_standby_slots names slot {slot}, which {why}: the server sends no changes to anybody before the standby has them",
+            problem=f"synchronized_standby_slots names slot {slot}, which {why}: the server sends changes to no subscriber before the standby has them",
             fix="start the standby; or ALTER SYSTEM SET synchronized_standby_slots = '<without it>'; SELECT pg_reload_conf();",
         )
     if server.encoding == "SQL_ASCII":

@@ -259,7 +259,7 @@ def test_start_scn_is_checked_by_the_site_before_the_queue_is_asked(capture: Cap
 
 def test_start_scn_of_a_capture_process_that_does_not_run_or_is_combined_is_refused(capture: Capture) -> None:
     capture.open_combined()
-    with pytest.raises(ConfigError, match="which says itself where to begin"):
+    with pytest.raises(ConfigError, match="which decides where to begin"):
         capture.capture_again(50)
     capture.close()
     with pytest.raises(ConfigError, match="capture_dbs1 does not run"):

@@ -1,4 +1,7 @@
-"""The controller, step by step, over fake actors and sites; its edits are in `test_controller_edits`."""
+"""The controller, step by step, over fake actors and sites; its edits are in `test_controller_edits`.
+
+Longer than 500 lines: all of it shares the controller over fake actors.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
 from streams.errors import ConfigError, DatabaseError, PropagationError
 from streams.lcr_batch import OldImage, TableVersion
+from streams.table_name import TableName
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import (
     EVERYTHING,
@@ -103,6 +107,13 @@ def test_tables_that_arrive_are_compared_with_the_destinations(spec, actors):
     assert actors.compared[0] == ("site:b", ("t",))
     assert controller.detail_state() == "REFUSED"
     assert not actors.prepared
+
+
+def test_tables_are_compared_as_what_they_are_so_that_one_the_source_renamed_is_known(spec, actors):
+    actors.versions = (table("public", "t2"),)
+    actors.captured["site:a"] = (CapturedTable(identity="id of t", owner="public", name="t2", object_numbers=(1,)),)
+    started(spec, actors)
+    assert actors.identified[0] == {TableName("public", "t2"): "id of t"}
 
 
 def test_warnings_of_the_preflight_do_not_stop_it(spec, actors):

@@ -54,7 +54,7 @@ def test_another_shape_waits_until_the_old_one_has_left_the_way(spec, actors, ma
     assert refused.detail_state() == "REFUSED"
     (finding,) = [each for each in refused.overview()["findings"] if each["path"] == "applies.x"]
     assert "still on the way" in finding["problem"]
-    assert "SCN 500 (it is at 400)" in finding["fix"]
+    assert "SCN 0/000001F4 (it is at 0/00000190)" in finding["fix"]
     assert started(out, actors, steps=12).detail_state() == "RUNNING"  # the earlier file goes on
     reached(actors, MARKER)
     assert started(third, actors, steps=12).detail_state() == "RUNNING"
@@ -99,7 +99,7 @@ def test_no_more_earlier_shapes_are_kept_than_there_is_room_for(spec):
     first, out = shaped(spec, at="capture"), shaped(spec, at="", table="others")
     kept = [EarlierShape(spec=first)] * EARLIER_MAX
     assert [each.problem for each in on_the_way(kept, first, out, {})] == [
-        f"changes in {EARLIER_MAX} earlier shapes of tables may still be on the way, and no more are kept"
+        f"changes in {EARLIER_MAX} earlier shapes of tables may still be in flight, and Headrace can follow no more"
     ]
     assert list(on_the_way(kept[1:], first, out, {})) == []
 

@@ -319,13 +319,18 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
         "destination_owner": "public", "destination_name": "t", "equal": True, "source_rows": 3,
         "destination_rows": 3, "source_digest": "aa", "destination_digest": "aa", "checks": 1, "problem": "",
     }
-    other = {**same, "name": "u", "destination_name": "v", "equal": False, "destination_rows": 2}
+    row = {"columns": ["id", "site"], "values": ["7", ""], "nulls": [False, True], "what": "only at the source"}
+    other = {
+        **same, "name": "u", "destination_name": "v", "equal": False, "destination_rows": 2, "differences": [row], "has_more_differences": True,
+    }
     monkeypatch.setattr(Deployment, "connect", lambda self: None)
     monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same])
     assert run("verify", topology) == DONE
     monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same, other])
     assert run("verify", topology) == FINDING
-    assert "public.u a -> b public.v: DIFFERENT" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "public.u a -> b public.v: DIFFERENT" in told
+    assert "  id=7, site=NULL: only at the source\n  ... and others\n" in told
 
 
 def test_doctor_reports_findings(run, monkeypatch, capsys):

@@ -1,4 +1,7 @@
-"""What `up` and `down` make of what they find, without a cluster."""
+"""What `up` and `down` make of what they find, without a cluster.
+
+Longer than 500 lines: all of it shares the deployment over scripted answers of the cluster.
+"""
 
 from __future__ import annotations
 

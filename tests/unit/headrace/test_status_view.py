@@ -70,6 +70,15 @@ def test_table_that_left_is_a_remark_and_no_copy_waits_for_it():
     assert copying_line(tables) == ""
 
 
+def test_table_whose_rows_were_kept_is_named_and_no_copy_waits_for_it():
+    tables = [{"owner": "hr", "name": name, "state": state} for name, state in (("t", "DONE"), ("restored", "KEPT"))]
+    (note,) = notes(overview(component("IDLE", instantiation=tables)))
+    assert note.is_remark
+    assert note.problem == "not copied, their rows were kept as `up --keep-existing` found them: hr.restored"
+    assert "headrace verify" in note.fix
+    assert copying_line(tables) == ""
+
+
 def test_an_error_that_is_over_is_no_news():
     assert notes(overview(component("APPLYING", last_error=ERROR, errors_total=1, enabled=True))) == []
 
@@ -234,7 +243,7 @@ def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_pr
 def test_connections_that_came_to_nothing_are_told_for_a_day():
     def told(age_s: float) -> list[str]:
         wire = {"tls": True, "refused_connections": 3, "last_refused_connection_us": int((time.time() - age_s) * 1e6)}
-        return [note.problem for note in notes(overview({**component("ENABLED"), "wire": wire})) if "came to nothing" in note.problem]
+        return [note.problem for note in notes(overview({**component("ENABLED"), "wire": wire})) if "connections failed" in note.problem]
 
     assert len(told(60)) == 1
     assert told(2 * 86_400) == []

@@ -1,4 +1,7 @@
-"""The log writer: what is confirmed is durable, what is purged nobody needs."""
+"""The log writer: what is confirmed is durable, what is purged nobody needs.
+
+Longer than 500 lines: all of it shares the log writer over a source in memory.
+"""
 
 from __future__ import annotations
 

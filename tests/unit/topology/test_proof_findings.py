@@ -66,13 +66,13 @@ WRONG = {
     "a spoke captures what the hub wrote": (
         HUB.replace("queue: q_dbs3, rules: {include: [{table: stock.*}]}", "queue: q_dbs3, rules: {include: [{table: stock.*, tagged: true}]}"),
         ["error: captures.capture_dbs3.rules (line 26): changes of stock.* made at dbs1 come home: dbs1 -> dbs3 (applied by "
-         "apply_from_dbs1_at_dbs3 with tag 00) -> dbs1 (applied by apply_from_dbs3_at_dbs1); likewise those made at dbs2 and dbs4: "
+         "apply_from_dbs1_at_dbs3 with tag 00) -> dbs1 (applied by apply_from_dbs3_at_dbs1); so do those made at dbs2 and dbs4: "
          "write tagged: false (the default) in its include rules: dbs3 then sends only what its users write"],
     ),
     "an apply process at a spoke has no tag": (
         HUB.replace(AT_DBS2, "source: dbs1, queue: q_dbs2_in, tag: null}"),
         ["error: applies.apply_from_dbs1_at_dbs2.tag (line 43): changes of stock.* made at dbs1 come home: dbs1 -> dbs2 (applied by "
-         "apply_from_dbs1_at_dbs2 without a tag) -> dbs1 (applied by apply_from_dbs2_at_dbs1); likewise those made at dbs3 and dbs4: give it a "
+         "apply_from_dbs1_at_dbs2 without a tag) -> dbs1 (applied by apply_from_dbs2_at_dbs1); so do those made at dbs3 and dbs4: give it a "
          'tag, such as tag: "00"'],
     ),
     "an apply process names a table that nobody captures": (

@@ -1,4 +1,7 @@
-"""The buffered queue by hand: order, bounds, flow control, spilling, restarts."""
+"""The buffered queue by hand: order, bounds, flow control, spilling, restarts.
+
+Longer than 500 lines: all of it shares the queue that is driven by hand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The standby redo log and the shipping of redo: what is acknowledged is durable, byte for byte the source's, and never diverges."""
+"""The standby redo log and the shipping of redo: what is acknowledged is durable, byte for byte the source's, and never diverges.
+
+Longer than 500 lines: all of it shares the source, its shipping and the receiver.
+"""
 
 from __future__ import annotations
 

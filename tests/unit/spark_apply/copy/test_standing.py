@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from databases.memory_destination import MemoryDestination
+from databases.memory_store import MemoryStore, destination_column
 from databases.ports import Instantiation
-from spark_apply.copy.standing import Standing, missing_rename, rename_statement, standings
+from spark_apply.copy.standing import Standing, missing_rename, rename_findings, rename_statement, renamed, standings
 from spark_apply.driver.config import TableToInstantiate
 from streams.lcr_batch import OldImage, TableVersion
 from streams.scn import ObjectNumber
@@ -101,3 +103,23 @@ def test_statement_moves_a_table_to_its_new_schema_and_name():
     assert rename_statement(TableName("hr", "ra"), TableName("s", "ra2")) == (
         'ALTER TABLE "hr"."ra" SET SCHEMA "s"; ALTER TABLE "s"."ra" RENAME TO "ra2"'
     )
+
+
+def test_tables_that_took_each_others_places_are_renamed_one_after_the_other():
+    """At the source ra became ra_old, and rb became ra."""
+    store = MemoryStore()
+    for name in ("ra", "rb"):
+        store.create_table("hr", name, [destination_column("id")], key=["id"])
+    identities = {TableName("hr", "ra_old"): "1", TableName("hr", "ra"): "2", TableName("hr", "new"): "3"}
+    old_names = renamed(identities, [record("1", "ra"), record("2", "rb")])
+    assert old_names == {TableName("hr", "ra_old"): TableName("hr", "ra"), TableName("hr", "ra"): TableName("hr", "rb")}
+    versions = [version(number, "hr", name) for number, name in enumerate(("ra_old", "ra", "new"), 1)]
+
+    def fixes() -> list[str]:
+        return [found.fix for found in rename_findings(MemoryDestination(store=store), versions, old_names, "b").values()]
+
+    assert fixes() == ['ALTER TABLE "hr"."ra" RENAME TO "ra_old"']
+    store.tables["hr", "ra_old"] = store.tables.pop(("hr", "ra"))
+    assert fixes() == ['ALTER TABLE "hr"."rb" RENAME TO "ra"']
+    store.tables["hr", "ra"] = store.tables.pop(("hr", "rb"))
+    assert fixes() == []

@@ -33,7 +33,7 @@ def stream(monkeypatch):
     made.close = lambda: setattr(made, "is_closed", True)
     monkeypatch.setattr("databases.postgres.source.slot._timeline", lambda connection: 1)
     monkeypatch.setattr(database, "check_slot", lambda connection, name, start: start)
-    monkeypatch.setattr(database, "_publication_found", lambda connection, name: "publication p (1)")
+    monkeypatch.setattr(database, "publication_found", lambda connection, name: "publication p (1)")
     monkeypatch.setattr(database, "published_relations", lambda connection, name: ())
     monkeypatch.setattr(database, "binary_obstacles", lambda connection, relations: ())
     monkeypatch.setattr(replication_stream, "open_log_stream", lambda dsn, **settings: made)
