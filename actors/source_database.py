@@ -63,6 +63,7 @@ from streams.errors import (
     StreamsError,
     UnsupportedType,
 )
+from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
 from topology.downstream import receivers_from
 from topology.logging_needs import log_needs
@@ -91,6 +92,7 @@ RECONNECT_INTERVAL_S = 1.0  # do not try an unreachable database ten times a sec
 # While a redo receiver's acknowledgement is awaited: about as long as it takes, then, when it does not come, as often as an idle
 # log writer looks.
 AWAIT_MIN_S, AWAIT_MAX_S = 0.004, READ_TIMEOUT_S
+BEHIND_S = 0.5  # a log writer that lacks what the source had so long ago goes for throughput, as commits wait for longer than it takes to fill a record
 SAMPLES_KEPT = 50  # reported at once: the controller may ask only every five seconds
 LOOK_INTERVAL_S = 1.0  # how often the log that the source keeps for us, and heartbeats, are checked
 UNCAPTURED_INTERVAL_S = 30.0  # how often new tables are looked for: a query over all names of the catalog
@@ -172,7 +174,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
         # A commit may wait for the acknowledgement that is on its way: it wakes this thread, unless that waits for data.
         is_awaiting = writer.is_awaiting
         try:
-            wrote = writer.step(0.0 if is_awaiting else READ_TIMEOUT_S)
+            wrote = writer.step(0.0 if is_awaiting else READ_TIMEOUT_S, behind_scn=self._behind_scn(writer))
         except UnsupportedType as error:
             # The next stream begins where redo ends, in the other form: nothing is lost.
             self._allow_binary = False
@@ -189,6 +191,13 @@ class DatabaseSite(RedoKeeper, SiteHost):
         if writer.state.startswith("PAUSED"):
             return FULL_PAUSE_S
         return self._await_pause_s(moved=wrote) if writer.is_awaiting else writer.pause_s
+
+    def _behind_scn(self, writer: LogWriter) -> Scn:
+        """Where the source's log is, if redo lacks what it had `BEHIND_S` ago. FIRST_SCN: redo keeps up, or commits wait for a receiver."""
+        samples = self._samples
+        lacking = next((asked_us for asked_us, scn in samples if scn > writer.position.scn), None)
+        is_behind = lacking is not None and self._clock.time_us() - lacking > BEHIND_S * 1e6
+        return Scn(samples[-1][1]) if is_behind and not writer.waits_for_receivers else FIRST_SCN
 
     def _await_pause_s(self, *, moved: bool) -> float:
         """How long to leave the stream alone while an acknowledgement is awaited, which wakes this thread: new data does not."""

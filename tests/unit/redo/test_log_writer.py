@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from databases.memory_source import MemorySource
-from databases.ports import StreamOptions
+from databases.ports import LogChunk, LogStream, StreamOptions
 from redo import log_writer as log_writer_module
 from redo.checkpoints import CHECKPOINT_SAVE_INTERVAL_S, RequiredCheckpoints
 from redo.log_writer import LogWriter
@@ -129,6 +129,51 @@ def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
     assert len(pauses) > 3
     assert set(pauses[:-1]) == {0.0}
     assert pauses[-1] == log_writer_module.PAUSE_MAX_S
+
+class _Trickle:
+    """A stream that brings a gulp to a reader who waits 10 ms for it, and none to one who does not."""
+
+    def __init__(self, stream: LogStream, clock: VirtualClock) -> None:
+        self._stream, self._clock = stream, clock
+        self.options, self.start_scn, self.confirm, self.close = stream.options, stream.start_scn, stream.confirm, stream.close
+        self.waited_s: list[float] = []
+
+    def read(self, timeout_s: float) -> LogChunk | None:
+        self.waited_s.append(timeout_s)
+        self._clock.advance(min(timeout_s, 0.01))
+        return self._stream.read(0.0) if timeout_s >= 0.01 else None
+
+
+def _one_step(folder, *, behind_scn: Scn, transactions: int = 300, gulp: int = 400, record_bytes: int = 4_000) -> tuple[int, _Trickle]:
+    """Bytes that one step writes of a trickling stream, and what it waited for."""
+    source, clock = busy(transactions=transactions, gulp=gulp), VirtualClock()
+    writer = log_writer(folder, source, clock=clock, record_bytes=record_bytes)
+    stream = _Trickle(source.open_stream("t", writer.start_scn, timeline=writer.timeline), clock)
+    writer.attach(stream)
+    assert writer.step(0.1, behind_scn=behind_scn)
+    return writer.statistics().data_bytes, stream
+
+
+def test_a_stream_that_is_behind_fills_a_record_before_it_is_written(tmp_path):
+    small, _ = _one_step(tmp_path / "keeps_up", behind_scn=FIRST_SCN)
+    filled, _ = _one_step(tmp_path / "behind", behind_scn=Scn(1 << 60))
+    assert small < 1_000 < 4_000 <= filled
+
+
+def test_a_record_is_filled_for_a_bounded_time(tmp_path):
+    written, stream = _one_step(tmp_path, behind_scn=Scn(1 << 60), gulp=1_000, record_bytes=50_000)
+    assert written < 50_000
+    assert sum(min(each, 0.01) for each in stream.waited_s[1:]) == pytest.approx(log_writer_module.FILL_S)
+
+
+def test_nothing_is_waited_for_behind_a_few_small_transactions(tmp_path):
+    _, stream = _one_step(tmp_path, behind_scn=Scn(1 << 60), record_bytes=1_000_000)
+    assert stream.waited_s == [0.1, 0.0]
+
+
+def test_nothing_is_waited_for_when_everything_was_read(tmp_path):
+    _, stream = _one_step(tmp_path, behind_scn=Scn(2), gulp=4_000, record_bytes=100_000)
+    assert stream.waited_s == [0.1, 0.0]
 
 
 def test_resume_is_written_with_the_first_data_of_a_new_stream_only(tmp_path):
