@@ -45,8 +45,8 @@ __all__ = ["Components", "Record", "Records"]
 
 # Calls of one component's `status` that may wait at a time: the controller's and an operator's. Others are refused, so that a
 # component that hangs does not take all threads that the process has for calls.
-_WAIT_FOR_A_STEP = frozenset({"reconfigure", "stop_component"})
 _STATUS_CALLS_MAX = 2
+_WAIT_FOR_A_STEP = frozenset({"reconfigure", "stop_component"})  # they take effect when the component's step ends
 
 log = logging.getLogger("headrace")
 
