@@ -13,9 +13,9 @@ import time
 import numpy as np
 
 from databases.connectors import value_types
+from rules.conditions.parsing import parse
+from rules.conditions.rowwise import truth_values
 from rules.evaluation import RuleEvaluation
-from rules.parsing import parse
-from rules.rowwise import truth_values
 from rules.rule import Rule, RuleSet
 from streams.lcr import RowLcr
 from streams.lcr_batch import (

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore
 from databases.ports import DestinationColumn
 from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         SourceDatabase,
         StreamOptions,
     )
+    from rules.conditions.values import ValueTypes
     from rules.rule import RuleSet
-    from rules.values import ValueTypes
     from streams.lcr_batch import Column
 
 __all__ = [

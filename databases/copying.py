@@ -139,7 +139,7 @@ class TableReader(Protocol):
             columns: those to be read, with the types (`owner.name`) they have where they are written.
             snapshot: under which it will be read; empty: each piece as it is when it is read.
             piece_bytes: about how large a piece is.
-            rows: a condition in SQL over the table's columns (`rules.spelling`): only rows for which it is TRUE are read; empty: all.
+            rows: a condition in SQL over the table's columns (`rules.conditions.spelling`): only rows for which it is TRUE are read; empty: all.
 
         Raises:
             DatabaseUnavailable: the snapshot is gone.

@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rules.conditions.values import ValueTypes
 from rules.reshaping import Reshaping
 from rules.row_evaluation import RowEvaluation
 from rules.rule import UNKNOWN_TAG, KnownTag, Rule, RuleSet, TruthValue, tags_told_apart
 from rules.user_code.last_call import LastCall
-from rules.values import ValueTypes
 from streams.clock import Clock, SystemClock
 from streams.cutting import select_rows, without_unused
 from streams.errors import BugError

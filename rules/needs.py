@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rules.compiled import check_types
-from rules.condition import ConditionError, Image, Node, columns_of, of_image
-from rules.logic import FALSE, TRUE, Known, possible, settled
+from rules.conditions.compiled import check_types
+from rules.conditions.condition import ConditionError, Image, Node, columns_of, of_image
+from rules.conditions.logic import FALSE, TRUE, Known, possible, settled
+from rules.conditions.values import ValueTypes
 from rules.rule import Rule
-from rules.values import ValueTypes
 from streams.lcr_batch import Command, TableVersion
 
 __all__ = ["NeededColumns", "commands_taken", "needed_columns", "refusals"]

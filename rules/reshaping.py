@@ -34,9 +34,9 @@ from streams.table_name import TableName
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rules.conditions.values import ValueTypes
     from rules.user_code.custom import CustomTransformation
     from rules.user_code.last_call import LastCall
-    from rules.values import ValueTypes
 
 __all__ = ["Reshaping", "timestamp_text", "transformed_version"]
 

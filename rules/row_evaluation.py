@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rules.compiled import CompiledCondition, Rows
-from rules.condition import Condition, ConditionError, Image, of_image
-from rules.logic import FALSE, TRUE, Outcome, both, either, negated, settled
+from rules.conditions.compiled import CompiledCondition, Rows
+from rules.conditions.condition import Condition, ConditionError, Image, of_image
+from rules.conditions.logic import FALSE, TRUE, Outcome, both, either, negated, settled
+from rules.conditions.values import ValueTypes
 from rules.rule import Rule, RuleSet, TruthValue
 from rules.subsetting import migrated, subset_of_truncate
-from rules.values import ValueTypes
 from streams.cutting import row_transactions, select_rows
 from streams.lcr_batch import ColumnValues, Command, LcrBatch, TableVersion, Truncate
 

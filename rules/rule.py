@@ -16,7 +16,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from rules.condition import Condition
+from rules.conditions.condition import Condition
 from rules.transformation import Transformation, TransformationError
 from streams.table_name import TableName
 
@@ -132,7 +132,7 @@ class Rule:
             return taken
         if self.condition is not None:
             # Here, not at the head: numpy costs 14 MB in processes that see no rows, and most rules have no condition.
-            from rules.logic import TRUE, Known, possible
+            from rules.conditions.logic import TRUE, Known, possible
 
             if tag is not UNKNOWN_TAG:
                 attributes["tag"] = tag

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rules.condition import Condition, ConditionError
-from rules.spelling import where_true
+from rules.conditions.condition import Condition, ConditionError
+from rules.conditions.spelling import where_true
 from streams.cells import Cells
 from streams.cutting import select_values
 from streams.lcr_batch import (

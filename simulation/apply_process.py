@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.connectors import DatabaseAccess, value_types
-from databases.memory_destination import MemoryDestination
+from databases.memory.destination import MemoryDestination
 from databases.ports import Instantiation
 from protos import apply_pb2 as pb
 from protos import codec
@@ -38,8 +38,8 @@ from streams.table_name import TableName
 from topology.ways import rules_at_the_end, ways_to
 
 if TYPE_CHECKING:
-    from databases.memory_source import MemorySnapshot
-    from databases.memory_store import MemoryStore
+    from databases.memory.source import MemorySnapshot
+    from databases.memory.store import MemoryStore
     from databases.ports import ApplyProgress
     from simulation.history import Table
     from simulation.world import Simulation

@@ -17,7 +17,7 @@ from actors.site.connection import site_folder
 from actors.site.redo_keeper import register_captures
 from actors.staging.propagation import Ends, PropagationRunner
 from actors.staging.queue import QueueCore
-from databases.memory_log import MemoryLogDecoder
+from databases.memory.log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
 from redo.mining import Miner

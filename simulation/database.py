@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from databases.memory_source import MemorySource, MemoryTransaction
-from databases.memory_store import MemoryStore, Row, StoredChange, StoredCommit, StoredTable, destination_column
+from databases.memory.source import MemorySource, MemoryTransaction
+from databases.memory.store import MemoryStore, Row, StoredChange, StoredCommit, StoredTable, destination_column
 from simulation.history import Change, Table
 from streams.clock import Clock
 from streams.lcr_batch import Command

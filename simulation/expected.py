@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from databases.memory_store import Row, StoredTable
+from databases.memory.store import Row, StoredTable
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, RenameColumn, TransformationError
 from simulation.history import Change, Table

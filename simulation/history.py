@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.store import MemoryStore, destination_column
 from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
 from streams.scn import ObjectNumber
 

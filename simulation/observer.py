@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import Row, StoredChange
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import Row, StoredChange
 from simulation.shaped_observer import ShapedObserver
 from simulation.violations import Invariant, Violation, require
 from simulation.workload import Ledger, ledger_entry, stream_of

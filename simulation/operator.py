@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from databases.memory_destination import MemoryDestination
+from databases.memory.destination import MemoryDestination
 from redo.segments import list_segments
 from simulation.components import ApplyProcess, BufferedQueue, CaptureProcess, Component, PropagationProcess
 from simulation.splits import SplitStreams

@@ -2,7 +2,7 @@
 
 A client's rule sets are followed as the manuals tell it: a negative rule discards, a positive one takes, a subset makes rows migrate, and the
 transformation of the rule that took the change follows. Nothing here works on batches, prefilters by name, or compiles a condition. Conditions are
-evaluated by `rules.rowwise`, the reference of the compiled ones; transformations are written down here once more.
+evaluated by `rules.conditions.rowwise`, the reference of the compiled ones; transformations are written down here once more.
 
 Source: as `rules.row_evaluation`, `rules.subsetting` and `rules.transformation`.
 """
@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import cast
 
 from databases.connectors import python_values, value_types
-from rules.condition import Condition
-from rules.rowwise import is_true_of, truth_values
+from rules.conditions.condition import Condition
+from rules.conditions.rowwise import is_true_of, truth_values
 from rules.rule import Rule, RuleSet, TruthValue
 from rules.transformation import (
     AddColumn,

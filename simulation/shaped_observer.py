@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from databases.memory_store import Row, StoredChange
+from databases.memory.store import Row, StoredChange
 from simulation.violations import Invariant, Violation
 from streams.scn import Scn
 

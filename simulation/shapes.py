@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from databases.connectors import column_of_type
-from databases.memory_store import MemoryStore, destination_column
-from rules.condition import (
+from databases.memory.store import MemoryStore, destination_column
+from rules.conditions.condition import (
     Attribute,
     Compare,
     Condition,

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from databases.memory_store import StoredChange
+from databases.memory.store import StoredChange
 from simulation.components import (
     ApplyProcess,
     BufferedQueue,

@@ -14,7 +14,7 @@ from functools import reduce
 from operator import or_
 
 from databases.ports import Finding
-from rules.condition import Condition, Image
+from rules.conditions.condition import Condition, Image
 from rules.rule import RuleSet
 from rules.transformation import Transformation
 from streams.table_name import TableName

@@ -34,8 +34,8 @@ from typing import Any, Generic, TypeVar
 import networkx as nx
 
 from databases.ports import TableShape
+from rules.conditions.spelling import where_true
 from rules.rule import UNKNOWN_TAG, KnownTag, RuleSet, tags_told_apart
-from rules.spelling import where_true
 from rules.transformation import Transformation
 from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
@@ -165,7 +165,7 @@ class ArrivingTable(Generic[T]):
     Args:
         source: as it is at the source.
         destination: as it is at the destination.
-        rows: which of its rows arrive, as a condition in SQL (`rules.spelling`); empty: all.
+        rows: which of its rows arrive, as a condition in SQL (`rules.conditions.spelling`); empty: all.
         transformations: what makes the one of the other.
     """
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's values as conditions compare them: see `rules.values.ValueTypes`.
+"""PostgreSQL's values as conditions compare them: see `rules.conditions.values.ValueTypes`.
 
 Only types whose comparison depends on nothing but the two values are named here. Everything else - arrays, JSON, ranges, enumerated and
 other user-defined types, interval, time with time zone - is OPAQUE: in a batch nothing says how such a type compares.
@@ -15,7 +15,7 @@ from uuid import UUID
 
 import numpy as np
 
-from rules.values import Comparable, Kind
+from rules.conditions.values import Comparable, Kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

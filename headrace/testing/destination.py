@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from databases.connectors import python_values, value_reader, value_types
-from databases.memory_destination import MemoryDestination, MemorySession
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.destination import MemoryDestination, MemorySession
+from databases.memory.store import MemoryStore, destination_column
 from headrace.testing.lcrs import Table, Values, batch_of, stored
 from protos import codec
 from rules.evaluation import RuleEvaluation

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from databases.connectors import value_types
 from headrace.console import scn_text
-from rules.condition import ConditionError
+from rules.conditions.condition import ConditionError
 from rules.evaluation import RuleEvaluation
 from rules.transformation import TransformationError
 from topology.combined import bypassed_on

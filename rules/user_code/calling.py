@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rules.values import ValueTypes
+    from rules.conditions.values import ValueTypes
 
 __all__ = ["CustomCalls", "loaded_function"]
 

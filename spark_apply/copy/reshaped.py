@@ -22,7 +22,7 @@ from streams.scn import NO_OBJECT
 if TYPE_CHECKING:
     from databases.copying import OpenPiece, TextRow
     from databases.table_digest import TableDigest
-    from rules.values import ValueTypes
+    from rules.conditions.values import ValueTypes
 
 __all__ = ["ReshapedPiece", "ReshapedTable", "has_function"]
 

@@ -44,7 +44,7 @@ class TableToInstantiate:
         object_numbers: of the table and its partitions, when the driver was started: its changes arrive with them.
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
-        rows: which of the source's rows it gets, as a condition in SQL (`rules.spelling`): they are copied and compared; empty: all.
+        rows: which of the source's rows it gets, as a condition in SQL (`rules.conditions.spelling`): they are copied and compared; empty: all.
         transformations: what becomes of its rows on the way, one client after the other.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
             before it is copied again; False: an operator decides.

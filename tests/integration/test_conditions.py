@@ -18,13 +18,13 @@ from databases.ports import LogNeed
 from databases.postgres.comparable import PostgresValueTypes
 from databases.postgres.source.database import PostgresSource
 from protos import apply_pb2 as pb
-from rules.compiled import CompiledCondition, Rows
-from rules.condition import Image, columns_of, of_image
-from rules.logic import FALSE, NULL, TRUE
-from rules.parsing import parse, parsed
-from rules.rowwise import is_true_of
+from rules.conditions.compiled import CompiledCondition, Rows
+from rules.conditions.condition import Image, columns_of, of_image
+from rules.conditions.logic import FALSE, NULL, TRUE
+from rules.conditions.parsing import parse, parsed
+from rules.conditions.rowwise import is_true_of
+from rules.conditions.spelling import spelled, spelled_tree
 from rules.rule import Rule, RuleSet
-from rules.spelling import spelled, spelled_tree
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.lcr_batch import NULL as NULL_LENGTH
@@ -58,7 +58,7 @@ def server(fresh_database: Any, pg_source: Any) -> Any:
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_server_and_rules_agree_on_every_type(server: Any, data: Any) -> None:
-    """The condition goes to the server as `rules.spelling` writes it; the values come back as its log has them, in both forms."""
+    """The condition goes to the server as `rules.conditions.spelling` writes it; the values come back as its log has them, in both forms."""
     tree = of_image(data.draw(conditions(with_attributes=False)), Image.NEW)
     tree = parsed(spelled_tree(tree).replace('new."', '"').replace('old."', '"'), "where")
     used = [column for column in columns() if column.name in {value.column for value in columns_of(tree)} | {"id"}]

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
 from databases.postgres.destination.database import PostgresDestination
 from tests.support.conflict_histories import SITE, History, by_engine, described, one_by_one, random_history
 from tests.support.conflicts import COLUMNS, Shown, raw, shown

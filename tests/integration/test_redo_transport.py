@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from headrace.chaos.proxy import Proxy
 from protos import redo_transport, transport
 from protos.redo_link import RedoServer

@@ -16,7 +16,7 @@ import pytest
 
 from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from headrace.chaos.proxy import Proxy
 from protos import codec, transport
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer

@@ -18,9 +18,9 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import VERSION, VERSIONS, schema_version
 from databases.postgres.views import VIEWS
 from protos import codec
-from rules.condition import Condition
+from rules.conditions.condition import Condition
+from rules.conditions.parsing import parse
 from rules.conflict_handlers import ConflictHandler, ConflictRules, HistoryBounds
-from rules.parsing import parse
 from rules.rule import ANY_TAG, Rule, RuleSet
 from rules.table_settings import KeyColumns, TableSettings
 from rules.transformation import (

@@ -17,16 +17,17 @@ from actors.staging.positions import PositionsFile
 from actors.staging.propagation import PropagationCore
 from actors.staging.queue import QueueCore
 from actors.staging.spill import SpillFiles
-from databases import memory_destination
-from databases.memory_destination import MemoryDestination, MemorySession
+from databases.memory import destination as memory_destination
+from databases.memory.destination import MemoryDestination, MemorySession
 from protos.staging import Delivery
 from redo.checkpoints import RequiredCheckpoints
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from redo.standby import standby_log
 from redo.standby.shipping import RedoShipping
-from rules import evaluation, logic, reshaping, row_evaluation
-from rules.condition import Image
+from rules import evaluation, reshaping, row_evaluation
+from rules.conditions import logic
+from rules.conditions.condition import Image
 from rules.table_settings import TableSettings
 from rules.transformation import KeepColumns
 from rules.user_code.calling import CustomCalls

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore
 from databases.ports import ErrorTransaction
 from protos import codec
 from streams.lcr_batch import OldImage

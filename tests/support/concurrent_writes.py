@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
 from rules.conflict_handlers import ConflictHandler, ConflictRules, RowTimes
 from spark_apply.server.collapse import plan_sets
 from spark_apply.server.conflicts import apply_rows, execute_steps

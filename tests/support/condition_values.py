@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from rules.condition import (
+from rules.conditions.condition import (
     And,
     Attribute,
     Compare,

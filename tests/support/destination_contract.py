@@ -8,9 +8,9 @@ import psycopg
 
 from databases.copying import TableReader
 from databases.embedded import EmbeddedServer
-from databases.memory_copying import MemoryTableReader, StoreTables
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.copying import MemoryTableReader, StoreTables
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
 from databases.ports import (
     DestinationDatabase,
     DestinationSession,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from databases.connectors import python_values
-from databases.memory_destination import MemoryDestination, MemorySession
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.destination import MemoryDestination, MemorySession
+from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ConflictRecord, ErrorTransaction
 from protos import codec
 from rules.conflict_handlers import ConflictHandler, ConflictRules

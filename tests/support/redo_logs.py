@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.site.asked_names import AskedNames
-from databases.memory_log import MemoryLogDecoder
-from databases.memory_source import MemorySource
+from databases.memory.log import MemoryLogDecoder
+from databases.memory.source import MemorySource
 from databases.ports import StreamOptions
 from redo.log_writer import LogWriter
 from redo.mining import Miner

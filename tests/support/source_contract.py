@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 import psycopg
 
-from databases.memory_log import MemoryLogDecoder
-from databases.memory_source import MemorySource, MemoryTransaction
+from databases.memory.log import MemoryLogDecoder
+from databases.memory.source import MemorySource, MemoryTransaction
 from databases.ports import LogDecoder, SourceDatabase, StreamOptions
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.source.pgoutput import PostgresLogDecoder

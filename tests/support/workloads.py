@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from databases.memory_source import MemorySource, MemoryTransaction
+from databases.memory.source import MemorySource, MemoryTransaction
 from streams.lcr_batch import OldImage
 from streams.tags import Tag
 

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from databases.ports import Finding
-from rules.condition import Condition, ConditionError
+from rules.conditions.condition import Condition, ConditionError
 from rules.conflict_handlers import BY_COLUMN, METHODS_OF_KIND
 from rules.transformation import RenameTable, Transformation
 from rules.user_code.handlers import TIMEOUT_DEFAULT_S
@@ -143,7 +143,7 @@ def _quoted(value: object) -> str:
 def _condition(value: object, form: str) -> Condition:
     if not isinstance(value, str):
         raise _problem(f"{value!r} is not a text", 'write a condition in SQL, in quotes, such as "department_id = 50"')
-    from rules.parsing import parse  # numpy: most files have no conditions
+    from rules.conditions.parsing import parse  # numpy: most files have no conditions
 
     try:
         return parse(value, form)

@@ -10,7 +10,7 @@ from actors import runtime
 from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S, CaptureHost
 from actors.combined import CombinedCore
 from actors.staging.queue_sessions import REFUSED_HOLD_S
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress
 from protos.redo_link import RedoWatchPosition

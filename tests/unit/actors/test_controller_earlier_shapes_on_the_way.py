@@ -8,7 +8,7 @@ import pytest
 
 from actors.earlier_shapes import earlier_of
 from databases.ports import Finding
-from rules.parsing import parse
+from rules.conditions.parsing import parse
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
 from streams.scn import scn_text

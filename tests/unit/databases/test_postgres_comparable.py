@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from databases.postgres.comparable import PostgresValueTypes
-from rules.values import Kind
+from rules.conditions.values import Kind
 from streams.lcr_batch import Column
 from tests.support.condition_values import numeric_bytes
 

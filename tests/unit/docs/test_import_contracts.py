@@ -21,7 +21,7 @@ FORBIDDEN = {
     "spark_apply.driver.loop": "pyspark",
     "headrace.inspection": "cryptography",
     "topology.spec": "pydantic",
-    "rules.logic": "sqlglot",
+    "rules.conditions.logic": "sqlglot",
     "protos.transport": "pyarrow",
     "databases.embedded": "psycopg",
     "databases.ports": "databases.postgres.connection",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from redo.log_writer import BUILD_LATE_S, LogWriter
 from redo.records import RecordType
 from redo.segments import RedoReader

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from redo.checkpoints import RETENTION_SAMPLES, CaptureScns, RequiredCheckpoints
 from redo.log_writer import LogWriter
 from redo.segments import list_segments

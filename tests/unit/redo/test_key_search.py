@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from redo.key_search import CHANGES_MAX, FoundChange, KeyPart, KeySearch
 from redo.log_writer import LogWriter
 from redo.mining import BYTES_MAX_DEFAULT, ROWS_MAX_DEFAULT

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from databases.ports import LogChunk, LogStream, StreamOptions
 from redo import log_writer as log_writer_module
 from redo.checkpoints import CHECKPOINT_SAVE_INTERVAL_S, RequiredCheckpoints

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from redo.mined_labels import MinedLabel
 from rules.rule import Rule, RuleSet
 from streams.lcr_batch import LcrBatch

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from redo.mined_tables import TAGS_KEPT
 from redo.mining import Miner
 from redo.records import RedoPosition

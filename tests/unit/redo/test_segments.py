@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from redo.records import HEADER_BYTES, RecordHeader, RecordType, RedoPosition
 from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, SegmentWriter, list_segments, scan_segment
 from redo.standby.kept_segments import KeptSegments

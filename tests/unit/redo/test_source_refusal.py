@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from redo.source_refusal import SourceRefusal
 from streams.clock import VirtualClock
 from streams.errors import DatabaseSetBack, LogGone

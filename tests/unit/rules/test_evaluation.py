@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition, TruthValue
 from streams.lcr_batch import LcrBatch

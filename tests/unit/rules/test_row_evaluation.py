@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.postgres.comparable import PostgresValueTypes
-from rules.condition import ConditionError, Image, of_image
+from rules.conditions.condition import ConditionError, Image, of_image
+from rules.conditions.parsing import parse
+from rules.conditions.rowwise import truth_values
 from rules.evaluation import RuleEvaluation
-from rules.parsing import parse
-from rules.rowwise import truth_values
 from rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TruthValue
 from streams.errors import BugError
 from streams.lcr import RowLcr

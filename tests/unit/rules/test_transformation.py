@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from databases.connectors import value_types
+from rules.conditions.parsing import parse
 from rules.evaluation import RuleEvaluation
-from rules.parsing import parse
 from rules.reshaping import _may_name
 from rules.rule import ANY_TAG, Rule, RuleSet
 from rules.transformation import (

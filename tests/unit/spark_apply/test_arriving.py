@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, Instantiation
 from rules.rule import Rule, RuleSet
 from rules.transformation import DeleteColumns, Transformation

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.store import MemoryStore, destination_column
 from spark_apply.dependencies import DependencyTracker, KeyHashes, hash_batch, held_transactions, stored_hashes
 from spark_apply.dependencies_kernels import hash_values
 from spark_apply.driver.holds import ErrorHolds, bounded_hashes

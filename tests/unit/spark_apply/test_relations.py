@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from databases.connectors import DatabaseAccess
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ForeignKey
 from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
 from spark_apply.dependencies import DependencyTracker, hash_batch, held_transactions, stored_hashes

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.memory_store import destination_column
+from databases.memory.store import destination_column
 from protos import codec
 from rules.rule import ANY_TAG, Rule, RuleSet
 from rules.transformation import AddColumn, RenameColumn, RenameTable, Transformation

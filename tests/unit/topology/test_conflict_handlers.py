@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from databases.conflict_lists import conflict_list_findings
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.store import MemoryStore, destination_column
 from rules.conflict_handlers import (
     TIMED_KINDS,
     ConflictHandler,

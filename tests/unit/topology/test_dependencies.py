@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from databases.dependency_columns import dependency_column_findings
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.store import MemoryStore, destination_column
 from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.topologies import SITES, problems

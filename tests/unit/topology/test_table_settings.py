@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from databases.applied_tables import unfit_key, with_settings
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.store import MemoryStore, destination_column
 from headrace.tracing.explain import key_at_source
 from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings, TriggerFiring
 from streams.table_name import TableName

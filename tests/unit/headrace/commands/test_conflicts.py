@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from databases.memory_destination import MemoryDestination
+from databases.memory.destination import MemoryDestination
 from databases.ports import ConflictRecord
 from headrace.commands.conflicts import list_conflicts
 from headrace.console import Output

@@ -11,7 +11,7 @@ import pytest
 from databases.ports import ErrorTransaction, Instantiation
 from headrace.tracing.causes import Evidence, Verdict, explain
 from redo.key_search import FoundChange
-from rules.parsing import parse
+from rules.conditions.parsing import parse
 from rules.rule import Rule, RuleSet
 from rules.transformation import Transformation
 from streams.scn import Scn

@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from protos.standby import StandbyPlace
 from redo.checkpoints import RequiredCheckpoints
 from redo.segments import list_segments

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from databases.connectors import value_types
-from databases.memory_source import MemorySource
+from databases.memory.source import MemorySource
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet

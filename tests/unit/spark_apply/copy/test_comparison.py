@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from databases.memory_copying import MemoryTableReader, StoreTables
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.copying import MemoryTableReader, StoreTables
+from databases.memory.store import MemoryStore, destination_column
 from spark_apply.copy import comparison
 from spark_apply.copy.comparison import _Side, differing_rows
 from streams.table_name import TableName

@@ -14,10 +14,10 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from databases.copying import TablePlan
-from databases.memory_copying import MemoryTableReader, SourceTables, StoreTables
-from databases.memory_destination import MemoryDestination
-from databases.memory_source import MemorySource
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.copying import MemoryTableReader, SourceTables, StoreTables
+from databases.memory.destination import MemoryDestination
+from databases.memory.source import MemorySource
+from databases.memory.store import MemoryStore, destination_column
 from databases.ports import DestinationSession
 from rules.transformation import Transformation
 from spark_apply.copy import instantiation as module

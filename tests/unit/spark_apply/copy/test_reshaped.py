@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from databases.connectors import value_types
-from databases.memory_copying import unpacked
-from databases.memory_store import destination_column
+from databases.memory.copying import unpacked
+from databases.memory.store import destination_column
 from rules.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
 from rules.user_code.custom import CustomTransformation
 from rules.user_code.source import UserFunction

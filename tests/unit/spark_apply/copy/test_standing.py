@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
 from databases.ports import Instantiation
 from spark_apply.copy.standing import Standing, missing_rename, rename_findings, rename_statement, renamed, standings
 from spark_apply.driver.config import TableToInstantiate

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from databases.memory_store import MemoryStore
+from databases.memory.store import MemoryStore
 from databases.ports import ApplyProgress, ScnRange
 from protos import codec
 from spark_apply.dependencies import hash_batch, stored_hashes

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from databases.connectors import DatabaseAccess
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore
 from databases.ports import ErrorEdit, Instantiation
 from protos import apply_pb2 as pb
 from protos import codec

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databases.memory_destination import MemorySession
-from databases.memory_store import destination_column
+from databases.memory.destination import MemorySession
+from databases.memory.store import destination_column
 from rules.user_code.binds import read_statement
 from rules.user_code.handlers import DmlHandler, HandlerRules
 from rules.user_code.source import UserFunction

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from databases.memory_destination import MemorySession
+from databases.memory.destination import MemorySession
 from rules.user_code.binds import read_statement
 from rules.user_code.handlers import DmlHandler
 from spark_apply.groups import GroupResult, GroupRetry

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from databases.memory_destination import MemorySession
+from databases.memory.destination import MemorySession
 from rules.conflict_handlers import ConflictHandler
 from spark_apply.groups import GroupResult, GroupRetry
 from spark_apply.handlers import memory

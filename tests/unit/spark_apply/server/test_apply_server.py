@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore
 from databases.ports import ErrorTransaction
 from protos import codec
 from spark_apply.groups import (
@@ -275,7 +275,7 @@ def test_a_refused_right_ends_the_server_with_nothing_in_the_error_queue(monkeyp
     def refuse(*_: object) -> None:
         raise DatabaseError("permission denied", sqlstate="42501")
 
-    monkeypatch.setattr("databases.memory_destination.MemorySession.write", refuse)
+    monkeypatch.setattr("databases.memory.destination.MemorySession.write", refuse)
     with pytest.raises(DatabaseError, match="permission"):
         at.work()
     assert at.errors() == []

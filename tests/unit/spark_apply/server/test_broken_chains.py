@@ -44,7 +44,7 @@ def test_a_column_that_is_not_compared_breaks_no_chain() -> None:
 
 
 def test_unbroken_changes_of_a_row_are_still_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    from databases.memory_destination import MemorySession
+    from databases.memory.destination import MemorySession
 
     written: list[int] = []
     write = MemorySession.write

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore
 from spark_apply.server.collapse import ExpectedWrite, TruncateTables, plan_sets
 from spark_apply.server.conflicts import apply_rows, execute_steps
 from spark_apply.server.resolution import DIFFERS, ConflictSettings, Resolution

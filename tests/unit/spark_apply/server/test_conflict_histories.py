@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
 from tests.support.conflict_histories import (
     CHANGED_US,
     SITE,

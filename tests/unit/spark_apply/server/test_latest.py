@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
 from protos import codec
 from rules.conflict_handlers import ConflictRules
 from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databases import memory_destination
-from databases.memory_destination import MemoryDestination
-from databases.memory_store import MemoryStore, destination_column
+from databases.memory import destination as memory_destination
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ConflictRecord
 from protos import codec
 from rules.conflict_handlers import ConflictHandler, ConflictRules, UncomparedColumns
@@ -131,7 +131,7 @@ def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_bac
 
 def test_tables_without_handlers_are_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Serving(replace(MAXIMUM, name="other"), rows=[row(1), row(2, time=15)])
-    monkeypatch.setattr("databases.memory_destination.conflicting", lambda *given: pytest.fail("looked at"))
+    monkeypatch.setattr("databases.memory.destination.conflicting", lambda *given: pytest.fail("looked at"))
     assert len(at.apply(update(1), update(2)).errors) == 1
 
 

@@ -1,8 +1,8 @@
 """Conditions of rules: what `where`, `condition` and `subset` say, as data.
 
 A condition is a tree of comparisons over the attributes and values of one row LCR, with SQL's three-valued logic: a rule takes an LCR
-only when its condition is TRUE; FALSE and NULL are alike to it. `rules.parsing` makes conditions of SQL, `rules.compiled` evaluates
-them on whole columns, `rules.rowwise` one row at a time.
+only when its condition is TRUE; FALSE and NULL are alike to it. `rules.conditions.parsing` makes conditions of SQL, `rules.conditions.compiled` evaluates
+them on whole columns, `rules.conditions.rowwise` one row at a time.
 
 Values
     new.c     the value after the change; NULL in a DELETE, which has none
@@ -193,7 +193,7 @@ class Condition:
         Raises:
             ConditionError: it is no condition, or one that cannot be evaluated as the source would.
         """
-        from rules.parsing import parsed  # it imports this module
+        from rules.conditions.parsing import parsed  # it imports this module
 
         return parsed(self.text, self.form)
 

@@ -11,8 +11,8 @@ from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from typing import Any, Final
 
-from rules.attributes import ATTRIBUTES, COMMANDS, REFUSED_ATTRIBUTES
-from rules.condition import (
+from rules.conditions.attributes import ATTRIBUTES, COMMANDS, REFUSED_ATTRIBUTES
+from rules.conditions.condition import (
     And,
     Attribute,
     Compare,
@@ -35,7 +35,7 @@ from rules.condition import (
     columns_of,
     operands_of,
 )
-from rules.values import Kind
+from rules.conditions.values import Kind
 
 __all__ = ["CONDITION_CHARACTERS_MAX", "parse", "parsed"]
 

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rules.condition import (
+from rules.conditions.condition import (
     And,
     Attribute,
     Compare,
@@ -35,7 +35,7 @@ from rules.condition import (
     Or,
     Truth,
 )
-from rules.values import OPERATORS, like_pattern
+from rules.conditions.values import OPERATORS, like_pattern
 from streams.lcr_batch import Command
 
 __all__ = [

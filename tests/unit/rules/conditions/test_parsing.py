@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rules.condition import (
+from rules.conditions.condition import (
     And,
     Attribute,
     Compare,
@@ -25,8 +25,8 @@ from rules.condition import (
     Truth,
     ValueOf,
 )
-from rules.parsing import CONDITION_CHARACTERS_MAX, parse, parsed
-from rules.spelling import spelled_tree
+from rules.conditions.parsing import CONDITION_CHARACTERS_MAX, parse, parsed
+from rules.conditions.spelling import spelled_tree
 from tests.support.condition_values import conditions
 
 A, B = ValueOf(Image.ROW, "a"), ValueOf(Image.ROW, "b")

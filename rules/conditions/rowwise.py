@@ -1,4 +1,4 @@
-"""Conditions one row at a time: what `rules.compiled` must agree with, and what explains to a person why a rule took a change or not.
+"""Conditions one row at a time: what `rules.conditions.compiled` must agree with, and what explains to a person why a rule took a change or not.
 
 Plain Python over the values of one LCR. A value that the log lacks may be anything: the answer is every truth value that is possible then.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from itertools import product
 
-from rules.condition import (
+from rules.conditions.condition import (
     And,
     Attribute,
     Compare,
@@ -29,7 +29,7 @@ from rules.condition import (
     Truth,
     ValueOf,
 )
-from rules.values import OPERATORS, Comparable, Kind, ValueTypes, like_pattern
+from rules.conditions.values import OPERATORS, Comparable, Kind, ValueTypes, like_pattern
 from streams.lcr import RowLcr, ValueType
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from databases.memory_log import Change, Committed, Row, frames_of, is_truncate
+from databases.memory.log import Change, Committed, Row, frames_of, is_truncate
 from databases.ports import (
     CapturedTable,
     DictionaryBuild,

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.postgres.comparable import PostgresValueTypes
-from rules.compiled import CompiledCondition, Rows
-from rules.condition import Node, columns_of
-from rules.logic import FALSE, NULL, TRUE, Known, possible
-from rules.parsing import parse
-from rules.rowwise import truth_values
+from rules.conditions.compiled import CompiledCondition, Rows
+from rules.conditions.condition import Node, columns_of
+from rules.conditions.logic import FALSE, NULL, TRUE, Known, possible
+from rules.conditions.parsing import parse
+from rules.conditions.rowwise import truth_values
 from streams.cutting import row_transactions
 from streams.lcr import RowLcr
 from streams.lcr_batch import ABSENT, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion

@@ -5,7 +5,7 @@ Made of the tree, not of what the user wrote: only what was understood is ever s
 
 from __future__ import annotations
 
-from rules.condition import (
+from rules.conditions.condition import (
     And,
     Attribute,
     Compare,

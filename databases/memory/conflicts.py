@@ -1,4 +1,4 @@
-"""Rows of a table in memory that a change meets. See `databases.memory_destination`.
+"""Rows of a table in memory that a change meets. See `databases.memory.destination`.
 
 Values are put in order, added and shown as their database does where the store knows its types. Else by their bytes: so are text, and the
 binary form of numbers that are not negative.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from databases.memory_store import Row, StoredTable, rows_of
+from databases.memory.store import Row, StoredTable, rows_of
 from databases.ports import DestinationTable, FoundRows, RowInTheWay, RowQuestion, Write
-from rules.values import Kind, ValueTypes
+from rules.conditions.values import Kind, ValueTypes
 from streams.lcr_batch import NULL, Column, ColumnValues, Command
 
 __all__ = ["conflicting", "find_rows", "targets"]

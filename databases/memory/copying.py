@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from databases.copying import PIECE_BYTES, KeyedRow, TablePiece, TablePlan, TextRow
-from databases.memory_conditions import condition_in_memory
-from databases.memory_source import MemorySource
-from databases.memory_store import MemoryStore, Row, compared_columns
+from databases.memory.conditions import condition_in_memory
+from databases.memory.source import MemorySource
+from databases.memory.store import MemoryStore, Row, compared_columns
 from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.lcr_batch import Column

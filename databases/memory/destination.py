@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from databases.applied_tables import missing_key, unfit_error, with_settings
-from databases.memory_conflicts import conflicting, find_rows, found_rows, targets
-from databases.memory_copying import unpacked
-from databases.memory_store import (
+from databases.memory.conflicts import conflicting, find_rows, found_rows, targets
+from databases.memory.copying import unpacked
+from databases.memory.store import (
     MemoryStore,
     Row,
     StoredChange,

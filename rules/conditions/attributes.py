@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rules.values import Kind
+from rules.conditions.values import Kind
 from streams.lcr_batch import Command
 
 __all__ = ["ATTRIBUTES", "COMMANDS", "REFUSED_ATTRIBUTES"]

@@ -1,4 +1,4 @@
-"""What a database in memory keeps: tables, progress, error queue, locks. See `databases.memory_destination`."""
+"""What a database in memory keeps: tables, progress, error queue, locks. See `databases.memory.destination`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from databases.memory_conditions import condition_in_memory
+from databases.memory.conditions import condition_in_memory
 from databases.ports import (
     ConflictRecord,
     DestinationColumn,
@@ -24,7 +24,7 @@ from databases.ports import (
     ScnRange,
     Write,
 )
-from rules.values import ValueTypes
+from rules.conditions.values import ValueTypes
 from streams.clock import Clock, SystemClock
 from streams.errors import BugError, DataError
 from streams.lcr_batch import NULL, Column, ColumnValues, Command, Partition, TableVersion

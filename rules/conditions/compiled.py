@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rules.attributes import ATTRIBUTES
-from rules.condition import (
+from rules.conditions.attributes import ATTRIBUTES
+from rules.conditions.condition import (
     Attribute,
     Compare,
     ConditionError,
@@ -28,8 +28,8 @@ from rules.condition import (
     Operand,
     ValueOf,
 )
-from rules.logic import ANY, FALSE, NULL, TRUE, Outcome, evaluate
-from rules.values import NUMBERS, OPERATORS, Comparable, Kind, ValueTypes, like_pattern
+from rules.conditions.logic import ANY, FALSE, NULL, TRUE, Outcome, evaluate
+from rules.conditions.values import NUMBERS, OPERATORS, Comparable, Kind, ValueTypes, like_pattern
 from streams.lcr_batch import ABSENT, UNCHANGED, Column, ColumnValues, Command, TableVersion
 from streams.lcr_batch import NULL as NULL_LENGTH
 
@@ -93,7 +93,7 @@ class CompiledCondition:
         self._prepared: dict[int, Any] = {}  # by the identity of a node of the tree: a list of a thousand values takes long to hash
 
     def outcomes(self, rows: Rows) -> NDArray[np.uint8]:
-        """Which truth values the condition may have (`rules.logic`), for each row: uint8, shape (n,).
+        """Which truth values the condition may have (`rules.conditions.logic`), for each row: uint8, shape (n,).
 
         Args:
             rows: of the table version.

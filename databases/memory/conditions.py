@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from databases.connectors import value_types
-from rules.condition import ConditionError
-from rules.parsing import parsed
-from rules.rowwise import is_true_of
+from rules.conditions.condition import ConditionError
+from rules.conditions.parsing import parsed
+from rules.conditions.rowwise import is_true_of
 from streams.errors import DataError
 from streams.lcr_batch import Column
 
@@ -18,7 +18,7 @@ def condition_in_memory(text: str, columns: Sequence[Column]) -> Callable[[Seque
     """Make of a condition what says of a row whether it is TRUE.
 
     Args:
-        text: as `rules.spelling` writes it.
+        text: as `rules.conditions.spelling` writes it.
         columns: of the table.
 
     Returns:

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from databases.memory_log import MemoryLogDecoder
-from databases.memory_source import MemorySource
+from databases.memory.log import MemoryLogDecoder
+from databases.memory.source import MemorySource
 from databases.ports import DecodedChunk
 from streams.errors import ConfigError, DatabaseUnavailable, LogGone, ProtocolError
 from streams.scn import FIRST_SCN, Scn

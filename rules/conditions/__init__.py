@@ -1,0 +1,1 @@
+"""Conditions of rules: parsed, checked, and evaluated on whole columns or row by row."""
