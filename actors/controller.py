@@ -20,7 +20,7 @@ States
     While components run, `headrace up` repeats these states when the rules select new tables, or when
     the topology has changed; the components keep running meanwhile, even if the change is refused. Once everything is
     prepared, components adopt their part of the change or are created again, and those whose part is unchanged are left
-    alone (`topology.changes`, `actors.edit`).
+    alone (`topology.edits.changes`, `actors.edit`).
 
     What runs is the topology of the file with what is split off from it (`actors.splitting.phases`): splitting and merging are edits too,
     which need no preparation and no database, so a destination that is away holds up none of them.
@@ -71,16 +71,16 @@ from streams.errors import ConfigError, PropagationError, StreamsError
 from streams.plain_data import as_json, from_json
 from streams.scn import Scn
 from streams.table_name import TableName
-from topology.capture_scns import scn_findings
-from topology.changes import Component, bypassed_of, components_of
 from topology.checks import another_database, lasting_identities, one_database_twice
 from topology.combined import newly_bypassed
 from topology.downstream import keeper_of, receiver_at, receiver_of
+from topology.edits.capture_scns import scn_findings
+from topology.edits.changes import Component, bypassed_of, components_of
+from topology.edits.receivers import Receivers
+from topology.edits.stored import PREPARED_FILE, prepared_topology, spec_to_json
+from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.functions import functions_of
-from topology.receivers import Receivers
 from topology.split import splits_of, with_splits
-from topology.stored import PREPARED_FILE, prepared_topology, spec_to_json
-from topology.subset_changes import shape_changes, subset_changes
 from topology.transformations import arrival_findings, ways_before
 from topology.ways import arriving, captured_by, ways_to
 

@@ -47,7 +47,7 @@ from streams.errors import PropagationError, RedoError, Retry, StreamsError
 from streams.plain_data import as_json, from_json
 from streams.scn import scn_text
 from topology.downstream import receiver_of
-from topology.receivers import Receivers
+from topology.edits.receivers import Receivers
 
 if TYPE_CHECKING:
     from protos.admission import Admission

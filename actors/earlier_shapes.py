@@ -21,9 +21,9 @@ from typing import Any
 from databases.ports import Finding
 from streams.errors import ConfigError
 from streams.scn import scn_text
+from topology.edits.stored import spec_from_json, spec_to_json
+from topology.edits.subset_changes import counterpart, leaves_tables, strangers_on_the_way, transforms
 from topology.spec import ApplySpec, TopologySpec
-from topology.stored import spec_from_json, spec_to_json
-from topology.subset_changes import counterpart, leaves_tables, strangers_on_the_way, transforms
 
 __all__ = ["EARLIER_MAX", "EarlierShape", "earlier_of", "forgotten", "left_shapes", "marked", "on_the_way", "shapes_as_json"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streams.errors import ConfigError
-from topology.changes import changes, components_of
+from topology.edits.changes import changes, components_of
+from topology.edits.stored import spec_from_json, with_secrets_of
 from topology.spec import TopologySpec
-from topology.stored import spec_from_json, with_secrets_of
 
 __all__ = ["Edit"]
 

@@ -127,7 +127,7 @@ class Host:
         """Become the component of a changed topology; called in the component's thread.
 
         Args:
-            spec: only parts that this kind of component can adopt have changed (see `topology.changes`).
+            spec: only parts that this kind of component can adopt have changed (see `topology.edits.changes`).
             fingerprint: of the component in that topology, shown in its status from now on.
         """
         raise BugError(f"{self.name} cannot adopt a changed topology")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from topology.changes import Component
+    from topology.edits.changes import Component
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = ["factory_of", "process_of"]

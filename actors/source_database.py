@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from redo.names import NameOfNow
     from rules.rule import RuleSet
     from streams.lcr_batch import TableVersion
-    from topology.receivers import Receivers
+    from topology.edits.receivers import Receivers
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["DatabaseSite", "build"]

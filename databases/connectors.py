@@ -35,7 +35,7 @@ __all__ = [
 _POSTGRES = ("postgres", "embedded")
 SESSION_MODULES = (
     "databases.postgres.destination.database", "databases.postgres.destination.session", "databases.postgres.table_copy",
-    "databases.postgres.destination.write_kernels",
+    "databases.postgres.destination.writing.write_kernels",
 )
 """What apply servers and copying tasks import of the connectors, for a process that forks them."""
 

@@ -26,16 +26,16 @@ from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, notes, summary_line
 from streams.durable_file import remove_file
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
-from topology.changes import bypassed_of, components_of
 from topology.combined import bypassing
+from topology.edits.changes import bypassed_of, components_of
+from topology.edits.stored import PREPARED_FILE
 from topology.file.reading import read_topology
 from topology.problems import TopologyError, nearest
 from topology.split import fitting, prepared_splits, with_splits
-from topology.stored import PREPARED_FILE
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
-    from topology.changes import Component
+    from topology.edits.changes import Component
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = ["STATE_PARENT", "Deployment", "NotReady", "NotUp", "Progress"]

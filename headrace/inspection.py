@@ -21,14 +21,14 @@ from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 from topology.checks import another_database, lasting_identities, one_database_twice
+from topology.edits.stored import prepared_document, prepared_topology
+from topology.edits.subset_changes import counterpart, shape_changes, subset_changes
 from topology.file.reading import examine
 from topology.functions import custom_transformations
 from topology.logging_needs import listed_needs, log_needs
 from topology.plan import LiveSite, Plan, make_plan
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
-from topology.stored import prepared_document, prepared_topology
-from topology.subset_changes import counterpart, shape_changes, subset_changes
 from topology.transformations import arrival_findings, ways_before
 from topology.ways import arriving, captured_by, ways_to
 

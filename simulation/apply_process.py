@@ -21,7 +21,7 @@ from rules.evaluation import RuleEvaluation
 from rules.virtual_dependencies import VirtualDependencies
 from simulation.faults import Killed
 from simulation.network import DequeueStream
-from simulation.violations import Invariant, require
+from simulation.observing.violations import Invariant, require
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.coordinator import ApplyCoordinator
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from databases.memory.source import MemorySnapshot
     from databases.memory.store import MemoryStore
     from databases.ports import ApplyProgress
-    from simulation.history import Table
+    from simulation.observing.history import Table
     from simulation.world import Simulation
     from streams.lcr_batch import TableVersion
     from streams.tracking import TrackLog

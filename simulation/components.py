@@ -24,7 +24,7 @@ from redo.mining import Miner
 from simulation.apply_process import Beginning, Driver, Task
 from simulation.faults import Killed
 from simulation.network import DequeueStream, EnqueueStream
-from simulation.violations import Invariant, Violation, require
+from simulation.observing.violations import Invariant, Violation, require
 from streams.errors import DatabaseUnavailable, FencedError, LogGone, PropagationError, RedoError, StreamsError
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
@@ -33,7 +33,7 @@ from topology.combined import apply_of
 from topology.downstream import receivers_from
 
 if TYPE_CHECKING:
-    from simulation.observer import ApplyObserver
+    from simulation.observing.observer import ApplyObserver
     from simulation.world import Simulation
     from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 

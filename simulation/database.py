@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from databases.memory.source import MemorySource, MemoryTransaction
 from databases.memory.store import MemoryStore, Row, StoredChange, StoredCommit, StoredTable, destination_column
-from simulation.history import Change, Table
+from simulation.observing.history import Change, Table
 from streams.clock import Clock
 from streams.lcr_batch import Command
 from streams.scn import Scn

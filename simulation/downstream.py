@@ -19,7 +19,7 @@ from actors.site.redo_keeper import register_captures
 from protos.standby import RedoFrame, StandbyPlace
 from redo.standby.standby_log import StandbyLog
 from simulation.components import Component
-from simulation.violations import Invariant, require
+from simulation.observing.violations import Invariant, require
 from streams.errors import PropagationError
 from streams.scn import FIRST_SCN
 from topology.downstream import receiver_of

@@ -22,7 +22,7 @@ from actors.staging.queue import QueueCore
 from protos.codec import BatchHeader
 from protos.queue_link import EnqueueProgress, Piece, Resume
 from protos.staging import Delivery, PublisherNews
-from simulation.trace import Trace
+from simulation.observing.trace import Trace
 from streams.clock import Clock
 from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.scn import FIRST_SCN, Scn

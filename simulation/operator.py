@@ -27,7 +27,7 @@ from simulation.components import ApplyProcess, BufferedQueue, CaptureProcess, C
 from simulation.splits import SplitStreams
 from simulation.workload import Stream
 from streams.scn import FIRST_SCN
-from topology.changes import changes, components_of
+from topology.edits.changes import changes, components_of
 from topology.spec import ApplySpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from simulation.faults import EVERY_FAULT
-from simulation.violations import Violation
+from simulation.observing.violations import Violation
 from simulation.workload import refuse_unsupported
 from simulation.world import SECONDS_DEFAULT, Simulation
 from topology.spec import TopologySpec

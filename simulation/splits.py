@@ -16,7 +16,7 @@ from actors.lag import PositionSamples
 from actors.records.requests import Requests
 from actors.splitting.facts import required_of
 from actors.splitting.phases import Splitting
-from simulation.violations import Invariant, require
+from simulation.observing.violations import Invariant, require
 from streams.errors import ConfigError
 from streams.scn import Scn
 from topology import split

@@ -6,8 +6,8 @@ Streams
     one stream alone.
 
 Tables that rules look into
-    Whose rows conditions, subsets, transformations and functions are about: they have columns and values of their own (`simulation.shapes`), and
-    what must come of them is followed change by change (`simulation.expected`).
+    Whose rows conditions, subsets, transformations and functions are about: they have columns and values of their own (`simulation.observing.shapes`), and
+    what must come of them is followed change by change (`simulation.observing.expected`).
 
 Other tables
     Of every class of tables that the rules tell apart (`topology.change_classes`) there is one with a ledger: each transaction
@@ -26,9 +26,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rules.user_code.handlers import NO_HANDLERS
-from simulation.expected import Expected
-from simulation.history import Change, Row, Source, Table
-from simulation.shapes import is_shaped, shape_of
+from simulation.observing.expected import Expected
+from simulation.observing.history import Change, Row, Source, Table
+from simulation.observing.shapes import is_shaped, shape_of
 from streams.errors import ConfigError
 from streams.lcr_batch import Command, OldImage
 from streams.table_name import TableName

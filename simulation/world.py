@@ -5,7 +5,7 @@
     faults (`simulation.faults`): kills, cut streams, outages, full disks, power loss, two drivers at once, clocks that jump
 
 Every step lets one component do a little, moves the clock, or does harm. After every commit, and at the end, what must hold is
-checked: see `simulation.observer`. Threads, gRPC, Ray and Spark are left out; capture processes, queues, propagations, rules,
+checked: see `simulation.observing.observer`. Threads, gRPC, Ray and Spark are left out; capture processes, queues, propagations, rules,
 readers, coordinators, apply servers, redo and progress are the real ones.
 """
 
@@ -30,19 +30,19 @@ from simulation.components import (
 from simulation.database import SiteDatabase
 from simulation.downstream import ReceiverProcess
 from simulation.faults import EVERY_FAULT, Faults
-from simulation.history import Table
 from simulation.network import Network
-from simulation.observer import ApplyObserver, SiteObserver
+from simulation.observing.history import Table
+from simulation.observing.observer import ApplyObserver, SiteObserver
+from simulation.observing.trace import Trace
+from simulation.observing.violations import Invariant, Violation
 from simulation.operator import Operator
-from simulation.trace import Trace
-from simulation.violations import Invariant, Violation
 from simulation.workload import Stream, Workload, refuse_unsupported
 from streams.clock import VirtualClock
 from streams.scn import Scn
 from streams.table_name import TableName
-from topology.changes import components_of
 from topology.combined import capture_of, dequeued
 from topology.downstream import redo_receivers
+from topology.edits.changes import components_of
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 from topology.ways import arriving, route, ways_to
 

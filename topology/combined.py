@@ -246,7 +246,7 @@ def _left_out(pairs: Iterable[Combination], streams: Iterable[Direct]) -> set[st
 def bypassed(spec: TopologySpec) -> dict[str, str]:
     """Queues and propagations that do not run, as full names of components, and the full name of the component that bypasses each.
 
-    A queue that is used for something else runs; what is bypassed in it is left out of `topology.changes.interests_of`.
+    A queue that is used for something else runs; what is bypassed in it is left out of `topology.edits.changes.interests_of`.
     """
     found: dict[str, str] = {}
     pairs, streams = combined(spec), directs(spec)

@@ -17,10 +17,10 @@ from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from rules.table_settings import TableSettings
 from rules.user_code.handlers import NO_HANDLERS
 from streams.errors import counted
-from topology.changes import Change, changes
 from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, bypassed_on, combination, combined, direct
 from topology.downstream import RedoReceiver, redo_receivers
+from topology.edits.changes import Change, changes
 from topology.problems import as_line
 from topology.proof.reach import Reach, ReachedSite
 from topology.spec import ApplySpec, SiteSpec, TopologySpec

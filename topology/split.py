@@ -11,7 +11,7 @@ nothing changes for its destination.
     merging     the same, and the original queue holds what follows the position at which the propagation is to come back
 
 Every phase is a version of the topology, and the way from one to the next an edit that changes only what it must
-(`topology.changes`). When which phase begins: `actors.splitting.phases`.
+(`topology.edits.changes`). When which phase begins: `actors.splitting.phases`.
 
 Source: Oracle Streams Replication Administrator's Guide, "Splitting and Merging a Streams Destination"; `semantics.md` 4.8.
 """
@@ -28,8 +28,8 @@ from streams.errors import ConfigError
 from streams.plain_data import from_json
 from streams.scn import FIRST_SCN
 from topology.combined import combination
+from topology.edits.stored import prepared_document
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
-from topology.stored import prepared_document
 
 __all__ = ["MERGING", "SPLIT", "SPLITTING", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
 
@@ -60,7 +60,7 @@ class Split:
 
 
 def splits_of(prepared: Mapping[str, Any]) -> tuple[Split, ...]:
-    """What is split off by the record of the topology that was prepared last (`topology.stored.PREPARED_FILE`)."""
+    """What is split off by the record of the topology that was prepared last (`topology.edits.stored.PREPARED_FILE`)."""
     return tuple(from_json(Split, each) for each in prepared.get("splits", ()))
 
 

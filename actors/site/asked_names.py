@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from redo.names import NameOfNow
-    from topology.receivers import Receivers
+    from topology.edits.receivers import Receivers
 
 __all__ = ["AskedNames"]
 

@@ -2,7 +2,7 @@
 
 Durable
     `receivers.json` in the site's folder: which apply process got which table when the topology was last prepared
-    (`topology.receivers.Receivers`). A site without the file reports no renames.
+    (`topology.edits.receivers.Receivers`). A site without the file reports no renames.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from redo.names import NameOfNow
 from streams.durable_file import replace_file
 from streams.plain_data import as_json, from_json
-from topology.receivers import Receivers
+from topology.edits.receivers import Receivers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

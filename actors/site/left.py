@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from databases.connectors import log_session_name
 from streams.plain_data import from_json
-from topology.stored import prepared_document
+from topology.edits.stored import prepared_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ def left_by(before: TopologySpec | None, wanted: TopologySpec) -> tuple[LeftSite
 
 
 def left_of(prepared: Mapping[str, Any]) -> tuple[LeftSite, ...]:
-    """What is left by the record of the topology that was prepared last (`topology.stored.PREPARED_FILE`)."""
+    """What is left by the record of the topology that was prepared last (`topology.edits.stored.PREPARED_FILE`)."""
     return tuple(from_json(LeftSite, each) for each in prepared.get("left", ()))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from streams.table_name import TableName
 from topology.downstream import receivers_from
-from topology.receivers import Receivers
+from topology.edits.receivers import Receivers
 from topology.ways import arriving, ways_to
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from actors.runtime import ActorSystem
     from databases.ports import CapturedTable
-    from topology.receivers import NotedTable
+    from topology.edits.receivers import NotedTable
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["captured_of", "identities", "leave_out", "note_first_receivers", "note_receivers", "receivers_of"]

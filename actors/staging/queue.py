@@ -80,7 +80,7 @@ from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 from streams.tracking import TrackLog
-from topology.changes import interests_of, published_by
+from topology.edits.changes import interests_of, published_by
 from topology.spec import TopologySpec
 
 __all__ = ["QueueCore"]

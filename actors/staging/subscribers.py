@@ -8,8 +8,8 @@ from pathlib import Path
 from actors.staging.positions import PositionsFile
 from actors.staging.refusals import Refusals
 from streams.scn import FIRST_SCN, Scn
-from topology.changes import interests_of, published_to
 from topology.combined import readers_of
+from topology.edits.changes import interests_of, published_to
 from topology.spec import TopologySpec
 
 __all__ = ["forget_former_subscribers", "places_of", "positions_of", "sources_of"]

@@ -31,7 +31,7 @@ from psycopg import pq
 from databases.copying import NATIVE, PIECE_BYTES, PORTABLE, KeyedRow, TablePiece, TablePlan, TextRow
 from databases.ports import DestinationTable
 from databases.postgres.connection import connect, qualified, quote, translated
-from databases.postgres.destination.pipeline import Pipeline
+from databases.postgres.destination.writing.pipeline import Pipeline
 from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DatabaseUnavailable
 

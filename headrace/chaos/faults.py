@@ -21,7 +21,7 @@ from headrace.chaos.errors import NotFired
 from headrace.chaos.links import links_of
 from headrace.chaos.processes import is_gone, is_stopped
 from streams.errors import StreamsError
-from topology.changes import components_of
+from topology.edits.changes import components_of
 
 if TYPE_CHECKING:
     from headrace.chaos.links import Links

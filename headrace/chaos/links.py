@@ -18,7 +18,7 @@ from headrace.chaos.proxy import Proxy
 from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE
 from streams.errors import StreamsError
 from topology.callers import site_of
-from topology.changes import components_of, interests_of
+from topology.edits.changes import components_of, interests_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from actors.site.connection import redo_folder
 from databases.connectors import open_destination
 from redo.standby.kept_segments import read_oldest_scn
 from streams.errors import StreamsError
-from topology.capture_scns import scn_findings
-from topology.stored import prepared_topology
+from topology.edits.capture_scns import scn_findings
+from topology.edits.stored import prepared_topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable

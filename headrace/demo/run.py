@@ -33,7 +33,7 @@ from headrace.status_view import is_healthy, render, summary_line
 from headrace.waiting import wait_caught_up
 from rules.rule import ANY_TAG
 from streams.errors import ApplyError, ConfigError, StreamsError
-from topology.changes import components_of
+from topology.edits.changes import components_of
 from topology.file.reading import read_topology
 from topology.plan import make_plan
 

@@ -12,7 +12,7 @@ from headrace.console import DONE, FINDING, scn_text
 from headrace.tracing.following import Tracking, follow
 from streams.errors import ConfigError, StreamsError
 from streams.tracking import LABEL_BYTES_MAX
-from topology.changes import components_of
+from topology.edits.changes import components_of
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors

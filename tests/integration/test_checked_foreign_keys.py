@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from databases.ports import Write
-from databases.postgres.destination import foreign_keys
 from databases.postgres.destination.catalog import CatalogTable
+from databases.postgres.destination.writing import foreign_keys
 from rules.table_settings import TableSettings
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.postgres_pair import Pair

@@ -32,8 +32,8 @@ from streams.scn import Scn
 from streams.table_name import TableName
 from tests.integration.test_driver_on_threads import Runner
 from tests.support.apply_driver import digest, end_of_log, execute, wait_for
-from topology.changes import components_of
 from topology.combined import capture_of
+from topology.edits.changes import components_of
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 

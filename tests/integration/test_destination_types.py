@@ -12,7 +12,7 @@ from databases.ports import DestinationTable, TruncatedTable
 from databases.postgres.connection import connect
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
-from databases.postgres.destination.writes import COPY_ROWS_MIN
+from databases.postgres.destination.writing.writes import COPY_ROWS_MIN
 from streams.lcr_batch import NULL
 from tests.support.type_literals import (
     NO_BINARY,

@@ -14,11 +14,11 @@ import pytest
 
 from databases.embedded import EmbeddedServer
 from databases.ports import DestinationTable, TruncatedTable, Write
-from databases.postgres.destination import pipeline as destination_pipeline
-from databases.postgres.destination import writes
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
-from databases.postgres.destination.writes import WritePlan, plan_write
+from databases.postgres.destination.writing import pipeline as destination_pipeline
+from databases.postgres.destination.writing import writes
+from databases.postgres.destination.writing.writes import WritePlan, plan_write
 from databases.postgres.origins import tag_of_origin
 from streams.errors import DatabaseError, DataError, UnfitTableError
 from streams.lcr_batch import ABSENT, TableVersion

@@ -24,7 +24,7 @@ from streams.errors import PropagationError, ProtocolError, QueueError, StreamsE
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import History, Subscriber, one_way
 from tests.support.system import wait_until
-from topology.changes import changes
+from topology.edits.changes import changes
 from topology.schedule import Schedule, Window
 from topology.spec import PropagationSpec
 

@@ -27,7 +27,7 @@ from headrace.chaos.schedule import Planned
 from headrace.console import DONE
 from headrace.entry import INTERRUPTED
 from tests.support.system import HEALED_S, System, running, wait_until
-from topology.changes import components_of
+from topology.edits.changes import components_of
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.console import DONE, FINDING, WRONG_USE
-from simulation.violations import Invariant
+from simulation.observing.violations import Invariant
 from tests.simulation.planted import PLANTED
 
 ROOT = Path(__file__).parents[2]

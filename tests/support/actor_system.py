@@ -11,7 +11,7 @@ from databases.ports import CapturedTable, Finding
 from streams.errors import PropagationError
 from streams.lcr_batch import TableVersion
 from streams.table_name import TableName
-from topology.receivers import Receivers
+from topology.edits.receivers import Receivers
 
 
 class FakeActors:

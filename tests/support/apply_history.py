@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulation.history import TABLES, Change, Row, Source, Table, Transaction, Value
+from simulation.observing.history import TABLES, Change, Row, Source, Table, Transaction, Value
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, Truncate
 from tests.support.lcr_batches import column_values, transactions
 

@@ -21,8 +21,8 @@ from streams.errors import PropagationError, StreamsError
 from streams.scn import FIRST_SCN, Scn
 from tests.support.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
 from tests.support.system import wait_until
-from topology.changes import components_of, interests_of
 from topology.combined import dequeued
+from topology.edits.changes import components_of, interests_of
 from topology.spec import CaptureSpec, TopologySpec
 
 ARRIVES_S = 60.0  # what is in a queue arrives at once; a busy machine takes its time

@@ -20,7 +20,7 @@ from streams.errors import DatabaseUnavailable
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, LcrBatch, OldImage
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
-from topology.receivers import Receivers
+from topology.edits.receivers import Receivers
 
 SOURCE = "dbs1"
 TAG = Tag(value=b"\x00", topology="other", apply="apply_from_dbs2")

@@ -21,7 +21,7 @@ from psycopg.types.json import Jsonb
 from databases.ports import HandlerSql, SqlResult
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import translate
-from databases.postgres.destination.pipeline import Statement
+from databases.postgres.destination.writing.pipeline import Statement
 from streams.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted, FencedError
 from streams.lcr import LcrValue
 

@@ -23,7 +23,7 @@ import psycopg
 from psycopg import pq, sql
 
 from databases.postgres.destination.fencing import STAMP_FUNCTION, SessionIdentity, apply_lock_key
-from databases.postgres.destination.pipeline import Statement
+from databases.postgres.destination.writing.pipeline import Statement
 from streams.errors import DatabaseError, DataError
 
 __all__ = ["KEPT", "NO_TIMEOUT", "SETTLE", "SessionGuard", "timeout_of"]

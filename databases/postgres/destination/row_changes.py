@@ -25,8 +25,8 @@ import psycopg
 from databases.ports import LastChange
 from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable, ValueForm
-from databases.postgres.destination.pipeline import Statement
-from databases.postgres.destination.writes import (
+from databases.postgres.destination.writing.pipeline import Statement
+from databases.postgres.destination.writing.writes import (
     PG_EPOCH_US,
     SetBuilder,
     SetStatement,

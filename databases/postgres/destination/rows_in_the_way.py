@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from databases.ports import FoundRows, RowInTheWay, RowQuestion, Write
 from databases.postgres.destination.row_changes import noted_later
-from databases.postgres.destination.writes import SetBuilder, WritePlan, keyed, located, not_later_here, numbered
+from databases.postgres.destination.writing.writes import (
+    SetBuilder,
+    WritePlan,
+    keyed,
+    located,
+    not_later_here,
+    numbered,
+)
 from streams.lcr_batch import NULL, Command
 
 if TYPE_CHECKING:

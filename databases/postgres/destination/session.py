@@ -75,10 +75,8 @@ from databases.postgres.destination.fencing import (
     take_over,
     take_server_lock,
 )
-from databases.postgres.destination.foreign_keys import ForeignKeyChecks, value_statement, violation, whole_check
 from databases.postgres.destination.handler_sql import checks_of, refused_sql, run_statements
 from databases.postgres.destination.kept_session import KEPT, NO_TIMEOUT, SETTLE, SessionGuard, timeout_of
-from databases.postgres.destination.pipeline import PREPARED_MAX, Pipeline, Statement
 from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
     forget_changes,
@@ -88,14 +86,21 @@ from databases.postgres.destination.row_changes import (
     wait_for_clock,
 )
 from databases.postgres.destination.rows_in_the_way import plan_conflicting, plan_find, read_rows, remove_statement
-from databases.postgres.destination.truncation import (
+from databases.postgres.destination.writing.foreign_keys import (
+    ForeignKeyChecks,
+    value_statement,
+    violation,
+    whole_check,
+)
+from databases.postgres.destination.writing.pipeline import PREPARED_MAX, Pipeline, Statement
+from databases.postgres.destination.writing.truncation import (
     delete_partition,
     explain_referred,
     explain_undescribed,
     same_partition,
 )
-from databases.postgres.destination.write_errors import explain, is_stale, raise_refused
-from databases.postgres.destination.writes import (
+from databases.postgres.destination.writing.write_errors import explain, is_stale, raise_refused
+from databases.postgres.destination.writing.writes import (
     COPY_ROWS_MIN,
     SetStatement,
     WritePlan,

@@ -25,7 +25,7 @@ from tests.support.controllers import (
     captured,
     started,
 )
-from topology.changes import components_of
+from topology.edits.changes import components_of
 from topology.file.reading import read_topology
 from topology.spec import DatabaseSpec
 

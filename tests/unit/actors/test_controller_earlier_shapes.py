@@ -10,7 +10,7 @@ from actors.earlier_shapes import EARLIER_MAX, EarlierShape, earlier_of, left_sh
 from rules.rule import Rule, RuleSet
 from rules.transformation import DeleteColumns, Transformation
 from tests.support.controllers import started
-from topology.stored import prepared_document
+from topology.edits.stored import prepared_document
 
 MASK = Transformation(operations=(DeleteColumns(deleted=("phone",)),))
 MARKER = 500

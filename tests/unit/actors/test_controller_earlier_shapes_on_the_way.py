@@ -14,8 +14,8 @@ from rules.transformation import AddColumn, DeleteColumns, Transformation, Trans
 from streams.scn import scn_text
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started
+from topology.edits.stored import prepared_document
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
-from topology.stored import prepared_document
 from topology.ways import route
 
 MASK = Transformation(operations=(DeleteColumns(deleted=("phone",)),))

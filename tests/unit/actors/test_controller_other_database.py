@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.controllers import started
+from topology.edits.stored import prepared_document
 from topology.spec import DatabaseSpec
-from topology.stored import prepared_document
 
 
 @pytest.fixture

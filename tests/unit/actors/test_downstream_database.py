@@ -24,8 +24,8 @@ from tests.support.controllers import one_way_spec, reconfigured, started
 from tests.support.redo_logs import SOURCE, drain
 from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
 from tests.unit.redo.standby.test_standby_log import Site
-from topology.changes import components_of
-from topology.receivers import Receivers
+from topology.edits.changes import components_of
+from topology.edits.receivers import Receivers
 from topology.spec import TopologySpec
 from topology.ways import route
 

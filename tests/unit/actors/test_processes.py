@@ -9,7 +9,7 @@ import pytest
 
 from actors.processes import APPLIES_TOGETHER, process_of
 from tests.support.controllers import one_way_spec
-from topology.changes import components_of
+from topology.edits.changes import components_of
 from topology.spec import TopologySpec
 
 

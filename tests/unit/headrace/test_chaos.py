@@ -25,7 +25,7 @@ from headrace.console import Output
 from headrace.deployment import Deployment
 from streams.errors import ConfigError
 from tests.support.topologies import read
-from topology.changes import components_of
+from topology.edits.changes import components_of
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 

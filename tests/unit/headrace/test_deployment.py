@@ -32,7 +32,7 @@ from headrace.deployment import Deployment, NotReady, NotUp
 from streams.errors import ApplyError, ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.topologies import ONE_WAY, SITES, read
-from topology.changes import bypassed_of
+from topology.edits.changes import bypassed_of
 
 TWO_SOURCES = """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}, q3: {site: dbs3}}

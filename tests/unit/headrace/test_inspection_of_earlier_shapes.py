@@ -14,8 +14,8 @@ from headrace import inspection
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, Transformation
 from tests.support.controllers import one_way_spec
+from topology.edits.stored import PREPARED_FILE, spec_to_json
 from topology.spec import DatabaseSpec, TopologySpec
-from topology.stored import PREPARED_FILE, spec_to_json
 
 CONSTANT = Transformation(operations=(AddColumn(name="phone", type_name="pg_catalog.text", value="none"),))
 

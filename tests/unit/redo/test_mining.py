@@ -41,7 +41,7 @@ from tests.support.redo_logs import (
     write_redo,
 )
 from tests.support.workloads import Workload
-from topology.receivers import NotedTable, NotedWay, Receivers
+from topology.edits.receivers import NotedTable, NotedWay, Receivers
 
 ALL = RuleSet(include=(Rule(tags=ANY_TAG),))
 NULL_TAGS_ONLY = RuleSet(include=(Rule(),))

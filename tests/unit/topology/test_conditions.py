@@ -10,13 +10,13 @@ from rules.rule import ANY_TAG, UNTAGGED
 from streams.table_name import TableName
 from tests.support.topologies import problems, read, read_anyway
 from topology.change_classes import ChangeClasses
-from topology.changes import changes
 from topology.checks import check
+from topology.edits.changes import changes
+from topology.edits.stored import spec_from_json, spec_to_json
+from topology.edits.subset_changes import subset_changes
 from topology.logging_needs import log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
-from topology.stored import spec_from_json, spec_to_json
-from topology.subset_changes import subset_changes
 from topology.ways import arriving, rules_at_the_end, ways_to
 
 ONE_WAY = """

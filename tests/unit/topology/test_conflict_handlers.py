@@ -20,9 +20,9 @@ from streams.lcr_batch import OldImage
 from tests.support.topologies import SITES, problems, read
 from tests.support.writes import version_of
 from topology.checks import check
+from topology.edits.stored import spec_from_json, spec_to_json
 from topology.plan import make_plan
 from topology.problems import as_line
-from topology.stored import spec_from_json, spec_to_json
 
 BETWEEN = SITES + "replicate: [{tables: [hr.t], between: [dbs1, dbs2]}]\n"
 EVERY_KIND = (

@@ -13,9 +13,9 @@ from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDepe
 from streams.lcr_batch import OldImage, TableVersion
 from tests.support.topologies import SITES, problems
 from tests.support.writes import version_of
+from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import read_topology
 from topology.plan import make_plan
-from topology.stored import spec_from_json, spec_to_json
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "order.yaml"
 APPLY = SITES + """

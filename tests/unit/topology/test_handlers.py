@@ -10,10 +10,10 @@ from headrace.inspection import check_topology
 from rules.user_code.binds import read_statement
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from streams.errors import ConfigError
-from topology.changes import changes
+from topology.edits.changes import changes
+from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import read_topology
 from topology.plan import make_plan
-from topology.stored import spec_from_json, spec_to_json
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "handlers.yaml"
 HEAD = """

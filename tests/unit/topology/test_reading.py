@@ -9,9 +9,9 @@ import pytest
 from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from streams.errors import ConfigError
 from tests.support.topologies import SITES, problems, read
+from topology.edits.stored import spec_from_json, spec_to_json, without_secrets
 from topology.file.reading import read_topology
 from topology.problems import TopologyError
-from topology.stored import spec_from_json, spec_to_json, without_secrets
 
 EXPLICIT = SITES + """
 queues:

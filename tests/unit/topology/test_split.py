@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from streams.plain_data import from_json
-from topology.changes import changes, components_of, interests_of
 from topology.combined import combination, dequeued, readers_of
+from topology.edits.changes import changes, components_of, interests_of
+from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import examine, read_topology
 from topology.spec import TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING, Split, hindrance, misfits, with_splits
-from topology.stored import spec_from_json, spec_to_json
 
 SITES = "sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}, c: {database: {kind: embedded}}}\n"
 FAN_OUT = f"topology: t\n{SITES}replicate: [{{tables: [s.*], from: a, to: [b, c]}}]\n"

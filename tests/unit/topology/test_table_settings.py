@@ -12,10 +12,10 @@ from headrace.tracing.explain import key_at_source
 from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings, TriggerFiring
 from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read
+from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import read_topology
 from topology.logging_needs import log_needs
 from topology.plan import make_plan
-from topology.stored import spec_from_json, spec_to_json
 from topology.ways import ways_to
 
 ONE_WAY = SITES + "replicate: [{tables: [hr.t], from: dbs1, to: [dbs2]}]\n"

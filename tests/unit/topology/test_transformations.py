@@ -14,15 +14,15 @@ from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read, read_anyway
-from topology.changes import changes
 from topology.combined import combination
+from topology.edits.changes import changes
+from topology.edits.stored import spec_from_json, spec_to_json
+from topology.edits.subset_changes import shape_changes
 from topology.functions import functions_of
 from topology.logging_needs import listed_needs, log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
-from topology.stored import spec_from_json, spec_to_json
-from topology.subset_changes import shape_changes
 from topology.transformations import arrival_findings, refuse_one_name, ways_before
 from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
 

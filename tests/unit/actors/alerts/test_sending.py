@@ -22,10 +22,10 @@ from streams.clock import SystemClock, VirtualClock
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started
 from topology.alerts import AlertsSpec, AlertTarget
+from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import examine, read_topology
 from topology.problems import TopologyError
 from topology.spec import TopologySpec
-from topology.stored import spec_from_json, spec_to_json
 
 DOCUMENT = {"kind": "lag", "subject": "apply:a", "message": "late"}
 TOKEN, PATH = "s3cr3t-token", "/hooks/s3cr3t-path"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from databases.postgres.connection import qualified
-from databases.postgres.destination.write_errors import NO_RIGHT
+from databases.postgres.destination.writing.write_errors import NO_RIGHT
 from databases.postgres.partitions import partition_rows
 from streams.errors import DatabaseError, DataError
 

@@ -9,7 +9,7 @@ from databases.ports import CapturedTable
 from streams.plain_data import as_json, from_json
 from streams.scn import ObjectNumber
 from tests.support.topologies import SITES, read_anyway
-from topology.receivers import Receivers
+from topology.edits.receivers import Receivers
 
 # Its apply process names tables that never come, which `check` refuses.
 NARROW = SITES + """

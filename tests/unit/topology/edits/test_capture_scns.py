@@ -13,7 +13,7 @@ from redo.standby.kept_segments import read_oldest_scn
 from streams.scn import FIRST_SCN, Scn
 from tests.support.topologies import read
 from tests.unit.redo.test_checkpoints import Source
-from topology.capture_scns import scn_findings
+from topology.edits.capture_scns import scn_findings
 from topology.spec import TopologySpec
 
 LOCAL = """

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import Row, StoredChange
-from simulation.shaped_observer import ShapedObserver
-from simulation.violations import Invariant, Violation, require
+from simulation.observing.shaped_observer import ShapedObserver
+from simulation.observing.violations import Invariant, Violation, require
 from simulation.workload import Ledger, ledger_entry, stream_of
 from streams.lcr_batch import Command
 from streams.scn import FIRST_SCN, Scn

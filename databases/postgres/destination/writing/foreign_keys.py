@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from databases.ports import Write
 from databases.postgres.connection import quote
-from databases.postgres.destination.writes import SetBuilder, SetStatement
+from databases.postgres.destination.writing.writes import SetBuilder, SetStatement
 from rules.table_settings import TableSettings
 from streams.errors import DataError
 from streams.lcr_batch import Command

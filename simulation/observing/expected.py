@@ -1,6 +1,6 @@
 """What every site must have of the tables that rules look into: the sources' history, followed change by change, apart from the pipeline.
 
-Every change that a user makes is followed over all ways at once (`simulation.reference`), from site to site, under the tag of each apply process.
+Every change that a user makes is followed over all ways at once (`simulation.observing.reference`), from site to site, under the tag of each apply process.
 A change that would be a conflict somewhere is not made: `where` may leave out a row's INSERT, so not every history that a user can make is one that
 the topology can follow (docs/rules.md: that is what subsets are for). Each stream has rows of its own, so the order of streams does not matter.
 
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from databases.memory.store import Row, StoredTable
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, RenameColumn, TransformationError
-from simulation.history import Change, Table
-from simulation.reference import RowChange, evaluated, followed
-from simulation.shapes import Shape, ShapedTable
+from simulation.observing.history import Change, Table
+from simulation.observing.reference import RowChange, evaluated, followed
+from simulation.observing.shapes import Shape, ShapedTable
 from streams.errors import ConfigError
 from streams.lcr_batch import Column, Command
 from streams.scn import Scn

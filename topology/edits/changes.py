@@ -20,8 +20,8 @@ from rules.rule import Rule
 from topology.change_classes import ChangeClasses
 from topology.combined import apply_of, bypassed, capture_of, dequeued, directs, left_out
 from topology.downstream import receiver_of, receivers_from, redo_receivers
+from topology.edits.stored import without_secrets
 from topology.spec import ApplySpec, TopologySpec
-from topology.stored import without_secrets
 from topology.ways import ways_to
 
 __all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "published_by", "published_to"]

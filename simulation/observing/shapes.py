@@ -30,7 +30,7 @@ from rules.conditions.condition import (
 from rules.rule import Rule, RuleSet
 from rules.transformation import DeleteColumns, KeepColumns, RenameColumn, Transformation
 from rules.user_code.custom import CustomTransformation
-from simulation.history import Table
+from simulation.observing.history import Table
 from streams.errors import ConfigError
 from streams.lcr_batch import Column, OldImage, TableVersion, content_version
 from streams.scn import ObjectNumber

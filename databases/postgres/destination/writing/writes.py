@@ -487,7 +487,7 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
         if count:
             yield 0, count
         return
-    from databases.postgres.destination.write_kernels import row_bytes
+    from databases.postgres.destination.writing.write_kernels import row_bytes
 
     total = np.zeros(count, np.int64)
     for values, columns in large:
@@ -517,7 +517,7 @@ def parameters(statement: SetStatement, write: Write, first: int, last: int) -> 
         BugError: the write lacks values that the statement needs.
     """
     # Here, not at the head: a site's actor, which asks its database and writes nothing, does without numba's 25 MB.
-    from databases.postgres.destination.write_kernels import array_sizes, fill_arrays
+    from databases.postgres.destination.writing.write_kernels import array_sizes, fill_arrays
 
     found: list[NDArray[np.uint8]] = []
     for values, columns in ((write.old, statement.old), (write.new, statement.new)):
@@ -577,7 +577,7 @@ def copy_blocks(plan: WritePlan, write: Write, chunks: list[tuple[int, int]]) ->
     Raises:
         BugError: a value is not in the LCR.
     """
-    from databases.postgres.destination.write_kernels import fill_copy_rows
+    from databases.postgres.destination.writing.write_kernels import fill_copy_rows
 
     assert write.new is not None
     yield _COPY_HEADER

@@ -12,9 +12,9 @@ import pytest
 from rules.rule import Rule, RuleSet
 from streams.errors import ConfigError
 from tests.support.topologies import SITES, read
-from topology.changes import changes
+from topology.edits.changes import changes
+from topology.edits.stored import spec_from_json, spec_to_json, with_secrets_of
 from topology.spec import TopologySpec
-from topology.stored import spec_from_json, spec_to_json, with_secrets_of
 
 NEVER = "combined: never\n"
 ONE = NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"

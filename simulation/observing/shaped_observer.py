@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from databases.memory.store import Row, StoredChange
-from simulation.violations import Invariant, Violation
+from simulation.observing.violations import Invariant, Violation
 from streams.scn import Scn
 
 if TYPE_CHECKING:
     from simulation.database import SiteDatabase
-    from simulation.expected import Key, SiteTable
+    from simulation.observing.expected import Key, SiteTable
     from simulation.world import Simulation
     from topology.spec import ApplySpec
 

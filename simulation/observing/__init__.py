@@ -1,0 +1,1 @@
+"""What must be true of a simulated topology, and what is seen of it."""
