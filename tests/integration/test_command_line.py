@@ -71,7 +71,7 @@ def test_error_transaction_is_shown_refused_mended_and_executed(one_way: System,
     code, out, _ = headrace(one_way, "errors", "list", verb_end=2)
     assert code == DONE
     assert f"{conflict} " in out
-    assert "1 error transactions" in out
+    assert out.rstrip().endswith("1 error transaction")
     shown = answer(one_way, "errors", "show", conflict, verb_end=2)
     assert [lcr["new"] for lcr in shown["lcrs"]] == [{"id": "7", "body": "from the source"}, {"id": "8", "body": None}]
     assert shown["lcrs"][shown["error"]["failed_position"]]["table"] == "public.notes"
