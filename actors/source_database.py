@@ -48,7 +48,7 @@ from databases.connectors import decoder_for, log_session_name, open_destination
 from redo.source_refusal import SourceRefusal
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from spark_apply.copy.standing import rename_findings, renamed
+from spark_apply.copy.standing import renamed, table_findings
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.durable_file import replace_file
 from streams.errors import (
@@ -478,9 +478,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
         """
         with closing(self._open_destination(tables)) as destination:
             old_names = renamed(identities or {}, destination.instantiations(self._spec.name, apply))
-            to_rename = rename_findings(destination, versions, old_names, self._site.name)
-            named = [version for version in versions if TableName.of(version) not in to_rename]
-            found = [*to_rename.values(), *destination.preflight_tables(named, now=named)]
+            found = list(table_findings(destination, versions, old_names, self._site.name))
             if conflicts.times is not None:
                 found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)
             for version in versions if conflicts != NO_CONFLICT_RULES else ():

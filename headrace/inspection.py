@@ -16,7 +16,7 @@ from headrace.commands.sequences import collisions
 from headrace.security.examination import tls_findings
 from rules.conflict_handlers import NO_CONFLICT_RULES
 from rules.user_code.handlers import NO_HANDLERS, ErrorHandler
-from spark_apply.copy.standing import rename_findings, renamed
+from spark_apply.copy.standing import renamed, table_findings
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
@@ -144,9 +144,8 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         tables = [table.destination for table in came]
         with closing(open_destination(replace(destination, tables=apply.tables))) as target:
             recorded = target.instantiations(spec.name, apply.name)
-            to_rename = rename_findings(target, tables, renamed(identities, recorded), apply.site)
-            named = [table for table in tables if TableName.of(table) not in to_rename]
-            findings += (*to_rename.values(), *target.preflight_tables(named, now=named))
+            old_names = renamed(identities, recorded)
+            findings += table_findings(target, tables, old_names, apply.site)
             if apply.conflicts.times is not None:
                 findings += target.preflight_times(apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones)
             for each in came if apply.conflicts != NO_CONFLICT_RULES else ():
@@ -159,7 +158,7 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
             findings += dependency_column_findings(apply.name, apply.dependencies, tables, target.describe)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
             # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
-            begun = {TableName.of(record) for record in recorded} | renamed(identities, recorded).keys()
+            begun = {TableName.of(record) for record in recorded} | old_names.keys()
             findings += _never_copied(spec, apply, target.filled([name for name in map(TableName.of, tables) if name not in begun]))
     return findings
 

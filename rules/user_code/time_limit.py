@@ -31,8 +31,8 @@ def time_limit(limit_s: float, holds: Callable[[], bool], *, late: Callable[[Fra
     Args:
         limit_s: seconds.
         holds: whether it must not be interrupted just now: a statement has a bound of its own.
-        late: called by another thread, in another thread than the main one, when the time is over and again while it still runs: with where it
-            is. What waits in the kernel may never hear of its interruption, and somebody must be told.
+        late: outside the main thread, called by the thread that watches, when the time is over and again while the call still runs: with where
+            the call is. What waits in the kernel may never notice its interruption, so the operator must be told.
 
     Raises:
         TooLong: inside, when the time is over.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Standing", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_findings", "rename_statement", "renamed",
-    "standings",
+    "standings", "table_findings",
 ]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
@@ -220,6 +220,22 @@ def rename_findings(
             fix=rename_statement(old, name),
         )
     return found
+
+
+def table_findings(
+    destination: DestinationDatabase, versions: Sequence[TableVersion], old_names: Mapping[TableName, TableName], site: str
+) -> tuple[Finding, ...]:
+    """Why tables that arrive cannot be applied at a destination as it is now; the rename is the one fix of those that only the source has renamed.
+
+    Args:
+        destination: asked which of the names it has, and what does not fit.
+        versions: the tables that arrive, under the names they have at the destination now.
+        old_names: see `renamed`.
+        site: the destination's name, for the findings.
+    """
+    to_rename = rename_findings(destination, versions, old_names, site)
+    named = [version for version in versions if TableName.of(version) not in to_rename]
+    return (*to_rename.values(), *destination.preflight_tables(named, now=named))
 
 
 def remade_problem(table: TableName, *, source: TableName) -> str:
