@@ -60,3 +60,14 @@ def test_groups_leave_what_each_transaction_alone_leaves(made) -> None:
         met, errors = met + len(found.met), errors + len(found.errors)
     assert met > HISTORIES, "hardly a conflict: the histories show nothing"
     assert errors > HISTORIES
+
+
+def test_a_change_that_lacks_columns_gets_none_from_one_that_lost() -> None:
+    """By time, an INSERT that is older than the row's DELETE loses: the UPDATE behind it has not the whole row, in one group with it or not."""
+    history = random_timed_history(125)
+    (alone, at_first), (grouped, at_last) = place_of(history), place_of(history)
+    version = described(at_first, history)
+    expected, found = one_by_one(at_first, "t", version, history), by_engine(at_last, "t", version, history, 125)
+    assert expected.errors[0] == (1130, "update_missing", False)
+    assert found.errors == expected.errors
+    assert [shown(row) for row in grouped.rows("public", "c")] == [shown(row) for row in alone.rows("public", "c")]
