@@ -57,9 +57,9 @@ def test_tables_that_refer_to_each_other_and_to_themselves(pair: Pair) -> None:
         " o DEFERRABLE INITIALLY DEFERRED); ALTER TABLE o ADD FOREIGN KEY (p) REFERENCES p DEFERRABLE INITIALLY DEFERRED"
     )
     pair.create(circle, circle)
-    pair.run(*(f"BEGIN; INSERT INTO o VALUES ({n}, {n}, {max(n - 1, 1)}); INSERT INTO p VALUES ({n}, {n}); COMMIT" for n in range(1, 30)))
+    pair.run(*(f"BEGIN; INSERT INTO o VALUES ({n}, {n}, {max(n - 1, 1)}); INSERT INTO p VALUES ({n}, {n}); COMMIT" for n in range(1, 1001)))
     pair.run("BEGIN; UPDATE o SET o = NULL, p = NULL; DELETE FROM p WHERE id > 20; DELETE FROM o WHERE id > 20; COMMIT")
-    pair.apply()
+    pair.apply(parallelism=4)
     assert pair.errors() == ()
     pair.assert_same("SELECT id, o FROM p ORDER BY 1")
 
