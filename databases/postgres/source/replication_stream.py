@@ -43,7 +43,7 @@ from databases.postgres.source.replication_wire import (
     Wire,
     broken,
     end_of_stream,
-    enlarge,
+    size_receive_buffer,
     start_libpq,
     start_raw,
 )
@@ -344,7 +344,7 @@ def open_log_stream(
         pgconn = connection.pgconn
         is_raw = not force_libpq and not pgconn.ssl_in_use and given in {None, "disable"}
         duplicate = socket.socket(fileno=os.dup(pgconn.socket))
-        enlarge(duplicate)
+        size_receive_buffer(duplicate)
         options = _identify(connection, binary=binary)
         keep_at_standbys(connection, slot)
         command = _start_command(slot, publication, start, options)

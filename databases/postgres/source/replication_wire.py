@@ -30,13 +30,16 @@ from streams.errors import (
 )
 
 __all__ = [
-    "GULP_BYTES", "MESSAGE_BYTES_MAX", "Buffer", "LibpqWire", "RawWire", "Wire", "broken", "end_of_stream", "enlarge", "start_libpq",
-    "start_raw",
+    "GULP_BYTES", "MESSAGE_BYTES_MAX", "Buffer", "LibpqWire", "RawWire", "Wire", "broken", "end_of_stream", "size_receive_buffer",
+    "start_libpq", "start_raw",
 ]
 
 GULP_BYTES = 4 << 20  # most bytes of a chunk, unless one message is larger
 MESSAGE_BYTES_MAX = (1 << 30) + 4096  # PostgreSQL allocates at most 1 GiB for a message; the rest is framing
-RECEIVE_BUFFER_BYTES = 4 << 20  # what the server can send while we write and sync
+RECEIVE_BUFFER_BYTES = 4 << 20  # over a network: what the server can send while we write and sync
+# On one machine the server's own buffer does that, and it joins rows there, while ours is full. While ours has room, each row is a packet of its own, with a
+# way through the system's network code, which costs more than decoding the row does.
+LOCAL_RECEIVE_BUFFER_BYTES = 64 << 10
 HANDSHAKE_TIMEOUT_S = 60.0
 
 _LENGTH = struct.Struct(">I")
@@ -272,10 +275,15 @@ def start_raw(wire: socket.socket, command: bytes, slot: str) -> bytes:
     return received
 
 
-def enlarge(wire: socket.socket) -> None:
-    """Ask for a large receive buffer where the system allows it; a smaller fixed one would be worse than its own."""
+def size_receive_buffer(wire: socket.socket) -> None:
+    """Give the socket a receive buffer for the way to the server: large over a network, small on one machine; see `LOCAL_RECEIVE_BUFFER_BYTES`."""
+    if wire.family == getattr(socket, "AF_UNIX", None):
+        return
     with contextlib.suppress(OSError, ValueError):
-        if int(Path("/proc/sys/net/core/rmem_max").read_text(encoding="utf-8")) >= RECEIVE_BUFFER_BYTES:
+        if wire.getpeername()[0] == wire.getsockname()[0]:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LOCAL_RECEIVE_BUFFER_BYTES)
+        # A smaller fixed one would be worse than the system's own.
+        elif int(Path("/proc/sys/net/core/rmem_max").read_text(encoding="utf-8")) >= RECEIVE_BUFFER_BYTES:
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
 
 

@@ -14,7 +14,13 @@ import pytest
 from databases.ports import LogChunk, StreamOptions
 from databases.postgres.source.lsn import format_lsn, parse_lsn
 from databases.postgres.source.replication_stream import REMINDERS_S, PostgresLogStream
-from databases.postgres.source.replication_wire import GULP_BYTES, RawWire
+from databases.postgres.source.replication_wire import (
+    GULP_BYTES,
+    LOCAL_RECEIVE_BUFFER_BYTES,
+    RECEIVE_BUFFER_BYTES,
+    RawWire,
+    size_receive_buffer,
+)
 from streams.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
 from streams.scn import Scn
 from tests.support import pgoutput_messages as pg
@@ -274,3 +280,22 @@ def test_server_that_did_not_read_for_long_gets_whole_statuses_when_it_reads_aga
     assert numbers == sorted(set(numbers))
     assert numbers[-1] == 301
     assert len(numbers) < 10
+
+
+class _ElsewhereSocket(socket.socket):
+    """Its server seems to be on another machine."""
+
+    def getpeername(self) -> tuple[str, int]:
+        return "192.0.2.1", 5432
+
+
+def test_receive_buffer_is_small_on_one_machine_and_large_over_a_network() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+        size_receive_buffer(near)
+        # The system adds as much again for its own records.
+        assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in {LOCAL_RECEIVE_BUFFER_BYTES, 2 * LOCAL_RECEIVE_BUFFER_BYTES}
+        with _ElsewhereSocket() as far:
+            far.connect(server.getsockname())
+            before = far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+            size_receive_buffer(far)
+            assert far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in {before, RECEIVE_BUFFER_BYTES, 2 * RECEIVE_BUFFER_BYTES}
