@@ -213,7 +213,9 @@ class RequiredCheckpoints:
         found = self._captures.get(capture)
         if found is None:
             return scn
-        found.again = scn if scn < found.required else None
+        if scn < found.required:
+            # A capture process that begins again asks for what its queue lacks; what follows an earlier request is in the queue's memory only.
+            found.again = scn if found.again is None else min(scn, found.again)
         return found.required
 
     def scns(self, oldest_scn: Scn) -> dict[str, CaptureScns]:
