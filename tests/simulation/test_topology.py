@@ -195,7 +195,7 @@ def test_streams_are_split_off_and_merged() -> None:
 
 
 def test_redo_that_is_full_of_what_is_mined_again_does_not_stay_full() -> None:
-    """The split stream's destination is refused; the others of the source stood still. See `tests.unit.actors.test_capture`."""
+    """The split stream's destination is refused; the others of the source stood still. See `tests.unit.actors.test_capture_mining_again`."""
     run("fan_out", MINED_AGAIN_SEED, Settings())
 
 
