@@ -107,6 +107,7 @@ class CaptureHost(Host):
         self._capture_state = "INITIALIZING"
         self._durable_scn = self._told_scn = FIRST_SCN
         self._told_at = 0.0
+        self._may_mine_again = True  # the site may keep redo below `_told_scn` because it was mined again, also by an earlier life
         self._rewinds = self._bytes_sent = 0
         self._unmatched: tuple[str, ...] = ()
         self._left: TableLeftRules | None = None
@@ -192,6 +193,7 @@ class CaptureHost(Host):
         """Close both connections and the redo."""
         queue, redo, miner = self._queue, self._redo, self._miner
         self._queue = self._combined = self._redo = self._miner = self._waiting = self._left = None
+        self._may_mine_again = True
         for closable in (queue, redo, miner):
             if closable is not None:
                 closable.close()
@@ -304,6 +306,7 @@ class CaptureHost(Host):
         self._left = self._waiting = None
         if FIRST_SCN < start_scn < self._told_scn and self._redo is not None:
             self._redo.mine_again(start_scn)  # a destination lost commits
+            self._may_mine_again = True
         if start_scn == FIRST_SCN:
             # Not the oldest redo that is left: that may be purged at any moment. It would be while a new subscriber copies.
             start_scn = max(self._told_scn, self._durable_scn)
@@ -408,10 +411,20 @@ class CaptureHost(Host):
     def _tell_checkpoint(self, redo: RedoWatchClient, durable_scn: Scn) -> None:
         self._durable_scn = durable_scn
         now = self._clock.monotonic()
-        if durable_scn > self._told_scn and now - self._told_at >= CHECKPOINT_INTERVAL_S:
+        if now - self._told_at >= CHECKPOINT_INTERVAL_S and (durable_scn > self._told_scn or self._has_mined_again(durable_scn)):
             self._told_at = now
             redo.checkpoint(durable_scn)
-            self._told_scn = durable_scn
+            self._told_scn, self._may_mine_again = durable_scn, False
+
+    def _has_mined_again(self, durable_scn: Scn) -> bool:
+        """Whether what the site has on record is reached again: redo that is kept below it may go.
+
+        Without that, redo that is full of it would stay full, for every capture process of the site: nothing newer comes into it, and so
+        nothing newer becomes durable.
+        """
+        if not self._may_mine_again or self._miner is None or self._waiting is not None:
+            return False
+        return FIRST_SCN < self._told_scn <= min(durable_scn, self._miner.captured_scn)
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> CaptureHost:

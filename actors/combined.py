@@ -121,8 +121,10 @@ class CombinedCore:
         """How the stream stands; `rewind_scn`: where the apply process wants to begin, reported once."""
         begin, self._begin_scn = self._begin_scn, None
         subscription = self._subscription
+        # For a refused one mining goes on from `held_scn`, and perhaps nothing is there to be offered for a long time.
+        durable = max(subscription.acknowledged_scn, subscription.held_scn) if self._is_held_no_more else subscription.acknowledged_scn
         return EnqueueProgress(
-            accepted_scn=subscription.sent_scn, accepted_bytes=0, durable_scn=subscription.acknowledged_scn,
+            accepted_scn=subscription.sent_scn, accepted_bytes=0, durable_scn=durable,
             in_flight_bytes=self._bytes, credit_bytes=subscription.session.credit_bytes if subscription.session else 0,
             rewind_scn=begin,
         )
@@ -139,9 +141,7 @@ class CombinedCore:
         """
         subscription = self._subscription
         session = subscription.session
-        is_refused = subscription.gone_scn is not None and self._clock.monotonic() >= subscription.held_until
-        if session is None and is_refused and self._begin_scn is None:
-            # Nothing is held for it.
+        if session is None and self._is_held_no_more and self._begin_scn is None:
             subscription.acknowledged_scn = max(subscription.acknowledged_scn, header.through_scn)
             return
         is_full = self._bytes > 0 and self._bytes + len(data) > AHEAD_BYTES
@@ -273,6 +273,11 @@ class CombinedCore:
     def status(self) -> dict[str, Any]:
         """Statistics of the apply process as a subscriber, JSON-able, as a queue's (V$BUFFERED_SUBSCRIBERS)."""
         return {**self._subscription.described(), "waiting_bytes": self._bytes}
+
+    @property
+    def _is_held_no_more(self) -> bool:
+        """The apply process is refused, and nothing is held for it; see `REFUSED_HOLD_S`."""
+        return self._subscription.gone_scn is not None and self._clock.monotonic() >= self._subscription.held_until
 
     def _clear(self) -> None:
         self._batches.clear()

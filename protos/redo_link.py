@@ -280,7 +280,7 @@ class RedoWatchClient:
         return self._tell(redo_pb2.RequiredCheckpoint(hello=self._hello, scn=scn), timeout_s)
 
     def mine_again(self, scn: Scn, timeout_s: float = CALL_TIMEOUT_S) -> Scn:
-        """Ask the source site to keep redo from `scn` on, below what it has on record; until a checkpoint above the record is told.
+        """Ask the source site to keep redo from `scn` on, below what it has on record; until what is on record is told, or a checkpoint above.
 
         Args:
             scn: this capture process mines again from here.

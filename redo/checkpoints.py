@@ -179,6 +179,8 @@ class RequiredCheckpoints:
     def record(self, capture: str, scn: Scn) -> Scn:
         """Take note that a capture will never again mine below `scn`; it never moves back. Not yet on disk.
 
+        At what is on record or above, it ends what `mine_again` began.
+
         Of a capture that is not registered nothing is kept: it was dropped, and only does not know yet.
 
         Args:
@@ -197,7 +199,7 @@ class RequiredCheckpoints:
         return found.required
 
     def mine_again(self, capture: str, scn: Scn) -> Scn:
-        """Keep redo from `scn` on, as far as it is there, until the capture tells a required checkpoint above what is on record.
+        """Keep redo from `scn` on, as far as it is there, until the capture tells what is on record, or a required checkpoint above.
 
         A destination lost commits: what was durable is sent again. Without this, redo would be purged while it is mined again.
 
@@ -211,7 +213,9 @@ class RequiredCheckpoints:
         found = self._captures.get(capture)
         if found is None:
             return scn
-        found.again = scn if scn < found.required else None
+        if scn < found.required:
+            # A capture process that begins again asks for what its queue lacks; what follows an earlier request is in the queue's memory only.
+            found.again = scn if found.again is None else min(scn, found.again)
         return found.required
 
     def scns(self, oldest_scn: Scn) -> dict[str, CaptureScns]:

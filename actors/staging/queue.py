@@ -599,15 +599,28 @@ class QueueCore:
         return {**subscription.described(), "num_msgs": log.rows_from(number), "held_alone_s": self._held_alone_s(subscription, log)}
 
     def _held_alone_s(self, subscription: Subscription, log: SourceLog) -> float:
-        """For how long there has been something that this subscriber has not acknowledged and another one has; 0: there is nothing, or it is refused."""
+        """For how long there has been something that this subscriber has not acknowledged and another one has; 0: there is nothing, or it is refused.
+
+        Nobody acknowledges parts of a transaction that is larger than the queue: there it is what this subscriber has not read and another one has.
+        """
         if subscription not in self._held_for(log.source):
             return 0.0
         first = log.first_after(subscription.acknowledged_scn)
         others = max((each.acknowledged_scn for each in self._of(log.source) if each is not subscription), default=FIRST_SCN)
-        return self._clock.monotonic() - first[1].enqueued_s if first is not None and first[0] <= others else 0.0
+        if first is not None and first[0] <= others:
+            return self._clock.monotonic() - first[1].enqueued_s
+        readers = self._readers(log)
+        unread = log.entry(subscription.number)
+        if log.open_from is None or self._free_bytes() > 0 or subscription not in readers or unread is None:
+            return 0.0
+        return self._clock.monotonic() - unread.enqueued_s if any(each.number > subscription.number for each in readers) else 0.0
 
     def _of(self, source: str) -> list[Subscription]:
         return [each for each in self._subscriptions.values() if each.source == source]
+
+    def _readers(self, log: SourceLog) -> list[Subscription]:
+        """Subscribers that need the next parts of an open transaction; one that is away, or waits, gets it from its beginning whatever is here."""
+        return [each for each in self._of(log.source) if each.session is not None and each.awaits_scn is None]
 
     def _held_for(self, source: str) -> list[Subscription]:
         """Subscribers of a source except refused ones."""
@@ -798,10 +811,8 @@ class QueueCore:
     def _give_up_parts(self) -> None:
         """Make room for a transaction larger than the queue; see the module's bounds."""
         for log in self._logs.values():
-            subscriptions = self._of(log.source)
-            # One that is away, or waits, gets the transaction from its beginning whatever is here.
-            readers = [each for each in subscriptions if each.session is not None and each.awaits_scn is None]
-            if log.open_from is None or (subscriptions and not readers):
+            readers = self._readers(log)
+            if log.open_from is None or (self._of(log.source) and not readers):
                 continue
             dropped = log.behead(min((each.number for each in readers), default=log.end))
             self._forgotten_total += sum(entry.header.row_count for _, entry in dropped)

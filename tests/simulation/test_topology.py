@@ -52,6 +52,8 @@ DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full"}
 SPLITTABLE = ("fan_out", "hub_and_spoke", "n_way", "extended_secondaries")
 SPLITTING_SEED = 1
 SWITCHING_SEED = 11
+# Redo is full, to the bound, of what the capture process of a split stream mines again for a refused destination.
+MINED_AGAIN_SEED = 1371554842
 DOWNSTREAM_FAN_OUT = """
 topology: downstream_fan_out
 sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}, dbs3: {database: {kind: embedded}}}
@@ -190,6 +192,11 @@ def test_streams_of_a_downstream_capture_process_are_split_off_and_merged_whatev
 def test_streams_are_split_off_and_merged() -> None:
     outcome = run("fan_out", SPLITTING_SEED, Settings())
     assert set(outcome.fired) >= {"splitting", "split", "merging", "merged"}
+
+
+def test_redo_that_is_full_of_what_is_mined_again_does_not_stay_full() -> None:
+    """The split stream's destination is refused; the others of the source stood still. See `tests.unit.actors.test_capture_mining_again`."""
+    run("fan_out", MINED_AGAIN_SEED, Settings())
 
 
 def test_nothing_breaks_without_faults() -> None:

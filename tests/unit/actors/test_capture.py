@@ -83,15 +83,15 @@ class Redo:
 class Capture(CaptureHost):
     """The capture process, opened on what stands above instead of on connections."""
 
-    def __init__(self, folder: Path) -> None:
-        self.source = MemorySource()
+    def __init__(self, folder: Path, *, redo_bytes_max: int = 1 << 30) -> None:
+        self.source = MemorySource(gulp_bytes=lambda: 500)
         self.source.create_table("hr.t", ["id"], key=["id"])
         self.folder, self.inserted = folder, 0
         self.names = Names(self.source, RuleSet(include=(Rule(owner="hr", name="t"),)))
         super().__init__(one_way(folder), "capture_dbs1", "")
         self._clock: VirtualClock = VirtualClock()  # type: ignore[assignment]
         self.insert()
-        self.writer = write_redo(folder / "redo", self.source, segment_bytes=2000, record_bytes=500)
+        self.writer = write_redo(folder / "redo", self.source, segment_bytes=2000, record_bytes=500, redo_bytes_max=redo_bytes_max)
         self.queue, self.redo = Queue(), Redo(self.writer)
         self._queue, self._redo = self.queue, self.redo  # type: ignore[assignment]
         self._begin(FIRST_SCN)

@@ -206,6 +206,22 @@ def test_retained_redo_makes_room_before_the_log_writer_pauses(tmp_path: Path) -
     assert len(site.segments()) >= 3, "what there is room for is kept"
 
 
+def test_redo_that_is_mined_again_is_kept_until_what_is_on_record_is_told(known: RequiredCheckpoints) -> None:
+    known.mine_again("c", Scn(40))
+    known.record("c", Scn(90))
+    assert known.needed_scn == 40
+    known.record("c", Scn(100))
+    assert known.needed_scn == 100
+
+
+def test_redo_is_kept_from_the_lowest_scn_that_is_mined_again(known: RequiredCheckpoints) -> None:
+    """The capture process begins again where its queue is; if the queue dies then, a destination still needs what it lost."""
+    known.mine_again("c", Scn(40))
+    for scn in (Scn(70), Scn(100)):
+        known.mine_again("c", scn)
+        assert known.needed_scn == 40
+
+
 def test_redo_is_kept_while_it_is_mined_again(tmp_path: Path) -> None:
     """A destination was restored: what was durable is sent again, and segments must not go between two reads."""
     site = Source(tmp_path, retention_s=60.0)

@@ -160,6 +160,32 @@ def test_a_slow_subscriber_sets_the_pace_and_loses_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.long
+def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the_rest_of_a_transaction_larger_than_it(tmp_path: Path) -> None:
+    """It waits in the middle of it (for an ALTER, say): nobody can acknowledge the transaction, and without the time it was never split off."""
+    world = World(tmp_path)
+
+    def alone() -> list[float]:
+        return [each["held_alone_s"] for each in world.queue.core.status()["subscribers"]]
+
+    large = world.history.commit(PARTS)
+    world.publisher._plan(0)
+    for _ in range(3):
+        world.publisher.step()
+        world.a.take(1)
+        world.b.take(1)
+    world.publisher.step()
+    world.b.take(1)
+    world.queue.clock.advance(100)
+    assert alone() == [0.0, 0.0], "there is room for more"
+    while world.publisher.step():
+        world.b.take()
+    world.queue.clock.advance(1000)
+    assert alone() == [1100.0, 0.0]
+    world.queue.adopt("apply_b")
+    world.run(world.b, until=large)
+    assert alone() == [0.0]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_everything_arrives_once_whoever_comes_and_goes(tmp_path: Path, seed: int) -> None:
     """Random comings and goings, transactions of all sizes, and a publisher that begins again in the middle."""

@@ -1,0 +1,115 @@
+"""Redo that is mined again for a destination that lost commits: how long a bounded redo log keeps it for the capture process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.staging.queue_sessions import REFUSED_HOLD_S
+from streams.errors import LogGone
+from streams.scn import FIRST_SCN, Scn
+from tests.support.redo_logs import drain
+from tests.unit.actors.test_capture import CREDIT, Capture, Redo
+
+REDO_BYTES_MAX = 20_000  # ten segments
+TRANSACTIONS = 60  # fill half of them
+
+
+class KeptRedo(Redo):
+    """Tells the log writer, as `RedoWatchClient` does."""
+
+    def checkpoint(self, scn: Scn) -> Scn:
+        super().checkpoint(scn)
+        return self.writer.required_checkpoints.record("capture_dbs1", scn)
+
+    def mine_again(self, scn: Scn) -> Scn:
+        super().mine_again(scn)
+        return self.writer.required_checkpoints.mine_again("capture_dbs1", scn)
+
+
+@pytest.fixture
+def bounded(tmp_path: Path) -> Capture:
+    """The redo log has a bound, and retains what is not required; everything is durable at every destination."""
+    capture = Capture(tmp_path, redo_bytes_max=REDO_BYTES_MAX)
+    capture.writer.required_checkpoints.register("capture_dbs1", retention_s=3600.0)
+    capture.redo = KeptRedo(capture.writer)
+    capture._redo = capture.redo  # type: ignore[assignment]
+    capture.queue.durable = capture.commit(TRANSACTIONS)
+    capture.steps()
+    assert capture.redo.checkpoints == [capture.queue.durable]
+    return capture
+
+
+def fill_redo(capture: Capture) -> None:
+    """Write a transaction so large that the redo log, with what it keeps already, is full before its end: its last commit stays the last one."""
+    last = capture.source.log[-1].commit_scn
+    with capture.source.transaction() as transaction:
+        for number in range(200):
+            transaction.insert("hr.t", id=f"{number:040}")
+    drain(capture.writer, capture.source)
+    assert capture.writer.state == "PAUSED: REDO IS FULL"
+    assert capture.writer.position.scn == last
+
+
+def test_redo_that_was_mined_again_is_let_go_although_nothing_newer_is_durable(bounded: Capture) -> None:
+    """The redo log is full because of it: nothing newer comes into redo before, for any capture process."""
+    last, lost = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
+    bounded.queue.rewind, bounded.queue.durable = lost, lost
+    bounded.step()
+    fill_redo(bounded)
+    bounded.steps()
+    drain(bounded.writer, bounded.source)
+    assert bounded.writer.state == "PAUSED: REDO IS FULL", "the destination that lost commits does not have them durably"
+    assert bounded.writer.oldest_scn <= lost
+    bounded.queue.durable = last
+    bounded.steps()
+    drain(bounded.writer, bounded.source)
+    assert bounded.writer.position.scn > last
+
+
+def test_redo_that_an_earlier_life_mined_again_is_let_go_once_everything_is_durable(bounded: Capture) -> None:
+    """Meanwhile the queue refused the destination that lost commits, or has forgotten it: it is split off."""
+    last, lost = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
+    bounded.queue.rewind, bounded.queue.durable = lost, lost
+    bounded.step()
+    fill_redo(bounded)
+    bounded.close()
+    bounded.queue.durable = FIRST_SCN  # nothing was told on the new stream
+    bounded._queue, bounded._redo = bounded.queue, bounded.redo  # type: ignore[assignment]
+    bounded._durable_scn, bounded._told_scn = FIRST_SCN, bounded.redo.checkpoint(FIRST_SCN)
+    bounded._begin(last)
+    bounded.steps()
+    drain(bounded.writer, bounded.source)
+    assert bounded.writer.state == "PAUSED: REDO IS FULL", "the queue may lose what it holds: it did not tell that everything is durable"
+    bounded.queue.durable = last
+    bounded.steps()
+    drain(bounded.writer, bounded.source)
+    assert bounded.writer.position.scn > last
+
+
+def test_redo_is_held_while_it_is_mined_again_for_an_operator_though_everything_is_durable(bounded: Capture) -> None:
+    """He set the start SCN back: every destination has what is mined, and drops it."""
+    last, again = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
+    bounded.queue.rewind, bounded.queue.has_credit = again, False
+    bounded.steps()
+    assert bounded.writer.required_checkpoints.needed_scn == again
+    bounded.queue.has_credit = True
+    bounded.steps()
+    assert bounded.queue.sent[-1][1] == last
+    assert bounded.writer.required_checkpoints.needed_scn == last
+
+
+def test_redo_is_let_go_when_the_combined_apply_process_that_was_to_get_it_again_is_refused(bounded: Capture) -> None:
+    last, lost = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
+    assert bounded.writer.purge(bounded.source.log[20].commit_scn) > 0
+    core = bounded.open_combined()
+    session = core.open_subscriber("apply_a", "001", {"dbs1": lost}, CREDIT)
+    bounded.step()
+    fill_redo(bounded)
+    bounded.steps(3)
+    assert isinstance(session.ended, LogGone)
+    bounded._clock.advance(REFUSED_HOLD_S)
+    bounded.steps(3)
+    drain(bounded.writer, bounded.source)
+    assert bounded.writer.position.scn > last
