@@ -172,7 +172,7 @@ def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
     held = wire.get("held_back", 0)
     if held and time.time() - wire["last_held_back_us"] / 1e6 < REFUSAL_TOLD_S:
         yield Note(
-            component=component, problem=f"held back {counted(held, 'message')}, as more came than its components send; the last one: "
+            component=component, problem=f"held back {counted(held, 'time')} a caller that sends more than any component does; the last one: "
             f"{wire['last_held_back']}", is_remark=True,
         )
     # Of a process that tells no time it is now.

@@ -35,10 +35,11 @@ from streams.errors import RateExceeded, printable
 __all__ = ["DEFAULT_LIMIT", "LIMITS", "Bucket", "Limit", "Meter", "RateListener", "Rates"]
 
 # Messages a second of one stream that carries batches. Credit bounds their bytes, so this is for batches without rows and for those that the
-# queue has already. A propagation that sends a backlog of the smallest batches is bounded by Python, at a fraction of this.
-BATCH_MESSAGES_PER_S = 10_000
-# Of a stream that carries acknowledgements, credit or reports. Ours send at most two for each fsync, commit or step, which is
-# some hundreds a second; reading so many takes a fifth of a slow core.
+# queue has already. A propagation that sends a backlog of the smallest batches is bounded by Python: 7,000 a second were seen on a slow core.
+BATCH_MESSAGES_PER_S = 20_000
+# Of a stream that carries acknowledgements, credit or reports. A subscriber of ours acknowledges 500 times a second at most
+# (`queue_link.ACKNOWLEDGE_INTERVAL_S`) and gives credit once for a large part of its window; a redo receiver sends two messages for an fsync, which
+# the log writer's pauses keep below 300 a second; an apply server sends one for a commit. Reading one costs some 200 µs of a slow core.
 CONTROL_MESSAGES_PER_S = 2_000
 # New streams a second of one connection. A client of ours opens one, and closes the connection with it.
 STREAMS_PER_S = 20
@@ -55,6 +56,8 @@ SITE_MESSAGES = 2
 # A site's new calls, in the same way. The twenty components that one site may have at a queue begin 4 a second each before they are refused.
 SITE_CALLS = 4
 
+# Whoever is over its rate waits for so long at least, and some messages pass without a pause then: to wake for each of them costs more than to read it.
+WAIT_S_MIN = 0.02
 HELD_BACK_S_MAX = 30.0  # of a stream that is held back all the time: no load of ours lasts so long at such a rate
 # Of a new call. The four calls of a connection wait for a fifth of a second together; more than that begins calls and cancels them.
 CALL_WAIT_S_MAX = 1.0
@@ -135,7 +138,7 @@ class RateListener(Protocol):
     """Who counts and logs what is bounded here (`protos.admission.Admission`)."""
 
     def held_back(self, peer: str, problem: str) -> None:
-        """A message or a call waits; called for each of them."""
+        """A stream or a call waits; called each time."""
         ...
 
     def refused(self, peer: str, problem: str) -> None:
@@ -185,7 +188,7 @@ class Meter:
                 self._listener.refused(self._peer, problem)
                 raise RateExceeded(problem, hint="no component of Headrace does so; the stream may be opened again")
         self._listener.held_back(self._peer, problem)
-        self._sleep(wait_s)
+        self._sleep(max(wait_s, WAIT_S_MIN))
 
 
 class Rates:

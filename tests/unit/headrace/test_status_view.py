@@ -249,12 +249,12 @@ def test_connections_that_came_to_nothing_are_told_for_a_day():
     assert told(2 * 86_400) == []
 
 
-def test_messages_that_were_held_back_are_a_remark_for_a_day():
+def test_callers_that_were_held_back_are_a_remark_for_a_day():
     def told(age_s: float) -> list[str]:
         wire = {"tls": False, "held_back": 7, "last_held_back": "it sends more (ipv4:10.0.0.1:5)", "last_held_back_us": int((time.time() - age_s) * 1e6)}
         seen = overview({**component("ENABLED"), "wire": wire})
         assert is_healthy(seen)
-        return [note.problem for note in notes(seen) if "held back 7 messages" in note.problem]
+        return [note.problem for note in notes(seen) if "held back 7 times a caller" in note.problem]
 
     (problem,) = told(60)
     assert problem.endswith("the last one: it sends more (ipv4:10.0.0.1:5)")

@@ -8,7 +8,7 @@ import pytest
 
 from protos import apply_pb2, queue_pb2, rates, redo_pb2
 from protos.admission import Admission
-from protos.rates import BURST_S, HELD_BACK_S_MAX, LIMITS, PAUSE_S, SITE_BURST_S, SITE_CALLS, SITE_MESSAGES, TABLE_MAX, Bucket, Limit, Rates
+from protos.rates import BURST_S, HELD_BACK_S_MAX, LIMITS, PAUSE_S, SITE_BURST_S, SITE_CALLS, SITE_MESSAGES, TABLE_MAX, WAIT_S_MIN, Bucket, Limit, Rates
 from streams.errors import RateExceeded, Retry
 
 METHOD, SITE = "headrace.v1.Queue/Dequeue", "ipv4:10.0.0.1"
@@ -99,12 +99,13 @@ def test_sender_within_its_rate_never_waits(world: World) -> None:
     assert (world.time.slept, world.listener.held, world.listener.refusals) == (0.0, [], [])
 
 
-def test_flood_passes_at_the_rate_and_every_message_that_waited_is_counted(world: World) -> None:
+def test_flood_passes_at_the_rate_and_is_counted_each_time_it_waits(world: World) -> None:
     meter, began = world.begin(), world.time.now
     for _ in range(1200):
         meter.pass_one()
-    assert world.time.now - began == pytest.approx((1200 - BURST_S * 100) / 100)
-    assert len(world.listener.held) == pytest.approx(1000, abs=1)
+    seconds = (1200 - BURST_S * 100) / 100
+    assert world.time.now - began == pytest.approx(seconds, abs=2 * WAIT_S_MIN)
+    assert len(world.listener.held) == pytest.approx(seconds / WAIT_S_MIN, rel=0.1)
     assert world.listener.refusals == []
 
 
@@ -135,7 +136,7 @@ def test_streams_of_a_connection_share_its_rate_and_another_connection_has_its_o
     for _ in range(100):
         for each in streams:
             each.pass_one()
-    assert world.time.now - began == pytest.approx((400 - BURST_S * 100) / 100)
+    assert world.time.now - began == pytest.approx((400 - BURST_S * 100) / 100, abs=2 * WAIT_S_MIN)
     held = len(world.listener.held)
     for _ in range(100):
         other.pass_one()
@@ -149,7 +150,7 @@ def test_connections_of_a_site_share_the_sites_rate_and_none_is_refused_for_the_
         for each in streams:
             each.pass_one()
     rate = SITE_MESSAGES * LIMIT.messages_per_s
-    assert world.time.now - began == pytest.approx((10_000 - BURST_S * rate) / rate)
+    assert world.time.now - began == pytest.approx((10_000 - BURST_S * rate) / rate, abs=2 * WAIT_S_MIN)
     assert world.listener.refusals == []
 
 
@@ -255,10 +256,10 @@ def test_admission_counts_and_logs_what_is_held_back_once_a_minute(caplog: pytes
     admission.rates = Rates(admission, {METHOD: LIMIT}, clock=time.clock, sleep=time.sleep)
     context = Context("ipv4:10.0.0.1:5000")
     meter = admission.begin(context, METHOD, CALLS_MAX)
-    for _ in range(210):
+    for _ in range(202):
         meter.pass_one()
     status = admission.status()
-    assert status["held_back"] == pytest.approx(10, abs=1)
+    assert status["held_back"] in (1, 2)
     assert status["refused_calls"] == 0
     assert "ipv4:10.0.0.1:5000" in status["last_held_back"]
     (record,) = caplog.records
