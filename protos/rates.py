@@ -117,8 +117,7 @@ class Bucket:
             now: of a monotonic clock.
         """
         full_at = self._full_at
-        if full_at < now:
-            full_at = now
+        full_at = max(full_at, now)
         self._full_at = full_at = full_at + self._each_s
         return full_at - now - self._burst_s
 

@@ -17,14 +17,15 @@ from actors.staging.queue import QueueCore
 from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, queue_pb2_grpc, rates, redo_pb2, transport
 from protos.admission import Admission
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.apply_link import REPORTS_MAX, ServerStream
+from protos.queue_link import ACKNOWLEDGE_INTERVAL_S, DequeueClient, EnqueueClient, QueueServer
 from protos.rates import Limit
 from protos.redo_link import RedoWatchClient
 from streams.errors import RateExceeded
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import one_way
 from tests.support.system import wait_until
-from tests.support.wire_world import FUZZ, OURS, TOKEN, World
+from tests.support.wire_world import FUZZ, OURS, TOKEN, Host, World
 from topology.spec import TopologySpec
 
 pytestmark = pytest.mark.slow
@@ -257,13 +258,53 @@ def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World)
         each.close()
 
 
+class _BusyHost(Host):
+    """A coordinator that waits for its destination, and takes no message."""
+
+    received = 0
+
+    def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
+        self.received += 1
+
+
+def test_messages_for_a_coordinator_that_is_busy_wait_in_bounded_memory(tmp_path: Path) -> None:
+    world = World(tmp_path, is_secure=True)  # with the limits that we ship
+    world.gate.host = busy = _BusyHost()  # type: ignore[assignment]
+    flood = Flood(world, "Coordinator/Serve")
+    wait_until("there is no room any more", lambda: busy.received == REPORTS_MAX, 20)
+    time.sleep(0.5)
+    sent = flood.sent
+    assert busy.received == REPORTS_MAX
+    assert sent < REPORTS_MAX + ON_THE_WAY_MAX
+    for _ in range(10):
+        busy.last.taken()
+    wait_until("the next ones came", lambda: busy.received == REPORTS_MAX + 10, 20)
+    world.serves()
+    flood.close()
+    world.close()
+
+
 # --------------------------------------------------------------------------- our own components at full speed
 
 FULL_SPEED_S = 2.5  # longer than the burst of any limit
 
 
 def _two_queues(folder: Path) -> TopologySpec:
-    return one_way(folder, subscribers=("to_dbs2",), memory=8 << 20)
+    return one_way(folder, subscribers=("to_dbs2",), memory=2 << 20)
+
+
+def test_acknowledgements_that_come_faster_than_a_queue_needs_them_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[int] = []
+    acknowledge = QueueCore.acknowledge
+    monkeypatch.setattr(QueueCore, "acknowledge", lambda core, session, source, scn: heard.append(scn) or acknowledge(core, session, source, scn))
+    world = World(tmp_path)
+    began = time.monotonic()
+    for scn in range(1, 20_001):
+        world.subscriber.acknowledge("dbs1", scn)
+    wait_until("the last one came", lambda: heard and heard[-1] == 20_000, 20)
+    assert len(heard) <= (time.monotonic() - began) / ACKNOWLEDGE_INTERVAL_S + 1
+    assert heard == sorted(set(heard))
+    world.close()
 
 
 def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,7 +104,7 @@ class World:
         shipping = RedoShipping(folder / "redo", "dbs1", lambda: RedoPosition(0, 0, Scn(0)))
         shipping.register({"capture_fuzz": True})
         self.redo = RedoServer("t", "dbs1", Writer(), shipper=shipping, admission=self.admissions["Redo"])
-        gate = Gate(ApplyConfig(
+        self.gate = gate = Gate(ApplyConfig(
             topology="t", apply="apply_a", queue="q_dbs1", source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
             destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
         ))
