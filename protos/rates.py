@@ -46,8 +46,9 @@ STREAMS_PER_S = 20
 # Requests a second of one connection that only tell or ask something: a capture process tells its checkpoint once a second, a
 # task asks for access once, the Spark application's health is asked for every five seconds.
 ASKS_PER_S = 20
-# Requests a second of a copying task: one for each piece of a table, which takes the databases milliseconds even if it is empty.
-PIECES_PER_S = 500
+# Requests a second of a copying task: one for each piece of a table, which takes the databases milliseconds even if it is empty. All tasks
+# of a site have four times as many, which is more than Python answers: a task that is refused would end.
+PIECES_PER_S = 1_000
 
 BURST_S = 2.0  # a connection's burst, in seconds of its rate: what waits for a process that was stopped for a while comes at once
 SITE_BURST_S = 10.0  # of a site's new calls: all its components connect again at once, each several times within the first seconds
