@@ -138,11 +138,21 @@ class RateListener(Protocol):
     """Who counts and logs what is bounded here (`protos.admission.Admission`)."""
 
     def held_back(self, peer: str, problem: str) -> None:
-        """A stream or a call waits; called each time."""
+        """A stream or a call waits; called each time.
+
+        Args:
+            peer: the connection.
+            problem: what is too much.
+        """
         ...
 
     def refused(self, peer: str, problem: str) -> None:
-        """A stream ends, or a call is refused."""
+        """A stream ends, or a call is refused.
+
+        Args:
+            peer: the connection.
+            problem: what is too much.
+        """
         ...
 
 
