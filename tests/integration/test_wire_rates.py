@@ -295,15 +295,17 @@ def _two_queues(folder: Path) -> TopologySpec:
 
 def test_acknowledgements_that_come_faster_than_a_queue_needs_them_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[int] = []
-    acknowledge = QueueCore.acknowledge
-    monkeypatch.setattr(QueueCore, "acknowledge", lambda core, session, source, scn: heard.append(scn) or acknowledge(core, session, source, scn))
+    # Only noted: the queue would refuse acknowledgements of what it has not sent.
+    monkeypatch.setattr(QueueCore, "acknowledge", lambda _core, _session, _source, scn: heard.append(scn))
     world = World(tmp_path)
-    began = time.monotonic()
-    for scn in range(1, 20_001):
+    began, scn = time.monotonic(), 0
+    while time.monotonic() - began < 0.5:
+        scn += 1
         world.subscriber.acknowledge("dbs1", scn)
-    wait_until("the last one came", lambda: heard and heard[-1] == 20_000, 20)
-    assert len(heard) <= (time.monotonic() - began) / ACKNOWLEDGE_INTERVAL_S + 1
+    wait_until("the last one came", lambda: heard and heard[-1] == scn, 20)
+    assert 1 < len(heard) <= (time.monotonic() - began) / ACKNOWLEDGE_INTERVAL_S + 1
     assert heard == sorted(set(heard))
+    assert scn > 2 * len(heard)
     world.close()
 
 
