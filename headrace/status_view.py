@@ -163,12 +163,18 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
-    """Callers that were refused within the last day: a wrong certificate of our own, or nobody of ours."""
+    """Callers that were refused or held back within the last day: a wrong certificate of our own, or nobody of ours."""
     if problem := wire.get("problem"):
         yield Note(component=component, problem=str(problem), fix="replace the certificate; new connections fail until then")
     calls, connections = wire.get("refused_calls", 0), wire.get("refused_connections", 0)
     if wire.get("tls") and calls and time.time() - wire["last_refusal_us"] / 1e6 < REFUSAL_TOLD_S:
         yield Note(component=component, problem=f"refused {calls} calls; the last one: {wire['last_refusal']}", is_remark=True)
+    held = wire.get("held_back", 0)
+    if held and time.time() - wire["last_held_back_us"] / 1e6 < REFUSAL_TOLD_S:
+        yield Note(
+            component=component, problem=f"held back {counted(held, 'time')} a caller that sends more than any component does; the last one: "
+            f"{wire['last_held_back']}", is_remark=True,
+        )
     # Of a process that tells no time it is now.
     if connections and time.time() - wire.get("last_refused_connection_us", time.time() * 1e6) / 1e6 < REFUSAL_TOLD_S:
         yield Note(

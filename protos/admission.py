@@ -5,16 +5,18 @@ Job
     before it is known, and count and log whoever is refused.
 
 Main path
-    a service's handler -> Admission.opening -> first messages are read -> Admission.check -> served, or `NotAdmitted`.
+    a call -> Admission.begin: its rates -> a service's handler -> Admission.opening -> first messages are read -> Admission.check
+    -> served, or `NotAdmitted`.
 
 Who is refused where
     Without a certificate, with one of another authority, or without TLS where the server has it: in the handshake, by gRPC. No
     handler learns of it, so these are counted as connections that began and made no call (`status`).
     With a certificate of another site than the component's, or as a component that has no business here: by `check`.
+    Who sends far more than a component of ours would: by `begin`, and on an open stream by its `Meter` (`protos.rates`).
 
 Bounds
     `HELLO_TIMEOUT_S` for the first messages of a stream, `FAILURES_MAX` refusals per connection, then its streams are refused
-    unread. What is noted of connections is bounded by `PEERS_MAX`; the oldest are forgotten.
+    unread. What is noted of connections is bounded by `PEERS_MAX`; the oldest are forgotten. Rates of messages and calls: `protos.rates`.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from protos.identity import Identity, principal_of
+from protos.rates import Meter, Rates
 from streams.errors import NotAdmitted, ProtocolError, printable
 
 __all__ = ["HANDSHAKE_TIMEOUT_S", "HELLO_TIMEOUT_S", "PUBLISH", "READ_REDO", "RECEIVE_REDO", "SUBSCRIBE", "Admission", "Callers"]
@@ -71,7 +74,10 @@ class Admission:
         self._began = self._made_calls = self._refused = 0
         self._last, self._last_us = "", 0
         self._told_connections = self._last_connection_us = 0
-        self._logged_at = -LOG_INTERVAL_S
+        self._logged_at = self._held_logged_at = -LOG_INTERVAL_S
+        self._held_back = self._last_held_back_us = 0
+        self._last_held_back = ""
+        self.rates = Rates(self)
 
     def change(self, callers: Callers) -> None:
         """Admit others from now on; streams that are open go on.
@@ -90,6 +96,26 @@ class Admission:
             self._pending.append(time.monotonic())
             while len(self._pending) > PEERS_MAX:
                 self._pending.popleft()
+
+    # ------------------------------------------------------------------ calls
+
+    def begin(self, context: Any, method: str, calls_max: int) -> Meter:  # noqa: ANN401 - a grpc.ServicerContext
+        """Count a call against the rates of its connection and its site; the answer counts its messages.
+
+        Args:
+            context: of the call.
+            method: service and method.
+            calls_max: calls that a site may have open at this server.
+
+        Raises:
+            RateExceeded: the call is refused.
+        """
+        peer = context.peer()
+        principal = ", ".join(self._names(context)) if self.identity is not None else peer.rpartition(":")[0]
+        meter = self.rates.begin(peer, principal, method, calls_max)
+        if not context.add_callback(lambda: self.rates.ended(principal)):
+            self.rates.ended(principal)  # the caller has gone away already
+        return meter
 
     @contextmanager
     def opening(self, context: Any, *, is_stream: bool = True) -> Iterator[None]:  # noqa: ANN401 - a grpc.ServicerContext
@@ -161,14 +187,32 @@ class Admission:
                 "tls": self.identity is not None, "refused_calls": self._refused, "refused_connections": connections,
                 "last_refused_connection_us": self._last_connection_us,  # when this was asked for first after it
                 "last_refusal": self._last, "last_refusal_us": self._last_us,
+                "held_back": self._held_back, "last_held_back": self._last_held_back, "last_held_back_us": self._last_held_back_us,
             }
+
+    # ------------------------------------------------------------------ rates
+
+    def held_back(self, peer: str, problem: str) -> None:
+        """See `protos.rates.RateListener`."""
+        with self._lock:
+            self._held_back += 1
+            self._last_held_back, self._last_held_back_us = f"{problem} ({peer})", time.time_ns() // 1000
+            now = time.monotonic()
+            if now - self._held_logged_at < LOG_INTERVAL_S:
+                return
+            self._held_logged_at = now
+        log.warning("%s: holds back %s: %s", self.name, peer, problem)
+
+    def refused(self, peer: str, problem: str) -> None:
+        """See `protos.rates.RateListener`."""
+        self._note_refusal(peer, problem)
 
     # ------------------------------------------------------------------ inside
 
     def _check_site(self, context: Any, site: str, component: str) -> None:  # noqa: ANN401
         assert self.identity is not None
         wanted = principal_of(self.identity.topology, site)
-        names = sorted(name.decode(errors="replace") for name in context.auth_context().get(_SAN, ()))
+        names = self._names(context)
         # Exactly: a certificate for every site at once (a wildcard) is nobody's.
         if wanted not in names:
             raise NotAdmitted(
@@ -176,6 +220,11 @@ class Admission:
                 hint=f"site {site} needs a certificate of its own: `headrace certs` makes one, `headrace check` examines it",
                 component=component,
             )
+
+    @staticmethod
+    def _names(context: Any) -> list[str]:  # noqa: ANN401
+        """The names in a caller's certificate."""
+        return sorted(name.decode(errors="replace") for name in context.auth_context().get(_SAN, ()))
 
     def _give_up(self, context: Any, peer: str, is_late: threading.Event) -> None:  # noqa: ANN401
         is_late.set()

@@ -28,16 +28,18 @@ from protos.transport import (
     read_requests,
     words_of,
 )
-from streams.errors import ProtocolError, StreamsError
+from streams.errors import ProtocolError, RateExceeded, StreamsError
 
 __all__ = [
-    "PIECE_BYTES", "CoordinatorLink", "CopyLink", "Joiner", "ServerStream", "StreamListener",
+    "PIECE_BYTES", "REPORTS_MAX", "CoordinatorLink", "CopyLink", "Joiner", "ServerStream", "StreamListener",
     "check_token", "fetch_access", "make_server_hello", "serve_apply", "split",
 ]
 
 PIECE_BYTES = 2 << 20  # of a message that is cut: above what a group of ordinary transactions needs
 # What a peer may make us hold for one message: the largest value there is (1 GB in PostgreSQL) and its company.
 _JOINED_BYTES_MAX = 2_000_000_000
+# Messages of one apply server that wait for the coordinator. A server has a few groups and parts in its hands and reports each once.
+REPORTS_MAX = 256
 _CALL_TIMEOUT_S = 10.0  # of a call that only asks
 _SHORT_CALLS = 32  # of copying and comparing tasks, and replaced streams that linger; more are refused
 _DRIVER = "the apply process"
@@ -93,6 +95,8 @@ class ServerStream:
     def __init__(self, hello: pb.ServerHello) -> None:
         self.hello = hello
         self._outbox: Outbox[pb.CoordinatorMessage] = Outbox()
+        self._room = threading.Semaphore(REPORTS_MAX)
+        self._is_closed = False
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         """Put a message on its way; never blocks, never fails (a lost stream is reported by `lost`)."""
@@ -100,7 +104,19 @@ class ServerStream:
 
     def close(self) -> None:
         """End the stream after what was sent; idempotent."""
+        self._is_closed = True
+        self._room.release()  # whoever waits for room
         self._outbox.close()
+
+    def wait_room(self) -> None:
+        """Wait until fewer than `REPORTS_MAX` messages wait for the coordinator, or until the stream is closed."""
+        self._room.acquire()
+        if self._is_closed:
+            self._room.release()
+
+    def taken(self) -> None:
+        """The coordinator has taken a message that was received on this stream."""
+        self._room.release()
 
     def outgoing(self) -> Iterator[pb.CoordinatorMessage]:
         """What gRPC's thread sends."""
@@ -118,7 +134,7 @@ class StreamListener(Protocol):
         """A whole message came.
 
         Args:
-            stream: on which it came; `accept` has returned for it.
+            stream: on which it came; `accept` has returned for it. Its `taken` is called when the message no longer waits.
             message: joined from its pieces.
         """
         ...
@@ -155,7 +171,7 @@ def serve_apply(host: str, listener: StreamListener, *, servers: int, admission:
     def register(server: Any) -> None:  # noqa: ANN401 - a grpc.Server
         apply_pb2_grpc.add_CoordinatorServicer_to_server(_Coordinator(listener, admission), server)
 
-    return Server([register], host=host, streams_max=2 * servers + _SHORT_CALLS, admission=admission)
+    return Server([register], host=host, streams_max=2 * servers + _SHORT_CALLS, admission=admission, is_own=True)
 
 
 def check_token(given: str, own: str) -> None:
@@ -190,14 +206,21 @@ class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
         def take(message: pb.ServerMessage) -> None:
             whole = joiner.add(message)
             if whole is not None:
+                stream.wait_room()
                 self._listener.receive(stream, whole)
 
+        problem: StreamsError | None = None
+
         def ended(error: StreamsError | None) -> None:
+            nonlocal problem
+            problem = error
             stream.close()
             self._listener.lost(stream, "" if error is None else error.message)
 
         read_requests(requests, take, ended)
         yield from stream.outgoing()
+        if isinstance(problem, RateExceeded):
+            abort(context, problem)
 
     def Access(self, request: pb.AccessRequest, context: Any) -> pb.AccessReply:  # noqa: N802, ANN401
         with self._opening(context, is_stream=False):

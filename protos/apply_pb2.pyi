@@ -497,20 +497,26 @@ class HealthReply(_message.Message):
     def __init__(self, executors: _Optional[int] = ..., runs: _Optional[int] = ..., refusals: _Optional[_Union[Refusals, _Mapping]] = ...) -> None: ...
 
 class Refusals(_message.Message):
-    __slots__ = ("tls", "refused_calls", "refused_connections", "last_refusal", "last_refusal_us", "last_refused_connection_us")
+    __slots__ = ("tls", "refused_calls", "refused_connections", "last_refusal", "last_refusal_us", "last_refused_connection_us", "held_back", "last_held_back", "last_held_back_us")
     TLS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_CALLS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     LAST_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     LAST_REFUSAL_US_FIELD_NUMBER: _ClassVar[int]
     LAST_REFUSED_CONNECTION_US_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_FIELD_NUMBER: _ClassVar[int]
+    LAST_HELD_BACK_FIELD_NUMBER: _ClassVar[int]
+    LAST_HELD_BACK_US_FIELD_NUMBER: _ClassVar[int]
     tls: bool
     refused_calls: int
     refused_connections: int
     last_refusal: str
     last_refusal_us: int
     last_refused_connection_us: int
-    def __init__(self, tls: _Optional[bool] = ..., refused_calls: _Optional[int] = ..., refused_connections: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refusal_us: _Optional[int] = ..., last_refused_connection_us: _Optional[int] = ...) -> None: ...
+    held_back: int
+    last_held_back: str
+    last_held_back_us: int
+    def __init__(self, tls: _Optional[bool] = ..., refused_calls: _Optional[int] = ..., refused_connections: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refusal_us: _Optional[int] = ..., last_refused_connection_us: _Optional[int] = ..., held_back: _Optional[int] = ..., last_held_back: _Optional[str] = ..., last_held_back_us: _Optional[int] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
     __slots__ = ("server", "state", "group", "groups_applied", "rows_applied", "pid", "host", "attempts", "waits_for_group", "detail", "commit_scn", "waits_for_scn", "waits_for_server")

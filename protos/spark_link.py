@@ -58,7 +58,7 @@ def serve_tasks(host: str, handler: RunHandler, token: str, *, admission: Admiss
     def register(server: Any) -> None:  # noqa: ANN401 - a grpc.Server
         apply_pb2_grpc.add_SparkTasksServicer_to_server(_SparkTasks(handler, token, admission), server)
 
-    return Server([register], host=host, admission=admission)
+    return Server([register], host=host, admission=admission, is_own=True)
 
 
 class _SparkTasks(apply_pb2_grpc.SparkTasksServicer):  # type: ignore[misc]

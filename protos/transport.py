@@ -47,8 +47,9 @@ from protos import queue_pb2
 from protos.admission import HANDSHAKE_TIMEOUT_S, Admission
 from protos.fragments import FRAGMENT_BYTES
 from protos.identity import CertificateError, Identity, Peer, Pem
+from protos.rates import Bucket, Meter
 from streams import errors
-from streams.errors import BugError, ConfigError, PropagationError, ProtocolError, StreamsError, printable
+from streams.errors import BugError, ConfigError, PropagationError, ProtocolError, RateExceeded, StreamsError, printable
 
 __all__ = [
     "MESSAGE_BYTES_MAX", "PROTOCOL_VERSION", "Bell", "Channel", "ClientStream", "Outbox", "Server", "abort", "accept",
@@ -66,10 +67,14 @@ STREAMS_MAX = 128
 # A client has a connection of its own, with at most two calls at a time (redo: it watches, and tells a checkpoint); one that
 # opens more does not take the threads of the others.
 STREAMS_PER_CONNECTION_MAX = 4
+# Of a server's streams, what one site may have open: it cannot shut out the others.
+PRINCIPAL_SHARE = 0.75
 # Twice what it serves: connections in their handshake, and those that were replaced and linger. A connection costs a descriptor.
 CONNECTIONS_PER_STREAM = 2
 # A connection without a call is of no use to us, except between two pieces that a task copies, which opens another one.
 CONNECTION_IDLE_S = 300
+# The certificate's files are read for a handshake, but not more often: reading takes as long as the handshake itself.
+HANDSHAKE_READS_PER_S = 50
 METADATA_BYTES_MAX = 8 << 10  # ours is below 5 KiB, see `to_status`
 STOP_GRACE_S = 0.5
 STOP_TIMEOUT_S = 10.0  # calls are cancelled after the grace, so this is a bound against a defect
@@ -128,6 +133,7 @@ _STATUS = {
     errors.FencedError: grpc.StatusCode.PERMISSION_DENIED,
     errors.ProtocolError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotAdmitted: grpc.StatusCode.PERMISSION_DENIED,
+    errors.RateExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 # What a status without our metadata means: gRPC itself refused.
 _REFUSED = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED}
@@ -277,6 +283,7 @@ class Server:
         host: address to listen on; only what the other nodes can reach need be told to them.
         streams_max: calls served at once; more are refused.
         admission: of its callers, with the identity of the site that serves; None: of nobody in particular, without TLS.
+        is_own: all its callers are of the site that serves: there are no others to leave room for.
 
     Raises:
         ConfigError: the address cannot be listened on.
@@ -285,13 +292,14 @@ class Server:
 
     def __init__(
         self, registrations: Iterable[Callable[[grpc.Server], None]], *, host: str = "127.0.0.1",
-        streams_max: int = STREAMS_MAX, admission: Admission | None = None,
+        streams_max: int = STREAMS_MAX, admission: Admission | None = None, is_own: bool = False,
     ) -> None:
-        credentials = None if admission is None or admission.identity is None else _server_credentials(admission.identity, admission)
+        admission = admission or Admission()
+        credentials = None if admission.identity is None else _server_credentials(admission.identity, admission)
         self._pool = futures.ThreadPoolExecutor(streams_max, thread_name_prefix="grpc")
         options = [*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", CONNECTIONS_PER_STREAM * streams_max)]
         self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=streams_max)
-        readers = _Readers(self._server)
+        readers = _Readers(self._server, admission, streams_max if is_own else int(PRINCIPAL_SHARE * streams_max))
         for register in registrations:
             register(readers)
         try:
@@ -315,14 +323,14 @@ class Server:
 
 
 class _Readers:
-    """Stands in for a server while services are registered, and gives each method a parser that does not fail.
+    """Stands in for a server while services are registered: counts calls and messages (`protos.rates`), and gives each method a parser that does not fail.
 
     Where parsing fails, gRPC ends the call by itself, while the handler goes on and ends it a second time: then the server can never
     be stopped. It also logs a traceback for each such message. Here the handler gets a `ProtocolError` in the place of the message.
     """
 
-    def __init__(self, server: grpc.Server) -> None:
-        self._server = server
+    def __init__(self, server: grpc.Server, admission: Admission, calls_max: int) -> None:
+        self._server, self._admission, self._calls_max = server, admission, calls_max
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:  # noqa: ANN401
         """Called by generated code: the same handlers as the registered ones, for servers that know only this form."""
@@ -334,14 +342,25 @@ class _Readers:
             service: name of the service.
             handlers: its methods.
         """
-        self._server.add_registered_method_handlers(service, {name: _reading(handler) for name, handler in handlers.items()})
+        self._server.add_registered_method_handlers(
+            service, {name: _reading(handler, self._begin(f"{service}/{name}")) for name, handler in handlers.items()}
+        )
+
+    def _begin(self, method: str) -> Callable[[grpc.ServicerContext], Meter]:
+        def begin(context: grpc.ServicerContext) -> Meter:
+            try:
+                return self._admission.begin(context, method, self._calls_max)
+            except RateExceeded as error:
+                abort(context, error)
+
+        return begin
 
 
 _UNREADABLE = object()
 
 
-def _reading(handler: Any) -> Any:  # noqa: ANN401 - a grpc.RpcMethodHandler
-    """The handler of a method, which meets a message that cannot be parsed as a ProtocolError."""
+def _reading(handler: Any, begin: Callable[[grpc.ServicerContext], Meter]) -> Any:  # noqa: ANN401 - a grpc.RpcMethodHandler
+    """The handler of a method, which meets a message that cannot be parsed as a ProtocolError; `begin` is called before it."""
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
     serve, parse = getattr(handler, kind), handler.request_deserializer
 
@@ -352,19 +371,21 @@ def _reading(handler: Any) -> Any:  # noqa: ANN401 - a grpc.RpcMethodHandler
             return _UNREADABLE
 
     def served(request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ANN401
+        begin(context)
         if request is _UNREADABLE:
             abort(context, _unreadable())
         return serve(request, context)
 
     def served_stream(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:  # noqa: ANN401
-        return serve(_readable(requests), context)
+        return serve(_readable(requests, begin(context)), context)
 
     wrap = getattr(grpc, f"{kind}_rpc_method_handler")
     return wrap(served_stream if handler.request_streaming else served, parsed, handler.response_serializer)
 
 
-def _readable(requests: Iterator[Any]) -> Iterator[Any]:
+def _readable(requests: Iterator[Any], meter: Meter) -> Iterator[Any]:
     for request in requests:
+        meter.pass_one()
         if request is _UNREADABLE:
             raise _unreadable()
         yield request
@@ -378,9 +399,13 @@ def _server_credentials(identity: Identity, admission: Admission) -> grpc.Server
     """Credentials that demand a certificate of every client, and read the files again for each handshake."""
     configured = identity.read()
 
+    reads = Bucket(HANDSHAKE_READS_PER_S, burst_s=1.0)
+
     def read_again() -> grpc.ServerCertificateConfiguration | None:
         nonlocal configured
         admission.connection_began()
+        if reads.take_within(time.monotonic(), 0.0) is None:
+            return None
         try:
             found = identity.read()
         except CertificateError as error:

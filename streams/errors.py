@@ -21,6 +21,7 @@
     |   +-- UnfitTableError      the destination table does not fit the LCR yet: waits for an ALTER
     +-- ProtocolError            the peer speaks another version, or broke the protocol
     |   +-- NotAdmitted          a caller whose certificate, or whom the topology, does not admit here
+    |   +-- RateExceeded         a caller that sends far more messages or calls than any component does
     +-- BugError                 cannot happen; a defect of Headrace
 
 `WouldBlock`, back-pressure and the end of the log are not errors.
@@ -35,7 +36,7 @@ from typing import Any, ClassVar
 __all__ = [
     "COPY_ONE_AGAIN", "INSTANTIATE_AGAIN", "NOT_REPLICATED", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
     "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "NotAdmitted", "PropagationError",
-    "ProtocolError", "QueueError", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
+    "ProtocolError", "QueueError", "RateExceeded", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
     "UnsupportedType",
     "WouldBlock", "counted", "printable",
 ]
@@ -265,6 +266,15 @@ class NotAdmitted(ProtocolError):
     """
 
     code = "HDR-6001"
+
+
+class RateExceeded(ProtocolError):
+    """The caller, or its site, sends far more messages or calls than any component does.
+
+    Tried again: the rate of the future is another one.
+    """
+
+    code = "HDR-6002"
 
 
 class BugError(StreamsError):

@@ -418,6 +418,7 @@ class CoordinatorHost:
             if event.mark == self._mark:
                 self._inbox.append(event)
         elif isinstance(event, _ServerSpoke):
+            event.stream.taken()
             self.servers.heard(event.stream, event.message)
         elif isinstance(event, _FeedOpened):
             if event.mark == self._mark:

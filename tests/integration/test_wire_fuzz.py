@@ -14,7 +14,6 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,28 +27,16 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from actors.staging.queue import QueueCore
-from databases.connectors import DatabaseAccess
 from protos import admission as admission_module
 from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, redo_pb2, transport
 from protos.admission import Admission
-from protos.apply_link import ServerStream, serve_apply
 from protos.fragments import FRAGMENT_BYTES
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
-from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
-from protos.spark_link import serve_tasks
-from redo.records import RedoPosition
-from redo.standby.shipping import RedoShipping
-from spark_apply.driver.config import ApplyConfig
-from spark_apply.driver.gate import Gate
-from streams.scn import Scn
+from protos.redo_link import RedoServer
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
-from tests.support.spark_health import fetch_health
-from tests.support.staging import one_way
 from tests.support.system import wait_until
-from topology.spec import CaptureSpec, TopologySpec
+from tests.support.wire_world import TOKEN, World, Writer
 
 SEED = int(os.environ.get("HEADRACE_FUZZ_SEED", "0")) or random.randrange(1, 2**32)
 TEST_S = 4.0  # of each test that fuzzes: after that, its remaining examples are passed over
@@ -61,7 +48,6 @@ ENDS = {
     grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,  # gRPC's own answer to a call without its one message
 }
-TOKEN = "right"
 METHODS = {
     "/headrace.v1.Queue/Enqueue": queue_pb2.EnqueueRequest, "/headrace.v1.Queue/Dequeue": queue_pb2.DequeueRequest,
     "/headrace.v1.Redo/Watch": queue_pb2.Hello, "/headrace.v1.Redo/Checkpoint": redo_pb2.RequiredCheckpoint,
@@ -77,108 +63,6 @@ fuzzing = settings(
 
 
 # --------------------------------------------------------------------------- the world
-
-
-class _Writer:
-    position = RedoWatchPosition(1, 10, Scn(5))
-
-    def __init__(self) -> None:
-        self.required_checkpoints = self
-        self.recorded: dict[str, int] = {}
-
-    def record(self, capture: str, scn: Scn) -> Scn:
-        self.recorded[capture] = max(scn, self.recorded.get(capture, 0))
-        return Scn(self.recorded[capture])
-
-    def mine_again(self, capture: str, scn: Scn) -> Scn:
-        assert scn >= 0
-        return Scn(self.recorded.get(capture, 0))
-
-
-class _Host:
-    """A coordinator that only listens."""
-
-    def opened(self, stream: ServerStream) -> None:
-        self.last = stream
-
-    def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        assert stream.hello.token == TOKEN
-        assert message.WhichOneof("kind") != "piece"
-
-    def lost(self, stream: ServerStream, problem: str) -> None:
-        assert "unforeseen" not in problem
-
-
-class _Runs:
-    def run(self, request: pb.RunRequest, call_ended: Callable[[Callable[[], None]], bool]) -> Iterator[pb.RunEvent]:
-        yield pb.RunEvent(accepted=True)
-
-    def health(self) -> pb.HealthReply:
-        return pb.HealthReply(executors=2)
-
-
-def _topology(folder: Path) -> TopologySpec:
-    """As `one_way`, and a second source whose publisher and subscriber the fuzzer plays."""
-    spec = one_way(folder, subscribers=("apply_a", "apply_fuzz"))
-    captures = (*spec.captures, replace(spec.captures[0], name="capture_fuzz", source="fuzz"))
-    assert isinstance(captures[0], CaptureSpec)
-    applies = tuple(replace(each, source="fuzz") if each.name == "apply_fuzz" else each for each in spec.applies)
-    return replace(spec, captures=captures, applies=applies)
-
-
-class World:
-    """Every service on a server of its own, and clients of ours that are used as ever."""
-
-    def __init__(self, folder: Path) -> None:
-        spec = _topology(folder)
-        self.queue = QueueServer(QueueCore(spec, "q_dbs1", folder / "q"), admission=Admission("queue"))
-        (folder / "redo").mkdir()
-        shipping = RedoShipping(folder / "redo", "dbs1", lambda: RedoPosition(0, 0, Scn(0)))
-        shipping.register({"capture_fuzz": True})
-        self.redo = RedoServer("t", "dbs1", _Writer(), shipper=shipping)
-        gate = Gate(ApplyConfig(
-            topology="t", apply="apply_a", queue="q_dbs1", source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
-            destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
-        ))
-        gate._tokens.add(TOKEN)
-        gate.host = _Host()  # type: ignore[assignment]
-        self.apply = serve_apply("127.0.0.1", gate, servers=2)
-        self.spark = serve_tasks("127.0.0.1", _Runs(), TOKEN)
-        self.endpoints = {
-            "Queue": self.queue.endpoint, "Redo": self.redo.endpoint, "RedoTransport": self.redo.endpoint, "Coordinator": self.apply.endpoint, "SparkTasks": self.spark.endpoint,
-        }
-        names = {"topology": "t", "queue": "q_dbs1", "incarnation": transport.new_incarnation()}
-        self.publisher = EnqueueClient(self.queue.endpoint, component="capture_dbs1", source="dbs1", **names)
-        self.subscriber = DequeueClient(self.queue.endpoint, component="apply_a", **names)
-        self.watch = RedoWatchClient(self.redo.endpoint, topology="t", capture="capture_dbs1", source="dbs1", incarnation="1")
-        self.publisher.connect()
-        self.subscriber.subscribe({"dbs1": Scn(0)}, 4 << 20)
-        self.watch.connect()
-        self.scn = 0
-
-    def serves(self) -> None:
-        """Our own clients get what they ask for, on the streams that they have had from the beginning."""
-        batch = insert_batch([self.scn + 10], previous=self.scn)
-        self.scn += 10
-        self.publisher.send(codec.header_of(batch), codec.encode(batch), 20)
-        delivery = self.subscriber.poll(20)
-        while delivery is not None and delivery.header.is_progress_mark:
-            delivery = self.subscriber.poll(20)
-        assert delivery is not None
-        assert delivery.header == codec.header_of(batch)
-        self.subscriber.grant(len(delivery.data))
-        self.subscriber.acknowledge("dbs1", Scn(self.scn))
-        self.watch.poll()
-        self.watch.checkpoint(Scn(self.scn))
-        assert fetch_health(self.spark.endpoint, TOKEN).executors == 2
-
-    def close(self) -> None:
-        for each in (self.publisher, self.subscriber, self.watch):
-            each.close()
-        began = time.monotonic()
-        for server in (self.queue, self.redo, self.apply, self.spark):
-            server.stop()
-        assert time.monotonic() - began < transport.STOP_TIMEOUT_S, "a server could not be stopped"
 
 
 def _resident_bytes() -> int:
@@ -256,7 +140,7 @@ def test_bytes_on_a_port_with_tls_harm_nobody_and_are_counted(
 ) -> None:
     monkeypatch.setattr(admission_module, "HANDSHAKE_TIMEOUT_S", 1.0)
     admission = Admission("redo", Certificates(tmp_path / "certs", "t", "dbs1").of("dbs1"))
-    server = RedoServer("t", "dbs1", _Writer(), admission=admission)
+    server = RedoServer("t", "dbs1", Writer(), admission=admission)
     thrown = 0
 
     def example(data: bytes) -> None:

@@ -37,9 +37,13 @@ class QueuedNetwork(PostgresNetwork):
         dsns: of the databases, by site.
         folder: for redo logs and queues.
         prepare: makes the tables of a site.
+        detours: by queue, where propagations connect instead.
     """
 
-    def __init__(self, spec: TopologySpec, dsns: Mapping[str, str], folder: Path, prepare: Callable[[str, psycopg.Connection], None]) -> None:
+    def __init__(
+        self, spec: TopologySpec, dsns: Mapping[str, str], folder: Path, prepare: Callable[[str, psycopg.Connection], None],
+        detours: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(spec, dsns, folder, prepare)
         self.folder = folder
         self.cores: dict[str, QueueCore] = {}
@@ -47,7 +51,8 @@ class QueuedNetwork(PostgresNetwork):
         self._ends: dict[str, Callable[[], None]] = {}  # of queues and propagations that run, by full name
         self._publishers: dict[str, EnqueueClient] = {}
         self._clients: dict[str, DequeueClient] = {}
-        self._sent: dict[str, Scn] = {}  # by capture process
+        self._sent: dict[str, Scn] = {}  # by source
+        self._detours = detours or {}
         self.run_by(spec)
 
     # ------------------------------------------------------------------ what runs
@@ -84,10 +89,11 @@ class QueuedNetwork(PostgresNetwork):
         stop = threading.Event()
 
         def resolve(queue: str) -> str:
-            server = self.servers.get(queue.partition(":")[2])
+            short = queue.partition(":")[2]
+            server = self.servers.get(short)
             if server is None:
                 raise PropagationError(f"{queue} does not run")
-            return server.endpoint
+            return self._detours.get(short, server.endpoint)
 
         runner = PropagationRunner(self.spec.name, self.spec.propagation(name), resolve)
 
@@ -108,10 +114,22 @@ class QueuedNetwork(PostgresNetwork):
 
     # ------------------------------------------------------------------ what moves
 
+    def capture(self) -> int:
+        """Everything that is committed at the sources into their queues; rows."""
+        return sum(self._capture(site, capture) for site in self.sites.values() for capture in self._caught_up(site))
+
+    def apply(self, name: str) -> None:
+        """Everything that was captured before this call, at one apply process.
+
+        Args:
+            name: of the apply process.
+        """
+        self._apply(name)
+
     def settle(self, *, held: Sequence[str] = ()) -> None:
         """Until nothing moves any more; see `PostgresNetwork.settle`."""
         for _ in range(PASSES_MAX):
-            rows = sum(self._capture(site, capture) for site in self.sites.values() for capture in self._caught_up(site))
+            rows = self.capture()
             for name in self.engines.keys() - set(held):
                 self._apply(name)
             if not rows:

@@ -249,6 +249,18 @@ def test_connections_that_came_to_nothing_are_told_for_a_day():
     assert told(2 * 86_400) == []
 
 
+def test_callers_that_were_held_back_are_a_remark_for_a_day():
+    def told(age_s: float) -> list[str]:
+        wire = {"tls": False, "held_back": 7, "last_held_back": "it sends more (ipv4:10.0.0.1:5)", "last_held_back_us": int((time.time() - age_s) * 1e6)}
+        seen = overview({**component("ENABLED"), "wire": wire})
+        assert is_healthy(seen)
+        return [note.problem for note in notes(seen) if "held back 7 times a caller" in note.problem]
+
+    (problem,) = told(60)
+    assert problem.endswith("the last one: it sends more (ipv4:10.0.0.1:5)")
+    assert told(2 * 86_400) == []
+
+
 @pytest.mark.parametrize(("facts", "words"), [
     ({"merges": True, "behind_s": 1800.0}, "30 min behind the others; it is merged once it is connected and at most 60 s behind"),
     ({"merges": False, "by": "operator", "behind_s": None}, "by the operator; unknown behind the others; it stays so until `headrace merge FILE p`"),

@@ -69,6 +69,9 @@ class Stream:
     def close(self) -> None:
         self.is_closed = True
 
+    def taken(self) -> None:
+        """There is room for everything."""
+
 
 class Feed:
     """A queue that has every batch."""
