@@ -147,7 +147,7 @@ class Workload:
             shaped = rng.sample(shaped, min(len(shaped), _CLASSES_MAX))
         self.expected = Expected(spec, [shape_of(spec, TableName(*classes.tables[n])) for n in sorted(shaped)], proof.origins)
         taken = {(owner, name) for _, owner, name in self.expected.tables}
-        carried = [n for n in carried if classes.tables[n] not in taken]  # a table under another name has this one
+        carried, left_out = ([n for n in group if classes.tables[n] not in taken] for group in (carried, left_out))  # a table under another name has this one
         chosen = sorted(rng.sample(carried, min(len(carried), _CLASSES_MAX)))
         if left_out and rng.random() < 0.7:
             chosen.append(rng.choice(left_out))

@@ -33,12 +33,13 @@ def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Findin
         after: what is wanted. Both are routed.
     """
     known = {apply.name: apply for apply in before.applies}
+    tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
     for apply in after.applies:
         old = known.get(apply.name)
         if old is None or (old.source, old.site) != (apply.source, apply.site):
             continue
         ways_before, ways_after = ways_to(before, old), ways_to(after, apply)
-        for table in dict.fromkeys(table for way in (*ways_before, *ways_after) for table in _subset_tables(way)):
+        for table in tables if any(map(_has_subset, (*ways_before, *ways_after))) else ():
             was, wanted = _rows(ways_before, table), _rows(ways_after, table)
             if was is not None and wanted is not None and was != wanted:
                 yield Finding(
@@ -232,10 +233,9 @@ def _on_the_way(ways: Sequence[Way], table: TableName) -> _OnTheWay | None:
     kinds = ("at capture", *hops, "at apply")
     queues = (way.capture.queue, *(each.to_queue for each in way.propagations), "")
     found = []
-    for kind, client, queue in zip(kinds, way.clients, queues, strict=True):
-        transformation = client.rules.transformation_of(*table)
+    for kind, client, queue, (name, transformation, _) in zip(kinds, way.clients, queues, way.passages(table), strict=True):
         rules = (*(client.rules.include or ()), *client.rules.exclude) if client.rules.looks_at_rows else ()
-        asked = tuple(each for rule in rules if rule.dml and rule.matches_object(*table) for each in rule.conditions if _asks_old_values(each))
+        asked = tuple(each for rule in rules if rule.dml and rule.matches_object(*name) for each in rule.conditions if _asks_old_values(each))
         # Another version of a function is no other shape: what was copied stays, as the operator knows who runs `up`.
         found.append((kind, None if transformation is None else transformation.without_code(), asked, queue))
     return _OnTheWay(tuple(found))
@@ -246,9 +246,8 @@ def _asks_old_values(condition: Condition) -> bool:
     return condition.form == "subset" or any(each.image is not Image.NEW for each in condition.columns)
 
 
-def _subset_tables(way: Way) -> Iterator[TableName]:
-    for client in way.clients:
-        yield from (TableName(rule.owner, rule.name) for rule in client.rules.include or () if rule.subset is not None)
+def _has_subset(way: Way) -> bool:
+    return any(rule.subset is not None for client in way.clients for rule in client.rules.include or ())
 
 
 def _rows(ways: Sequence[Way], table: TableName) -> str | None:

@@ -16,8 +16,9 @@ How often
     back to where it was, with the tag it had there, it goes round for ever: a cycle.
 
 Other names
-    A table that an apply process renames arrives, and is followed no further: `check` refuses a topology that would send it on under its
-    new name. Arrivals are counted by name: one table under two names at a site is no second arrival, one name written twice is.
+    What a way carries is said by the names of its source, whatever its clients call the tables. A table that arrives under another name is followed no
+    further: `check` refuses a topology that would send it on. Arrivals are counted by name: one table under two names at a site is no second arrival, one
+    name written twice is.
 
 Conditions
     What a condition says of a row is not proven: where one decides, the proof says who gets a change at most (`ReachedSite.conditions`),
@@ -173,18 +174,25 @@ class Proof:
         self.hops: dict[str, list[Hop]] = {}
         for apply in spec.applies:
             for way in ways_to(spec, apply):
-                carried = self.classes.carried_by(way.clients)
-                by_tag = tuple(self.classes.with_tag(carried, place) for place in range(len(self.classes.tags)))
-                by_rows = 0
-                for client in way.clients:
-                    by_rows |= self.classes.decided_by_rows(client.rules) & carried
-                rows_by_tag = tuple(self.classes.with_tag(by_rows, place) for place in range(len(self.classes.tags)))
-                names, renamed = self.classes.renamed_by(apply.rules), 0
-                for tables in names.values():
-                    renamed |= tables
-                self.hops.setdefault(apply.source, []).append(Hop(way, by_tag, self.classes.place_of(apply.tag), rows_by_tag, names, renamed))
+                self.hops.setdefault(apply.source, []).append(self._hop(way))
         self._spreads: dict[tuple[str, tuple[int, ...]], Spread] = {}
         self._arrived: dict[Place, dict[str, _Arrived]] = {}
+
+    def _hop(self, way: Way) -> Hop:
+        classes = self.classes
+        carried = classes.carried_by(way.clients)
+        by_tag = tuple(classes.with_tag(carried, place) for place in range(len(classes.tags)))
+        by_rows = 0
+        for client, named in classes.named_along(way.clients):
+            by_rows |= classes.at_source(classes.decided_by_rows(client.rules), named) & carried
+        rows_by_tag = tuple(classes.with_tag(by_rows, place) for place in range(len(classes.tags)))
+        names: dict[TableName, int] = {}
+        renamed = 0
+        for table, becomes in classes.named_behind(way.clients).items():
+            name = TableName(*classes.tables[becomes])
+            names[name] = names.get(name, 0) | 1 << table
+            renamed |= 1 << table
+        return Hop(way, by_tag, classes.place_of(way.apply.tag), rows_by_tag, names, renamed)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -215,6 +223,7 @@ class Proof:
                 there, known = found.setdefault(site, _Arrived()), by_name.get((site, name), 0)
                 there.twice |= spread.renamed_twice.get(((site, tag), name), 0) | known & renamed
                 there.once |= renamed
+                there.endless |= spread.endless.get((site, tag), 0)
                 by_name[site, name] = known | renamed
         return self._arrived[place]
 
@@ -368,8 +377,8 @@ class Proof:
         for hop in hops:
             if hop.decided_by_rows[tag] & tables:
                 names += [
-                    client.name for client in hop.way.clients
-                    if self.classes.with_tag(self.classes.decided_by_rows(client.rules), tag) & tables
+                    client.name for client, named in self.classes.named_along(hop.way.clients)
+                    if self.classes.with_tag(self.classes.at_source(self.classes.decided_by_rows(client.rules), named), tag) & tables
                 ]
             tag = hop.place
         return tuple(names)
@@ -429,7 +438,9 @@ class Proof:
     def _mark_endless(self, spread: Spread) -> None:
         for place, tables in self.cycles.items():
             if entering := spread.once.get(place, 0) & tables:
-                for behind, reached in self._followed(place).once.items():
+                followed = self._followed(place)
+                reached_there = (*followed.once.items(), *((behind, reached) for (behind, _), reached in followed.renamed.items()))
+                for behind, reached in reached_there:
                     if endless := reached & entering:
                         spread.endless[behind] = spread.endless.get(behind, 0) | endless
 
