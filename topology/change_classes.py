@@ -177,7 +177,12 @@ class ChangeClasses:
         return found
 
     def by_name(self, classes: int, names: Naming) -> int:
-        """Classes by the names that they have at a client: the reverse of `at_source`."""
+        """Classes by the names that their tables have at a client: the reverse of `at_source`.
+
+        Args:
+            classes: by the names that the source has.
+            names: of the tables at the client.
+        """
         found = classes
         for table in names:
             found &= ~(self._every_tag << table)

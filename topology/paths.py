@@ -77,12 +77,22 @@ class Router:
             self.ends.setdefault((apply.source, apply.queue), []).append(apply)
 
     def captures(self, source: str, queue: str) -> list[CaptureSpec]:
-        """The capture processes of `source` that have something for `queue`; when none has, all of them."""
+        """The capture processes of a source that have something for a queue; when none has, all of them.
+
+        Args:
+            source: site name.
+            queue: one of its apply processes' queues, a key of `ends`.
+        """
         captures = [capture for capture in self._spec.captures if capture.source == source]
         return [capture for capture in captures if self.coming(capture, queue)] or captures
 
     def coming(self, capture: CaptureSpec, queue: str) -> int:
-        """The classes that come from `capture` to `queue` over any path, and are wanted there."""
+        """The classes that come to a queue over any path, and are wanted there.
+
+        Args:
+            capture: at the beginning.
+            queue: at the end.
+        """
         if capture.name not in self._reaching:
             self._reaching[capture.name] = self._spread(capture)
         coming = 0
@@ -91,12 +101,22 @@ class Router:
         return coming
 
     def brought(self, path: Path, queue: str) -> int:
-        """The classes that come over a path to `queue`, its end, and are wanted there."""
+        """The classes that come over a path, and are wanted at its end.
+
+        Args:
+            path: any.
+            queue: at its end.
+        """
         names = self._classes.named_behind(path.clients)
         return self._classes.carried_by(path.clients) & self._wanted(path.capture.source, queue, names)
 
     def paths(self, capture: CaptureSpec, queue: str) -> list[Path]:
-        """The path from `capture` to `queue`; two when they are equally good, which `check` refuses."""
+        """The best path; two when they are equally good, which `check` refuses.
+
+        Args:
+            capture: at the beginning.
+            queue: at the end.
+        """
         # Without a path that takes all, the shortest: positions travel even where no rule lets a change through.
         coming = self.coming(capture, queue)
         return (
@@ -104,7 +124,12 @@ class Router:
         )
 
     def undecided(self, capture: CaptureSpec, queue: str) -> list[Path]:
-        """Two or more paths of which each takes what its conditions let pass: none is known to take everything."""
+        """Two paths of which each takes what its conditions let pass: none is known to take everything. None: there is no question.
+
+        Args:
+            capture: at the beginning.
+            queue: at the end.
+        """
         coming = self.coming(capture, queue)
         if not coming or self.shortest(capture, queue, coming, surely=True) or not self.shortest(capture, queue, coming):
             return []
@@ -112,7 +137,15 @@ class Router:
         return found if len(found) > 1 else []
 
     def called_differently(self, capture: CaptureSpec, queue: str) -> tuple[list[Path], int, tuple[str, ...]]:
-        """Two paths over which a table that is wanted comes under two names, the table as a class, and the names; no path: there is no such table."""
+        """Two paths over which a table that is wanted comes under two names.
+
+        Args:
+            capture: at the beginning.
+            queue: at the end.
+
+        Returns:
+            The paths, the table as a class, and its names; no paths: there is no such table.
+        """
         self.coming(capture, queue)
         walks = self._reaching[capture.name].get(queue, []) if self._renames else []
         for number, walk in enumerate(walks):

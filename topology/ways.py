@@ -371,7 +371,8 @@ def undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Undecided]
     router = Router(spec, classes)
     for source, queue in router.ends:
         for capture in router.captures(source, queue):
-            paths, table, names = router.undecided(capture, queue), router.coming(capture, queue), ()
+            names: tuple[str, ...] = ()
+            paths, table = router.undecided(capture, queue), router.coming(capture, queue)
             if not paths:
                 paths, table, names = router.called_differently(capture, queue)
             if paths:

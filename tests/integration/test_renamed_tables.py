@@ -44,7 +44,12 @@ captures:
         - {table: public.jobs, transform: [{rename_schema: staff}]}
         - {table: "public.lo*", transform: [{rename_schema: staff}]}
 propagations:
-  p: {from: q1, to: q2, rules: {include: [{table: staff.people, transform: [{rename_table: crm.persons}]}, {schema: staff}], exclude: [{table: staff.lost}]}}
+  p:
+    from: q1
+    to: q2
+    rules:
+      include: [{table: staff.people, transform: [{rename_table: crm.persons}]}, {table: staff.jobs}, {table: "staff.lo*"}]
+      exclude: [{table: staff.lost}]
 applies:
   a:
     site: dbs2
@@ -189,7 +194,7 @@ def repair(source: str, destination: str, driver: Any) -> None:
     tables = [pb.TableName(owner="public", name=name) for name in ("employees", "jobs")]
     driver.control.copy_again(pb.CopyAgainRequest(tables=tables))
     wait_for(
-        "the copies", lambda: driver.outcome() or {t.state for t in driver.control.status().instantiation} == {"DONE"} and all(compared(driver).values()), WAIT_S,
+        "the copies", lambda: driver.outcome() or ({t.state for t in driver.control.status().instantiation} == {"DONE"} and all(compared(driver).values())), WAIT_S,
     )
     for table in NAMES:
         here, there = both(source, destination, table)

@@ -171,16 +171,14 @@ def _apply_tag(random: Random, parts):
     return _replaced(parts, "applies", apply, tag=random.choice(tags))
 
 
-def _client_with_rules(random: Random, parts):
-    clients = [
-        (kind, each) for kind in ("captures", "propagations", "applies") for each in parts[kind] if each.rules.include or each.rules.exclude
-    ]
+def _client_with_rules(random: Random, parts, kinds=("captures", "propagations", "applies")):
+    clients = [(kind, each) for kind in kinds for each in parts[kind] if each.rules.include or each.rules.exclude]
     return random.choice(clients)
 
 
-def _other_rule(change: Callable[[Random, Rule, list[bytes | None]], Rule]):
+def _other_rule(change: Callable[[Random, Rule, list[bytes | None]], Rule], **kinds):
     def edit(random: Random, parts):
-        kind, client = _client_with_rules(random, parts)
+        kind, client = _client_with_rules(random, parts, **kinds)
         tags = [None, *{each.tag for each in parts["applies"]}]
         place = random.randrange(len(client.rules.include))
         include = tuple(change(random, rule, tags) if number == place else rule for number, rule in enumerate(client.rules.include))
@@ -203,7 +201,7 @@ def _table_changed(random: Random, rule: Rule, _tags) -> Rule:
 
 
 def _renamed(random: Random, rule: Rule, _tags) -> Rule:
-    """Into a schema whose tables no rule takes: what is wanted stands in the rules of the apply processes."""
+    """Before an apply process, whose rules say what is wanted: another name there is a wish."""
     return replace(rule, transformation=Transformation(operations=(RenameSchema(owner=random.choice(["z", "crm", "hr"])),)))
 
 
@@ -286,7 +284,7 @@ _EDITS: dict[str, Callable] = {
     "a condition on tags changed": _other_rule(_condition_changed),
     "a condition on tags dropped or added": _other_rule(_condition_dropped),
     "the table of a rule changed": _other_rule(_table_changed),
-    "a rule renames a schema": _other_rule(_renamed),
+    "a rule renames a schema": _other_rule(_renamed, kinds=("captures", "propagations")),
     "a rule dropped": _rule_dropped,
     "all rules of a client dropped": _rules_dropped,
     "a negative rule added": _excluded,

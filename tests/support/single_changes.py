@@ -96,9 +96,8 @@ class SingleChanges:
             for apply in self.spec.applies:
                 if (apply.queue, apply.source) == (queue, source) and (table := self._behind(apply.rules, (here, tag))) is not None:
                     yield apply.site, table, apply.tag
-            for each in self.spec.propagations:
-                if each.from_queue == queue and source in each.sources and (table := self._behind(each.rules, (here, tag))) is not None:
-                    queues.append((each.to_queue, table))
+            onward = [each for each in self.spec.propagations if each.from_queue == queue and source in each.sources]
+            queues += [(each.to_queue, table) for each in onward if (table := self._behind(each.rules, (here, tag))) is not None]
 
     def _behind(self, rules: RuleSet, change: tuple[Table, bytes | None]) -> Table | None:
         """What the table of a change is called behind a client; None: the client discards it."""

@@ -9,18 +9,15 @@ import pytest
 
 from databases.ports import CapturedTable, TableShape
 from headrace.inspection import handler_findings
-from rules.clients_before import ClientsBefore
-from rules.evaluation import RuleEvaluation
 from rules.transformation import AddColumn, Transformation
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.table_name import TableName
-from tests.support.topologies import SITES, findings, problems, read, read_anyway
+from tests.support.topologies import SITES, problems, read, read_anyway
 from topology.combined import combination
 from topology.edits.changes import changes
-from topology.edits.receivers import Receivers
 from topology.edits.stored import spec_from_json, spec_to_json
-from topology.edits.subset_changes import shape_changes, subset_changes
+from topology.edits.subset_changes import shape_changes
 from topology.functions import functions_of
 from topology.logging_needs import listed_needs, log_needs
 from topology.plan import make_plan
@@ -160,91 +157,6 @@ def test_a_propagation_that_transforms_is_not_passed_by(tmp_path):
 def test_check_refuses_what_cannot_be_right(tmp_path, clients, words):
     found = problems(tmp_path, one_way(**clients))
     assert any(all(word in each for word in words) for each in found), found
-
-
-def test_clients_behind_a_renaming_one_have_the_new_name_and_need_values_of_the_old_one(tmp_path):
-    text = one_way(RENAME, "{table: sales.staff, where: \"new.full_name = 'x'\"}, {table: sales.staff, where: \"old.salary > 5\"}", "{table: sales.staff}")
-    spec = read(tmp_path, text.replace("queue: q2, rules", "queue: q2, key_columns: [{table: sales.staff, columns: [full_name]}], rules"))
-    needs = log_needs(spec, "dbs1")
-    assert [each.place.partition(".rules")[0] for each in needs] == ["propagations.prop", "propagations.prop", "applies.app.key_columns"]
-    assert all(each.concerns("hr", "employees") and not each.concerns("sales", "staff") and not each.concerns("hr", "others") for each in needs)
-    assert {each.called("hr", "employees") for each in needs} == {("sales", "staff")}
-    assert needs[0].at_source("hr", "employees", ["id", "name"])["full_name"] == "name"
-    (found,) = arriving([the_way(spec)], [VERSION])
-    assert (found.destination.qualified_name, found.destination.object_number) == ("sales.staff", VERSION.object_number)
-    assert any("hr.employees [as sales.staff" in rules or "hr.employees [name as full_name, as sales.staff]" in rules for rules in make_plan(spec).ways[0].rules)
-    assert combination(spec, spec.capture("cap")).apply is None
-
-
-def test_a_schema_may_be_renamed_at_a_capture_process_and_a_table_again_at_the_apply_process(tmp_path):
-    spec = read(tmp_path, one_way("{schema: hr, transform: [{rename_schema: x}]}", "{schema: x}", "{table: x.employees, transform: [{rename_table: y.staff}]}, {table: x.jobs}"))
-    carried = [the_way(spec).carry(TableName(*name)) for name in (("hr", "employees"), ("hr", "jobs"), ("hr", "others"), ("x", "employees"))]
-    assert carried == [("y", "staff"), ("x", "jobs"), None, None]
-    before, own = rules_at_the_end([the_way(spec)])
-    assert isinstance(before, ClientsBefore)
-    assert own.renames
-    evaluation = RuleEvaluation(before, own)
-    assert [evaluation.keeps(replace(VERSION, owner=owner), [None, b"\x01"]) for owner in ("hr", "x")] == [[False, False], [True, False]]
-    assert not writes_alone(replace(spec, applies=(*spec.applies, replace(spec.apply("app"), name="app2"))), spec.apply("app"), TableName("y", "staff"))
-
-
-def test_two_sites_may_call_one_table_differently(tmp_path):
-    """What dbs1 calls hr.t is sales.u at dbs2, and the other way round: each capture process gives it the other site's name."""
-    text = """
-topology: t
-sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}}
-queues: {q1: {site: dbs1}, q2: {site: dbs2}, to1: {site: dbs1}, to2: {site: dbs2}}
-captures:
-  c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{table: hr.t, transform: [{rename_table: sales.u}]}]}}
-  c2: {site: dbs2, source: dbs2, queue: q2, rules: {include: [{table: sales.u TAGGED, transform: [{rename_table: hr.t}]}]}}
-propagations: {p1: {from: q1, to: to2}, p2: {from: q2, to: to1}}
-applies:
-  a2: {site: dbs2, source: dbs1, queue: to2, rules: {include: [{table: sales.u}]}}
-  a1: {site: dbs1, source: dbs2, queue: to1}
-"""
-    spec = read(tmp_path, text.replace(" TAGGED", ""))
-    assert {line.origin: [(line.tables, site.site, site.times) for site in line.reached] for line in Proof(spec).reach()} == {
-        "dbs1": [(("hr.t",), "dbs2", "once")], "dbs2": [(("sales.u",), "dbs1", "once")],
-    }
-    assert any("send it on under that name" in each for each in problems(tmp_path, text.replace(" TAGGED", ", tagged: true")))
-
-
-def test_a_table_that_comes_under_two_names_over_two_paths_is_refused(tmp_path):
-    text = one_way(applied="{schema: hr}, {schema: x}").replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}}").replace(
-        "propagations:\n", "propagations:\n  over: {from: q1, to: q3, rules: {include: [{schema: hr, transform: [{rename_schema: x}]}]}}\n  on: {from: q3, to: q2}\n"
-    )
-    found = problems(tmp_path, text)
-    assert any("as hr." in each and "as x." in each and "one path alone is used" in each for each in found), found
-
-
-def test_capture_tells_who_loses_a_table_by_the_names_on_the_way(tmp_path):
-    spec = read(tmp_path, one_way("{table: 'hr.e*', transform: [{rename_schema: sales}]}", "{table: sales.employees}, {table: sales.early}", "{schema: sales}"))
-    noted = Receivers.of(spec, "dbs1", [CapturedTable(identity="a", owner="hr", name="employees", object_numbers=(7,))])
-    assert noted.lost_by("a", "hr", "early") == ()
-    assert noted.lost_by("a", "hr", "earlier") == ("app",)
-    assert noted.lost_by("a", "sales", "early") == ("app",)
-
-
-@pytest.mark.parametrize("client", ["captured", "sent", "applied"])
-def test_another_name_is_another_shape(tmp_path, client):
-    rules = {"captured": "{schema: hr}, {schema: x}", "sent": "{schema: hr}, {schema: x}", "applied": "{schema: hr}, {schema: x}"}
-    before = read_anyway(tmp_path, one_way(**rules))
-    after = read_anyway(tmp_path, one_way(**rules | {client: "{schema: hr, transform: [{rename_schema: x}]}"}))
-    (found, *_) = shape_changes(before, after)
-    assert "in schema x" in found.problem
-    assert "copied as it is" in found.problem
-
-
-def test_subsets_and_conditions_are_compared_under_the_names_on_the_way(tmp_path):
-    subset = "{table: sales.staff, subset: \"name = 'x'\"}"
-    before, after = (
-        read(tmp_path, one_way("{table: hr.employees, transform: [{rename_table: sales.staff}]}", each, "{table: sales.staff}"))
-        for each in (subset, subset.replace("'x'", "'y'"))
-    )
-    (found,) = subset_changes(before, after)
-    assert "the rows of hr.employees at dbs2" in found.problem
-    _, warned = findings(tmp_path, one_way("{table: hr.employees, where: \"new.salary = '1'\", transform: [{rename_table: sales.staff}]}", subset, "{schema: sales}"))
-    assert any("captures.cap" in each and "takes a subset" in each for each in warned), warned
 
 
 def test_conditions_behind_a_transformation_speak_of_its_columns(tmp_path):
