@@ -64,6 +64,12 @@ def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding
             fix=f"take {found.table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then give it the new transformation and run"
             " `headrace up` again: it is copied anew",
         )
+    for taken in _names_taken_over(before, after):
+        yield Finding(
+            path=f"applies.{taken.apply}",
+            problem=f"{taken.table} would come {taken.wanted} on the way to {taken.site}, and that was {taken.was}: clients between could not tell their changes apart",
+            fix="leave the name free first: run `headrace up` without it, then `headrace wait FILE --caught-up`, then `headrace up` with this file",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +113,7 @@ def strangers_on_the_way(earlier: TopologySpec, after: TopologySpec) -> Iterator
     """
     if transforms(earlier) or any(client.rules.transforms or client.rules.looks_at_rows for client in _clients(after)):
         yield from _first_of_each_apply(earlier, after, _stops_at)
+    yield from _names_taken_over(earlier, after)
 
 
 def leaves_tables(before: TopologySpec, after: TopologySpec) -> bool:
@@ -136,6 +143,32 @@ def counterpart(apply: ApplySpec, others: Sequence[ApplySpec], stay: Collection[
     """
     there = [each for each in others if (each.source, each.site) == (apply.source, apply.site)]
     return next((each for each in there if each.name == apply.name), next((each for each in there if each.name not in stay), None))
+
+
+def _names_taken_over(before: TopologySpec, after: TopologySpec) -> Iterator[ChangedShape]:
+    """The first table of each apply process that has a name in a queue which another table had there: a client behind would take its rows for the other's."""
+    if not any(client.rules.renames for spec in (before, after) for client in _clients(spec)):
+        return
+    tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
+    for ways_before, ways_after in _pairs(before, after):
+        was, wanted = _names_in_queues(ways_before, tables), _names_in_queues(ways_after, tables)
+        found = next((key for key, table in wanted.items() if was.get(key, table) != table), None)
+        if found is not None:
+            apply = ways_after[0].apply
+            yield ChangedShape(
+                apply=apply.name, source=apply.source, site=apply.site, table=wanted[found], was=f"the name of {was[found]}", wanted=f"as {found[1]}",
+            )
+
+
+def _names_in_queues(ways: Sequence[Way], tables: Sequence[TableName]) -> dict[tuple[str, TableName], TableName]:
+    """The tables that arrive, by each queue that they come through and their name there."""
+    found: dict[tuple[str, TableName], TableName] = {}
+    for way in ways:
+        queues = (way.capture.queue, *(each.to_queue for each in way.propagations))
+        for table in tables:
+            if way.carry(table) is not None:
+                found |= {(queue, each.behind): table for queue, each in zip(queues, way.passages(table), strict=False)}
+    return found
 
 
 def _clients(spec: TopologySpec) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:

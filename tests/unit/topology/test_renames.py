@@ -14,7 +14,7 @@ from tests.support.topologies import findings, problems, read, read_anyway
 from tests.unit.topology.test_transformations import RENAME, VERSION, one_way, the_way
 from topology.combined import combination
 from topology.edits.receivers import Receivers
-from topology.edits.subset_changes import shape_changes, subset_changes
+from topology.edits.subset_changes import shape_changes, strangers_on_the_way, subset_changes
 from topology.logging_needs import log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
@@ -92,6 +92,21 @@ def test_another_name_is_another_shape(tmp_path, client):
     (found, *_) = shape_changes(before, after)
     assert "in schema x" in found.problem
     assert "copied as it is" in found.problem
+
+
+def test_a_name_on_the_way_is_not_passed_on_to_another_table_while_changes_of_the_first_may_be_there(tmp_path):
+    """The rules between would take rows of the one for rows of the other; once they have passed, the name is free."""
+    def renaming(table: str) -> str:
+        return one_way(f"{{table: {table}, transform: [{{rename_table: sales.u}}]}}", "{table: sales.u, where: \"new.a = 'x'\"}", "{table: sales.u}")
+
+    before, after = read(tmp_path, renaming("hr.a")), read(tmp_path, renaming("hr.b"))
+    (found,) = shape_changes(before, after)
+    assert "hr.b would come as sales.u on the way to dbs2, and that was the name of hr.a" in found.problem
+    (stranger,) = strangers_on_the_way(before, after)
+    assert (stranger.table, stranger.was) == (("hr", "b"), "the name of hr.a")
+    between = read(tmp_path, one_way("{table: hr.c}", "{table: hr.c}", "{table: hr.c}"))
+    assert [*shape_changes(before, between), *shape_changes(between, after)] == []
+    assert list(shape_changes(before, before)) == []
 
 
 def test_subsets_and_conditions_are_compared_under_the_names_on_the_way(tmp_path):
