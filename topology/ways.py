@@ -230,7 +230,8 @@ def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet | ClientsBefore, ...]
         if any(rules.renames for rules in before):
             # Their rules do not speak of the names that arrive.
             patterns = [rule.owner for rules in before for rule in (*(rules.include or ()), *rules.exclude)]
-            patterns += [rule.transformation.new_owner for rules in before for rule in rules.include or () if rule.transformation is not None]
+            made = [rule.transformation for rules in before for rule in rules.include or () if rule.transformation is not None]
+            patterns += [each.new_owner if each.new_name is None else each.new_name.owner for each in made]
             found.append(ClientsBefore(clients=before, owners=examples(filter(None, patterns))))
         else:
             found += [rules.without_conditions() for rules in before]

@@ -47,6 +47,15 @@ def test_a_schema_may_be_renamed_at_a_capture_process_and_a_table_again_at_the_a
     assert not writes_alone(replace(spec, applies=(*spec.applies, replace(spec.apply("app"), name="app2"))), spec.apply("app"), TableName("y", "staff"))
 
 
+@pytest.mark.parametrize("sent", ["{table: '*.t', transform: [{rename_schema: y}]}", "{global: true, transform: [{rename_schema: y}]}"])
+def test_a_schema_that_a_table_only_gets_may_be_renamed_again_by_a_wildcard(tmp_path, sent):
+    """No rule names crm: it stands in a rename_table alone."""
+    spec = read(tmp_path, one_way("{table: hr.a, transform: [{rename_table: crm.t}]}", sent, "{schema: y}"))
+    assert the_way(spec).carry(TableName("hr", "a")) == ("y", "t")
+    evaluation = RuleEvaluation(*rules_at_the_end([the_way(spec)]))
+    assert [evaluation.keeps(replace(VERSION, owner="y", name=name), [None]) for name in ("t", "a")] == [[True], [False]]
+
+
 def test_two_sites_may_call_one_table_differently(tmp_path):
     """What dbs1 calls hr.t is sales.u at dbs2, and the other way round: each capture process gives it the other site's name."""
     text = """

@@ -152,7 +152,7 @@ applies:
 TAGS = [None, b"\x11", b"\x12", b"\x99"]  # rules list all but the last
 
 
-NEW_NAMES = [("hr", "b"), ("crm", "b"), ("crm", "z")]
+NEW_NAMES = [("hr", "b"), ("crm", "b"), ("crm", "z"), ("app", "b")]
 
 
 @st.composite
@@ -214,8 +214,8 @@ class Change(NamedTuple):
 
 
 NAMES = ("a", "ab", "b", "z")
-CHANGES = [(TableName(owner, name), tag) for owner in ("hr", "ho", "crm") for name in NAMES for tag in TAGS]
-SOURCE_CHANGES = [(TableName(owner, name), tag) for owner in ("hr", "ho", "crm", "x") for name in NAMES for tag in TAGS]
+CHANGES = [(TableName(owner, name), tag) for owner in ("hr", "ho", "crm", "app") for name in NAMES for tag in TAGS]
+SOURCE_CHANGES = [(TableName(owner, name), tag) for owner in ("hr", "ho", "crm", "app", "x") for name in NAMES for tag in TAGS]
 
 
 def passes(rules: RuleSet, change: Change) -> bool:
