@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 
 from topology.change_classes import ChangeClasses, Naming
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = ["Path", "Router"]
+
+_WALKS_MAX = 1_000
+"""Of walks that are looked at one by one. Only where queues are linked in many ways and names change between them there are more; then a path may be overlooked,
+and `check` says that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Router:
         coming = self.coming(capture, queue)
         if not coming or self.shortest(capture, queue, coming, surely=True) or not self.shortest(capture, queue, coming):
             return []
-        found = list(islice(self._every(capture, queue, coming), 2))
+        found = [Path(capture, walk.propagations) for walk in islice(self._every(capture, queue, coming), 2)]
         return found if len(found) > 1 else []
 
     def called_differently(self, capture: CaptureSpec, queue: str) -> tuple[list[Path], int, tuple[str, ...]]:
@@ -180,31 +184,55 @@ class Router:
                         onward.setdefault(self._state(each), []).append(each)
             walks = [walk for alike in onward.values() for walk in alike[:2]]  # two are enough to know that there is no one
         # Where names change on the way, what came to a queue first may have passed a queue that the way on needs.
-        exhaustive = self._renames and wanted and not surely
-        every = [path for path in self._every(capture, queue, wanted) if not wanted & ~self.brought(path, queue)] if exhaustive else []
-        return sorted(every, key=lambda path: len(path.propagations))[:2]
+        return self._shortest_of_every(capture, queue, wanted, surely=surely) if self._renames and wanted else []
 
-    def _every(self, capture: CaptureSpec, queue: str, wanted: int) -> Iterator[Path]:
-        """The simple paths that may take some of `wanted`."""
+    def _shortest_of_every(self, capture: CaptureSpec, queue: str, wanted: int, *, surely: bool) -> list[Path]:
+        """As `shortest`, of the paths that `coming` found, and of those that walking every one finds."""
+        walks = list(self._every(capture, queue, wanted, is_whole=True, surely=surely, walks_max=_WALKS_MAX))
+        walks += [] if surely else self._reaching.get(capture.name, {}).get(queue, [])
+        # By names: the hash of a propagation with hundreds of rules takes long.
+        paths = {
+            tuple(each.name for each in walk.propagations): Path(capture, walk.propagations)
+            for walk in walks if not wanted & ~(walk.taken & self._wanted(capture.source, queue, walk.names))
+        }
+        fewest = min(map(len, paths), default=0)
+        return [path for names, path in paths.items() if len(names) == fewest][:2]
+
+    def _every(self, capture: CaptureSpec, queue: str, wanted: int, *, is_whole: bool = False, surely: bool = False, walks_max: int | None = None) -> Iterator[_Walk]:
+        """The walks over simple paths that may take some of `wanted`.
+
+        Args:
+            capture: at their beginning.
+            queue: at their end.
+            wanted: classes, by the names that the source has.
+            is_whole: only those on which every propagation takes all of `wanted`.
+            surely: they take it whatever the values of a row are.
+            walks_max: how many are looked at, whether they come to the end or not; None: all.
+        """
         pending = [self._begun(capture, wanted)]
-        while pending:
+        for _ in count() if walks_max is None else range(walks_max):
+            if not pending:
+                return
             walk = pending.pop()
             if walk.queue == queue:
                 if walk.taken & self._wanted(capture.source, queue, walk.names):
-                    yield Path(capture, walk.propagations)
+                    yield walk
                 continue
-            pending += reversed([each for each in self._onward(walk) if each.taken])
+            pending += reversed([each for each in self._onward(walk, surely=surely) if (each.taken == wanted if is_whole else each.taken)])
 
     def _spread(self, capture: CaptureSpec) -> dict[str, list[_Walk]]:
         """The classes that come from `capture` to each queue over any path, under each of the names they have there."""
         reaching: dict[str, list[_Walk]] = {}
         known: dict[object, int] = {}
         pending = [self._begun(capture, self._classes.taken_by(capture.rules))]
-        for walk in pending:  # it grows at its end
+        for number, walk in enumerate(pending):  # it grows at its end
             state = self._state(walk)
-            if walk.taken & ~known.get(state, 0):
+            is_new = bool(walk.taken & ~known.get(state, 0))
+            if is_new:
                 known[state] = known.get(state, 0) | walk.taken
                 reaching.setdefault(walk.queue, []).append(walk)
+            # One that is where another was may go on to where that one has been, if names change on the way.
+            if is_new or (self._renames and number < _WALKS_MAX):
                 pending += [each for each in self._onward(walk) if each.taken]
         return reaching
 

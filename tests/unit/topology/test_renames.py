@@ -85,6 +85,33 @@ def test_a_table_that_comes_under_two_names_over_two_paths_is_refused(tmp_path):
     assert any("as hr." in each and "as x." in each and "one path alone is used" in each for each in found), found
 
 
+def test_many_paths_between_queues_are_not_walked_one_by_one(tmp_path):
+    """Ten queues, each sending to every other one, and no path takes all: there are 100,000 paths to the last queue."""
+    numbers = range(10)
+    last = numbers[-1]
+    only = {number: " rules: {include: [{schema: sales}]}" for number in numbers} | {0: " rules: {include: [{schema: hr, transform: [{rename_schema: x}]}]}"}
+    found = problems(tmp_path, "\n".join((
+        "topology: t", "sites:", *(f"  s{each}: {{database: {{kind: embedded}}}}" for each in numbers), "queues:", *(f"  q{each}: {{site: s{each}}}" for each in numbers),
+        "captures:", "  c: {site: s0, source: s0, queue: q0, rules: {include: [{schema: hr}, {schema: sales}]}}", "propagations:",
+        *(f"  p{a}_{b}: {{from: q{a}, to: q{b},{only[a] if b == last else ''}}}" for a in numbers for b in numbers if a != b),
+        "applies:", f"  a: {{site: s{last}, source: s0, queue: q{last}}}",
+    )))
+    assert any("no single path takes all changes of s0" in each for each in found), found
+
+
+def test_a_longer_path_beside_the_one_that_is_used_is_no_second_one(tmp_path):
+    """The walk that is first at queue b came over queue c, from where the way goes on: another walk must be found, and of these the shortest is used."""
+    hops = {"q_c": "", "c_b": "", "q_e": "", "e_f": "", "f_b": "", "e_g": "", "g_h": "", "h_b": "", "b_c": "{schema: hr, transform: [{rename_schema: x}]}", "c_d": "{schema: x}"}
+    spec = read(tmp_path, "\n".join((
+        "topology: t", "sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}, relay: {database: {kind: none}}}",
+        "queues: {q: {site: dbs1}, d: {site: dbs2}, " + ", ".join(f"{each}: {{site: relay}}" for each in "bcefgh") + "}",
+        "captures: {cap: {site: dbs1, source: dbs1, queue: q, rules: {include: [{schema: hr}]}}}", "propagations:",
+        *(f"  {name}: {{from: {name[0]}, to: {name[2]}{f', rules: {{include: [{rule}]}}' if rule else ''}}}" for name, rule in hops.items()),
+        "applies: {app: {site: dbs2, source: dbs1, queue: d}}",
+    )))
+    assert [each.name for each in the_way(spec).propagations] == ["q_e", "e_f", "f_b", "b_c", "c_d"]
+
+
 def test_capture_tells_who_loses_a_table_by_the_names_on_the_way(tmp_path):
     spec = read(tmp_path, one_way("{table: 'hr.e*', transform: [{rename_schema: sales}]}", "{table: sales.employees}, {table: sales.early}", "{schema: sales}"))
     noted = Receivers.of(spec, "dbs1", [CapturedTable(identity="a", owner="hr", name="employees", object_numbers=(7,))])
