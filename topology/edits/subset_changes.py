@@ -146,17 +146,22 @@ def counterpart(apply: ApplySpec, others: Sequence[ApplySpec], stay: Collection[
 
 
 def _names_taken_over(before: TopologySpec, after: TopologySpec) -> Iterator[ChangedShape]:
-    """The first table of each apply process that has a name in a queue which another table had there: a client behind would take its rows for the other's."""
+    """The first table of each apply process that has a name in a queue which another table had there: a client behind would take its rows for the other's.
+
+    Whoever got the other one: the queue is the same for all who read it.
+    """
     if not any(client.rules.renames for spec in (before, after) for client in _clients(spec)):
         return
     tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
-    for ways_before, ways_after in _pairs(before, after):
-        was, wanted = _names_in_queues(ways_before, tables), _names_in_queues(ways_after, tables)
-        found = next((key for key, table in wanted.items() if was.get(key, table) != table), None)
+    was: dict[str, dict[tuple[str, TableName], TableName]] = {}
+    for apply in before.applies:
+        was.setdefault(apply.source, {}).update(_names_in_queues(ways_to(before, apply), tables))
+    for apply in after.applies:
+        known, wanted = was.get(apply.source, {}), _names_in_queues(ways_to(after, apply), tables)
+        found = next((key for key, table in wanted.items() if known.get(key, table) != table), None)
         if found is not None:
-            apply = ways_after[0].apply
             yield ChangedShape(
-                apply=apply.name, source=apply.source, site=apply.site, table=wanted[found], was=f"the name of {was[found]}", wanted=f"as {found[1]}",
+                apply=apply.name, source=apply.source, site=apply.site, table=wanted[found], was=f"the name of {known[found]}", wanted=f"as {found[1]}",
             )
 
 

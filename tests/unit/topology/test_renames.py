@@ -10,7 +10,7 @@ from databases.ports import CapturedTable
 from rules.clients_before import ClientsBefore
 from rules.evaluation import RuleEvaluation
 from streams.table_name import TableName
-from tests.support.topologies import findings, problems, read, read_anyway
+from tests.support.topologies import SITES, findings, problems, read, read_anyway
 from tests.unit.topology.test_transformations import RENAME, VERSION, one_way, the_way
 from topology.combined import combination
 from topology.edits.receivers import Receivers
@@ -18,6 +18,7 @@ from topology.edits.subset_changes import shape_changes, strangers_on_the_way, s
 from topology.logging_needs import log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
+from topology.spec import TopologySpec
 from topology.ways import arriving, rules_at_the_end, writes_alone
 
 
@@ -89,7 +90,7 @@ def test_many_paths_between_queues_are_not_walked_one_by_one(tmp_path):
     """Ten queues, each sending to every other one, and no path takes all: there are 100,000 paths to the last queue."""
     numbers = range(10)
     last = numbers[-1]
-    only = {number: " rules: {include: [{schema: sales}]}" for number in numbers} | {0: " rules: {include: [{schema: hr, transform: [{rename_schema: x}]}]}"}
+    only = dict.fromkeys(numbers, " rules: {include: [{schema: sales}]}") | {0: " rules: {include: [{schema: hr, transform: [{rename_schema: x}]}]}"}
     found = problems(tmp_path, "\n".join((
         "topology: t", "sites:", *(f"  s{each}: {{database: {{kind: embedded}}}}" for each in numbers), "queues:", *(f"  q{each}: {{site: s{each}}}" for each in numbers),
         "captures:", "  c: {site: s0, source: s0, queue: q0, rules: {include: [{schema: hr}, {schema: sales}]}}", "propagations:",
@@ -143,6 +144,25 @@ def test_a_name_on_the_way_is_not_passed_on_to_another_table_while_changes_of_th
     between = read(tmp_path, one_way("{table: hr.c}", "{table: hr.c}", "{table: hr.c}"))
     assert [*shape_changes(before, between), *shape_changes(between, after)] == []
     assert list(shape_changes(before, before)) == []
+
+
+def test_a_name_in_a_queue_that_several_read_is_not_passed_on_either(tmp_path):
+    """What dbs2 got as sales.u waits in the queue for the propagation to dbs3, too, which did not want it."""
+    def fan_out(table: str, to_dbs2: str, to_dbs3: str) -> TopologySpec:
+        return read(tmp_path, SITES + f"""
+queues: {{q1: {{site: dbs1}}, q2: {{site: dbs2}}, q3: {{site: dbs3}}}}
+captures: {{cap: {{site: dbs1, source: dbs1, queue: q1, rules: {{include: [{{table: {table}, transform: [{{rename_table: sales.u}}]}}, {{table: hr.c}}]}}}}}}
+propagations:
+  p2: {{from: q1, to: q2, rules: {{include: [{to_dbs2}]}}}}
+  p3: {{from: q1, to: q3, rules: {{include: [{to_dbs3}]}}}}
+applies: {{a2: {{site: dbs2, source: dbs1, queue: q2}}, a3: {{site: dbs3, source: dbs1, queue: q3}}}}
+""")
+
+    before, after = fan_out("hr.a", "{table: sales.u}", "{table: hr.c}"), fan_out("hr.b", "{table: hr.c}", "{table: sales.u, where: \"new.a = 'x'\"}")
+    (found,) = shape_changes(before, after)
+    assert (found.path, "hr.b would come as sales.u on the way to dbs3, and that was the name of hr.a" in found.problem) == ("applies.a3", True)
+    assert [each.apply for each in strangers_on_the_way(before, after)] == ["a3"]
+    assert list(shape_changes(before, fan_out("hr.a", "{table: hr.c}", "{table: sales.u, where: \"new.a = 'x'\"}"))) == []  # the same table, for another one
 
 
 def test_subsets_and_conditions_are_compared_under_the_names_on_the_way(tmp_path):
