@@ -50,14 +50,18 @@ def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacki
 
 
 def _written_together(proof: Proof) -> dict[tuple[tuple[str, ...], tuple[str, ...]], int]:
-    """The tables whose changes by users of several sites meet: by these sites, and by the sites where they meet."""
+    """The tables whose changes by users of several sites meet: by these sites, and by the sites where they meet; under the name that they have there."""
     classes = proof.classes
-    written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
+    written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there, by their names there
     for origin in proof.origins:
-        elsewhere = {site: each.once for site, each in proof.arrived((origin, 0)).items() if site != origin}
-        for site, arrived in elsewhere.items():
-            written.setdefault(site, {})[origin] = arrived
-            written.setdefault(origin, {})[origin] = written.get(origin, {}).get(origin, 0) | arrived
+        for site, tables in proof.named_at(origin).items():
+            if site != origin:
+                there = written.setdefault(site, {})
+                there[origin] = there.get(origin, 0) | tables
+        for site, arrived in proof.arrived((origin, 0)).items():
+            if site != origin:
+                here = written.setdefault(origin, {})
+                here[origin] = here.get(origin, 0) | arrived.once
     places: dict[tuple[tuple[str, ...], int], dict[str, None]] = {}  # origins and table -> sites
     for site, tables in written.items():
         for number in range(len(classes.tables)):

@@ -227,6 +227,21 @@ class Proof:
                 by_name[site, name] = known | renamed
         return self._arrived[place]
 
+    def named_at(self, origin: str) -> dict[str, int]:
+        """The tables whose untagged changes by users of a site come to each other site, by the names that they have there.
+
+        Args:
+            origin: the site.
+        """
+        found: dict[str, int] = {}
+        spread = self.spread((origin, 0))
+        for (site, _), tables in spread.once.items():
+            found[site] = found.get(site, 0) | tables
+        for ((site, _), name), tables in spread.renamed.items():
+            if tables:
+                found[site] = found.get(site, 0) | self.classes.class_of(*name)
+        return found
+
     @cached_property
     def cycles(self) -> dict[Place, int]:
         """The tables whose changes, once they are at a place, come to it again."""

@@ -76,6 +76,24 @@ applies:
         "dbs1": [(("hr.t",), "dbs2", "once")], "dbs2": [(("sales.u",), "dbs1", "once")],
     }
     assert any("send it on under that name" in each for each in problems(tmp_path, text.replace(" TAGGED", ", tagged: true")))
+    # Their rows meet: each site must say what becomes of conflicts, under its own name.
+    _, warned = findings(tmp_path, text.replace(" TAGGED", ""))
+    assert [("such as sales.u," in each, "such as hr.t," in each) for each in warned if "dbs1 and dbs2 write the same tables" in each] == [(True, False), (False, True)]
+
+
+def test_rows_that_are_in_two_tables_of_a_site_do_not_meet(tmp_path):
+    """Both sites write hr.t, and each gets the other's rows as x.t."""
+    _, warned = findings(tmp_path, """
+topology: t
+sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}}
+queues: {q1: {site: dbs1}, q2: {site: dbs2}, to1: {site: dbs1}, to2: {site: dbs2}}
+captures:
+  c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{table: hr.t, transform: [{rename_schema: x}]}]}}
+  c2: {site: dbs2, source: dbs2, queue: q2, rules: {include: [{table: hr.t}]}}
+propagations: {p1: {from: q1, to: to2}, p2: {from: q2, to: to1, rules: {include: [{table: hr.t, transform: [{rename_schema: x}]}]}}}
+applies: {a2: {site: dbs2, source: dbs1, queue: to2}, a1: {site: dbs1, source: dbs2, queue: to1}}
+""")
+    assert warned == []
 
 
 def test_a_table_that_comes_under_two_names_over_two_paths_is_refused(tmp_path):
