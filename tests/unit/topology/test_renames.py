@@ -65,7 +65,9 @@ applies:
     assert {line.origin: [(line.tables, site.site, site.times) for site in line.reached] for line in Proof(spec).reach()} == {
         "dbs1": [(("hr.t",), "dbs2", "once")], "dbs2": [(("sales.u",), "dbs1", "once")],
     }
-    assert any("send it on under that name" in each for each in problems(tmp_path, text.replace(" TAGGED", ", tagged: true")))
+    assert any("applies.a1" in each or "captures.c2" in each for each in problems(tmp_path, text.replace(" TAGGED", ", tagged: true")) if "come home" in each)
+    _, warned = findings(tmp_path, text.replace(" TAGGED", ""))
+    assert [each.partition("such as ")[2].partition(",")[0] for each in warned] == ["sales.u", "hr.t"]  # both write it, and nothing resolves conflicts
 
 
 def test_a_table_that_comes_under_two_names_over_two_paths_is_refused(tmp_path):
