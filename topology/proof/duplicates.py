@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from databases.ports import Finding
 from rules.rule import ANY_TAG
 from streams.tags import DEFAULT_APPLY_TAG
-from topology.proof.reach import OWN, Hop, Place, Proof
+from topology.proof.hops import OWN, Hop, Place
+from topology.proof.reach import Proof
 from topology.proof.words import Client, finding_at, made_with, path_text, place_in_file, some
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
 

@@ -15,7 +15,8 @@ from rules.rule import Rule, TruthValue
 from streams.errors import counted
 from topology.change_classes import Naming
 from topology.proof.duplicates import Duplicates
-from topology.proof.reach import Hop, Place, Proof, by_names
+from topology.proof.hops import Hop, Place, by_names
+from topology.proof.reach import Proof
 from topology.proof.words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_on
 from topology.spec import CaptureSpec
 
