@@ -18,7 +18,8 @@ from topology.edits.subset_changes import shape_changes, strangers_on_the_way, s
 from topology.logging_needs import log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
-from topology.ways import arriving, rules_at_the_end, writes_alone
+from topology.split import MERGING, SPLIT, SPLITTING, Split, with_splits
+from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
 
 
 def test_clients_behind_a_renaming_one_have_the_new_name_and_need_values_of_the_old_one(tmp_path):
@@ -121,3 +122,13 @@ def test_subsets_and_conditions_are_compared_under_the_names_on_the_way(tmp_path
     assert "the rows of hr.employees at dbs2" in found.problem
     _, warned = findings(tmp_path, one_way("{table: hr.employees, where: \"new.salary = '1'\", transform: [{rename_table: sales.staff}]}", subset, "{schema: sales}"))
     assert any("captures.cap" in each and "takes a subset" in each for each in warned), warned
+
+
+@pytest.mark.parametrize("phase", [SPLITTING, SPLIT, MERGING])
+def test_a_stream_that_is_split_off_has_the_names_that_it_had(tmp_path, phase):
+    text = one_way("{table: hr.t, transform: [{rename_table: x.u}]}", "{table: x.u, transform: [{rename_schema: y}]}").replace("[{schema: hr}]}}\n", "[{schema: y}]}}\n")
+    spec = read(tmp_path, text)
+    running = with_splits(spec, [Split(propagation="prop", queue="q1", to_queue="q2", phase=phase, merges=True, by="operator", since_us=1)])
+    (way,) = ways_to(running, running.apply("app"))
+    assert way.capture.name == ("cap" if phase == SPLITTING else "cap.prop")
+    assert way.carry(TableName("hr", "t")) == ("y", "u")
