@@ -33,7 +33,8 @@ from streams.errors import ConfigError
 from streams.lcr_batch import Command, OldImage
 from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
-from topology.proof.reach import Hop, Proof
+from topology.proof.hops import Hop
+from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 
 __all__ = ["COUNTERS", "Ledger", "Reach", "Stream", "Workload", "ledger_entry", "refuse_unsupported", "stream_of"]

@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from rules.rule import Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
+from rules.rule import UNKNOWN_TAG, Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
 from streams.table_name import TableName
 from topology.patterns import examples
 
@@ -52,7 +52,10 @@ class ChangeClasses:
         self.tags: tuple[bytes | None, ...] = tags_told_apart(known)  # NULL first, the one that no rule lists last
         self._places = {table: number for number, table in enumerate(self.tables)}
         self._named: dict[tuple[str, str], int] = {}
-        self._alike: dict[tuple[bool, ...], int] = {}
+        patterns = dict.fromkeys((rule.owner, rule.name) for rule in self._told_apart)
+        self._plain = frozenset(pattern for pattern in patterns if not set("*?") & set("".join(pattern)))
+        self._wild = tuple(Rule(owner=owner, name=name) for owner, name in patterns if (owner, name) not in self._plain)
+        self._alike: dict[tuple[object, ...], int] = {}
         # By identity, because the hash of a rule set with hundreds of rules takes as long as this saves. The rule sets are kept.
         self._taken: dict[int, tuple[RuleSet, int]] = {}
         self._renamed: dict[int, tuple[RuleSet, dict[int, int]]] = {}
@@ -124,12 +127,16 @@ class ChangeClasses:
             return {}
         if id(rules) not in self._renamed:
             found: dict[int, int] = {}
-            for place, (owner, name) in enumerate(self.tables):
-                takers = rules.takers(owner, name)  # where several disagree `check` says so
-                names = (each.transformation.named(TableName(owner, name)) for each in takers if each.transformation is not None)
-                other = next((each for each in names if each != (owner, name)), None)
-                if other is not None and (becomes := self.class_of(*other)):
-                    found[place] = becomes.bit_length() - 1
+            for rule in rules.include or ():
+                if rule.transformation is None or not rule.transformation.renames:
+                    continue
+                for place in _places_of(self.named_by(rule)):
+                    table = TableName(*self.tables[place])
+                    other = rule.transformation.named(table)
+                    if place in found or other == table or rule.answer(*table, UNKNOWN_TAG) is TruthValue.FALSE:
+                        continue  # where several rules disagree `check` says so
+                    if becomes := self.class_of(*other):
+                        found[place] = becomes.bit_length() - 1
             self._renamed[id(rules)] = rules, found
         return self._renamed[id(rules)][1]
 
@@ -217,10 +224,13 @@ class ChangeClasses:
             name: the table's name.
         """
         if not self._alike:
-            matched = ((tuple(rule.matches_object(*table) for rule in self._told_apart), number) for number, table in enumerate(self.tables))
-            self._alike.update((matches, 1 << number) for matches, number in matched)
+            self._alike.update((self._matches(*table), 1 << number) for number, table in enumerate(self.tables))
         # A name that more wildcards match together than `examples` looks for has no class: no rule set is known to treat it apart.
-        return self._alike.get(tuple(rule.matches_object(owner, name) for rule in self._told_apart), 0)
+        return self._alike.get(self._matches(owner, name), 0)
+
+    def _matches(self, owner: str, name: str) -> tuple[object, ...]:
+        """Which rules' patterns a table matches; a plain name, or none, and every pattern with wildcards."""
+        return (owner, name) if (owner, name) in self._plain else None, *(rule.matches_object(owner, name) for rule in self._wild)
 
     def place_of(self, tag: bytes | None) -> int:
         """Where a tag stands in `tags`; one that no rule lists: the last place, as all of those are alike."""
@@ -244,6 +254,13 @@ class ChangeClasses:
             return f"{owner}.{name}"
         is_listed = place < len(self.tags) - 1
         return f"{owner}.{name} (changes with tag {tag.hex()})" if is_listed else f"{owner}.{name} (tagged changes)"
+
+
+def _places_of(tables: int) -> Iterator[int]:
+    """The tables of a set of untagged changes, one by one."""
+    while tables:
+        yield (tables & -tables).bit_length() - 1
+        tables &= tables - 1
 
 
 def _tables(rules: tuple[Rule, ...]) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 From the file
     Every table has one transformation at a client: rules that overlap must transform alike.
-    What arrives under another name is not sent on from there. A rule that renames names its tables itself, not in a condition.
+    Before an apply process, a rule that renames names its tables itself, not in a condition.
     Columns of a subset arrive as they are: a TRUNCATE deletes, and `headrace verify` compares, the subset's rows at the destination.
     Conditions behind a transformation speak of columns that come from the source.
 From the tables
@@ -93,7 +93,7 @@ def transformation_findings(spec: TopologySpec, classes: ChangeClasses) -> Itera
         for way in ways_to(spec, apply):
             if not any(client.rules.transforms for client in way.clients):
                 continue
-            for found in (*_columns(way, classes), *_sent_on(spec, way, classes)):
+            for found in _columns(way, classes):
                 if (found.path, found.problem) not in told:
                     told.add((found.path, found.problem))
                     yield found
@@ -159,29 +159,6 @@ def _same_name(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
                         path=f"applies.{way.apply.name}", problem=f"{other} and {table} of {source} would both arrive at {site} as {arrives}{apart}",
                         fix="give each its own name, or leave one of them out",
                     )
-
-
-def _sent_on(spec: TopologySpec, way: Way, classes: ChangeClasses) -> Iterator[Finding]:
-    """Tables that arrive under another name, at a site that sends on what its apply processes write to it."""
-    onward = [each for other in spec.applies if other.source == way.apply.site for each in ways_to(spec, other)]
-    if not onward:
-        return
-    names = {name for _, name in classes.tables}
-    for owner in dict.fromkeys(owner for owner, _ in classes.tables):
-        for name in sorted(names):
-            table = TableName(owner, name)
-            arrives = way.carry(table)
-            if arrives is None or arrives == table:
-                continue
-            taker = next((each for each in onward if each.carry(arrives, tag=way.apply.tag) is not None), None)
-            if taker is not None:
-                yield Finding(
-                    path=f"applies.{way.apply.name}",
-                    problem=f"{table} arrives at {way.apply.site} as {arrives}, and {' -> '.join(taker.components)} would send it on under that name,"
-                    " which is known but not yet built",
-                    fix=f"let {taker.capture.name} take only changes without the tag of {way.apply.name}, or leave the table its name",
-                )
-                return
 
 
 def ways_before(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:

@@ -133,14 +133,15 @@ def shape_of(spec: TopologySpec, table: TableName) -> Shape:
         ConfigError: no column arrives everywhere, or a condition needs what is not simulated.
     """
     named = _Named()
-    for way in _ways(spec):
-        for before, rules, name in _on(way, table):
-            for rule in _about(rules, name):
-                _of_rule(named, rule, before)
-        for column in way.apply.tables.key_of(*_arrives_as(way, table)):
-            origin = _origin(way.transformations(table), column)
-            named.name(origin)
-            named.first += [] if origin is None else [origin]
+    for here, made in _journey(spec, table).items():
+        for way in _ways(spec):
+            for before, rules, name in _on(way, here):
+                for rule in _about(rules, name):
+                    _of_rule(named, rule, [*made, *before])
+            for column in way.apply.tables.key_of(*_arrives_as(way, here)):
+                origin = _origin([*made, *way.transformations(here)], column)
+                named.name(origin)
+                named.first += [] if origin is None else [origin]
     key = _key(spec, table, named)
     others = [name for name in (*named.constants, "v") if name != key]
     types = {name: _type(found) for name, found in named.constants.items()}
@@ -169,6 +170,19 @@ def _on(way: Way, table: TableName) -> Iterator[tuple[list[Transformation], Rule
     for client, (name, transformation, _) in zip(way.clients, way.passages(table), strict=True):
         yield list(before), client.rules, name
         before += [] if transformation is None else [transformation]
+
+
+def _journey(spec: TopologySpec, table: TableName) -> dict[TableName, list[Transformation]]:
+    """The names that a table has where sites send it on, its own first, and what was made of it until then."""
+    found: dict[TableName, list[Transformation]] = {table: []}
+    pending = [table]
+    for here in pending:  # it grows at its end
+        for way in _ways(spec):
+            arrives = way.carry(here)
+            if arrives is not None and arrives not in found:
+                found[arrives] = [*found[here], *way.transformations(here)]
+                pending.append(arrives)
+    return found
 
 
 def _about(rules: RuleSet, table: TableName) -> Iterator[Rule]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from databases.connectors import DatabaseAccess, decoder_for, value_types
+from databases.embedded import EmbeddedServer
 from databases.postgres.source.database import PostgresSource
 from protos import apply_pb2 as pb
 from redo.mining import Miner
@@ -20,9 +24,12 @@ from streams.lcr_batch import LcrBatch
 from streams.table_name import TableName
 from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
+from tests.support.postgres_network import two_sites
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 from topology.ways import arriving, rules_at_the_end, ways_to
+
+EXCHANGED = Path(__file__).parents[1] / "simulation" / "exchanged_names.yaml"
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -199,3 +206,29 @@ def repair(source: str, destination: str, driver: Any) -> None:
     for table in NAMES:
         here, there = both(source, destination, table)
         assert here == there, table
+
+
+def test_two_sites_that_call_one_table_differently_send_each_other_what_their_users_write(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    names = {"dbs1": "hr.t", "dbs2": "sales.u"}
+
+    def tables(site: str, user: psycopg.Connection) -> None:
+        user.execute(f"CREATE SCHEMA {names[site].partition('.')[0]}; CREATE TABLE {names[site]} (id int PRIMARY KEY, v text)".encode())
+
+    rng = random.Random(5)
+    with two_sites(EXCHANGED, (pg_source, pg_destination), fresh_database, tmp_path, tables) as network:
+        for step in range(30):
+            site = rng.choice(list(names))
+            user, table = network.sites[site].user, names[site]
+            first = (step + 1) * 100
+            user.execute(f"INSERT INTO {table} SELECT i, '{site}' FROM generate_series({first}, {first + rng.randrange(9)}) i".encode())
+            user.execute(f"UPDATE {table} SET v = v || '{step}', id = id + CASE WHEN id % 10 = 3 THEN 50000 ELSE 0 END WHERE id % 7 = {step % 7}".encode())
+            user.execute(f"DELETE FROM {table} WHERE id % 11 = {step % 11}".encode())
+            if rng.random() < 0.1:
+                user.execute(f"TRUNCATE {table}".encode())
+            network.settle()  # one at a time: nothing conflicts
+            here, there = (sorted(network.sites[each].user.execute(f"SELECT * FROM {name}".encode()).fetchall()) for each, name in names.items())
+            assert here == there, step
+        assert len(here) > 10
+        assert [network.sites[site].user.execute("SELECT count(*) FROM headrace.apply_error").fetchone() for site in names] == [(0,), (0,)]

@@ -1,7 +1,7 @@
 """Who gets what, by brute force: single changes walk through the components of a topology, one hop at a time.
 
 What each client's rules say, and what they call tables, comes from the real rule evaluation, on a batch with one row of every table and tag. Nothing
-here knows the prover, nor how it puts changes together. What arrives under another name than it was sent is not sent on: `check` refuses that.
+here knows the prover, nor how it puts changes together.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ class SingleChanges:
             history = pending.pop()
             for following in self.sent(history[-1]):
                 times[following[:2]] += 1
-                if following[1] != history[-1][1]:
-                    continue
                 if following in history[1:] or len(history) > HOPS_MAX:
                     circling.add(following)
                 else:
@@ -78,7 +76,7 @@ class SingleChanges:
             for following in self.sent(change):
                 if following not in known:
                     known.add(following)
-                    pending += [following] if following[1] == change[1] else []
+                    pending.append(following)
         return {site for site, _, _ in known}
 
     def sent(self, change: Change) -> list[Change]:

@@ -15,7 +15,8 @@ from rules.rule import Rule, TruthValue
 from streams.errors import counted
 from topology.change_classes import Naming
 from topology.proof.duplicates import Duplicates
-from topology.proof.reach import Hop, Place, Proof
+from topology.proof.hops import Hop, Place, by_names
+from topology.proof.reach import Proof
 from topology.proof.words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_on
 from topology.spec import CaptureSpec
 
@@ -208,7 +209,7 @@ def _loss(proof: Proof, origin: str, place: Place, hop: Hop, tables: int) -> _Lo
     if direct is not None:
         stopping = _stopping(proof, direct, 0, table)
         return _Loss(tables=tables, origin=origin, hops=(), stopped=direct, stopping=stopping, is_error=True)
-    hops = proof.path((origin, 0), table, lambda hop, _: (hop.site, hop.place) == place)
+    hops = proof.path((origin, 0), table, lambda hop, called: (hop.site, hop.place) == place and called == table.bit_length() - 1)
     return _Loss(
         tables=tables, origin=origin, hops=hops, stopped=hop, stopping=_stopping(proof, hop, place[1], table), is_error=True,
         tags={hops[-1].apply.tag: None},
@@ -219,8 +220,9 @@ def _live(proof: Proof) -> dict[Place, int]:
     """The changes that are in the redo of sites without users who tag them: users' untagged ones, and those of apply processes."""
     live: dict[Place, int] = {(site, 0): proof.classes.untagged for site in proof.origins}
     for origin in proof.origins:
-        for place, tables in proof.spread((origin, 0)).once.items():
-            live[place] = live.get(place, 0) | tables
+        spread = proof.spread((origin, 0))
+        for place in spread.places:
+            live[place] = live.get(place, 0) | by_names(spread.at(place))
     return live
 
 
@@ -249,7 +251,7 @@ def _kept_back(proof: Proof) -> Iterator[Finding]:
 
 def _writing_together(proof: Proof) -> dict[tuple[str, str], int]:
     """Tables that two sites write which get changes of each other, over other sites' writes too."""
-    to = {(origin, site): each.once for origin in proof.origins for site, each in proof.arrived((origin, 0)).items()}
+    to = {(origin, site): tables for origin in proof.origins for site, tables in proof.arrived_as_itself((origin, 0)).items()}
     for over in proof.origins:
         for origin in proof.origins:
             for site in proof.origins:

@@ -50,18 +50,15 @@ def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacki
 
 
 def _written_together(proof: Proof) -> dict[tuple[tuple[str, ...], tuple[str, ...]], int]:
-    """The tables whose changes by users of several sites meet: by these sites, and by the sites where they meet; under the name that they have there."""
+    """The tables whose changes by users of several sites meet: by these sites, and by the sites where they meet."""
     classes = proof.classes
-    written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there, by their names there
+    written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
     for origin in proof.origins:
-        for site, tables in proof.named_at(origin).items():
+        for site, arrived in proof.written_at((origin, 0)).items():
             if site != origin:
-                there = written.setdefault(site, {})
-                there[origin] = there.get(origin, 0) | tables
-        for site, arrived in proof.arrived((origin, 0)).items():
-            if site != origin:
-                here = written.setdefault(origin, {})
-                here[origin] = here.get(origin, 0) | arrived.once
+                written.setdefault(site, {})[origin] = arrived  # by the names that the tables have there
+                own = written.setdefault(origin, {})
+                own[origin] = own.get(origin, 0) | proof.arrived((origin, 0))[site].once
     places: dict[tuple[tuple[str, ...], int], dict[str, None]] = {}  # origins and table -> sites
     for site, tables in written.items():
         for number in range(len(classes.tables)):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from databases.ports import Finding
 from rules.rule import RuleSet
-from topology.proof.reach import Hop, Place, Proof, tag_text
+from topology.proof.hops import Hop, Place
+from topology.proof.reach import Proof, tag_text
 from topology.spec import CaptureSpec, PropagationSpec
 
 __all__ = ["Client", "clients_of", "finding_at", "made_with", "path_text", "place_in_file", "rules_of", "some", "taken_on"]

@@ -81,7 +81,9 @@ def agree_on(size: int, seed: int) -> None:
                 expected = walks.reached((site, table, tag))
                 assert proven(proof, site, place_of[table], tag) == expected, (site, table, tag)
                 kinds.update(expected.values())
-                AGREED["renamed"] += any(following[1] != table for following in walks.sent((site, table, tag)))
+                renamed = [following for following in walks.sent((site, table, tag)) if following[1] != table]
+                AGREED["renamed"] += bool(renamed)
+                AGREED["sent on"] += any(walks.sent(each) for each in renamed)
                 AGREED["changes"] += 1
     AGREED.update(kinds)
     AGREED["topologies"] += 1
@@ -93,7 +95,7 @@ def test_the_proof_agrees_with_single_changes_on_random_topologies():
     agree_on()
     print(dict(AGREED))
     assert AGREED["topologies"] >= TOPOLOGIES
-    assert all(AGREED[kind] > TOPOLOGIES / 20 for kind in (ONCE, TWICE, CYCLE, "renamed")), "too few of them have what is looked for"
+    assert all(AGREED[kind] > TOPOLOGIES / 20 for kind in (ONCE, TWICE, CYCLE, "renamed", "sent on")), "too few of them have what is looked for"
 
 
 def who_gets_what(spec: TopologySpec) -> dict[tuple[str, tuple[str, str]], dict[str, str]]:
