@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 from databases.ports import Finding
 from rules.rule import Rule, TruthValue
 from streams.errors import counted
 from topology.change_classes import Naming
 from topology.proof.duplicates import Duplicates
-from topology.proof.hops import Hop, Place, by_names
+from topology.proof.hops import OWN, Hop, Place, by_names
 from topology.proof.reach import Proof
 from topology.proof.words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_on
 from topology.spec import CaptureSpec
@@ -30,10 +32,56 @@ def proof_findings(proof: Proof) -> Iterator[Finding]:
         proof: of a topology whose names all lead somewhere, and whose queues get every source from one publisher.
     """
     yield from Duplicates(proof).findings()
+    yield from _mixed(proof)
     yield from _never_arriving(proof)
     yield from _lost(proof)
     yield from _kept_back(proof)
     yield from _unclaimed(proof)
+
+
+# --------------------------------------------------------------------------- two tables as one
+
+
+def _mixed(proof: Proof) -> Iterator[Finding]:
+    """Two tables of a site whose changes come to another one as one, from different sources; of one source: `topology.transformations`."""
+    if not any(hop.names for hops in proof.hops.values() for hop in hops):
+        return
+    classes = proof.classes
+    spoken_of = reduce(or_, (classes.class_of(*table) for table in classes.spoken_of), 0)
+    told: set[tuple[str, str]] = set()
+    for place in [(origin, tag) for tag in range(len(classes.tags)) for origin in proof.origins]:
+        origin = place[0]
+        for site in proof.arrived(place):
+            if site == origin or (origin, site) in told:
+                continue
+            found = next(_together(proof, place, site, spoken_of), None)
+            if found is not None:
+                told.add((origin, site))
+                (first, one), (second, other), name = found
+                yield finding_at(
+                    f"applies.{second[-1].apply.name}",
+                    f"{one} and {other} of {origin} would both arrive at {site} as {name}: the first over {path_text(proof, first)}, the second over"
+                    f" {path_text(proof, second)}", "give each its own name, or leave one of them out",
+                )
+
+
+def _together(proof: Proof, place: Place, site: str, among: int) -> Iterator[tuple[tuple[tuple[Hop, ...], str], tuple[tuple[Hop, ...], str], str]]:
+    """Pairs of tables that have one name at a site and come there from different sources: the path and the name of each, and the name there."""
+    classes, by_name = proof.classes, dict[int, dict[int, Hop]]()
+    for (hop, called), tables in proof.arrivals(place, site).items():
+        for number in range(len(classes.tables)):
+            if tables & among & 1 << number:
+                by_name.setdefault(number if called == OWN else called, {}).setdefault(number, hop)
+    for name, hops in by_name.items():
+        one, *others = hops
+        other = next((each for each in others if hops[each].source != hops[one].source), None)
+        if other is not None:
+            paths = [
+                proof.path(place, 1 << table, lambda hop, called, last=hops[table]: hop is last and called == name)  # type: ignore[misc]  # noqa: B023
+                for table in (one, other)
+            ]
+            texts = [".".join(classes.tables[each]) for each in (one, other, name)]
+            yield (paths[0], texts[0]), (paths[1], texts[1]), texts[2]
 
 
 # --------------------------------------------------------------------------- never

@@ -96,6 +96,29 @@ applies: {a2: {site: dbs2, source: dbs1, queue: to2}, a1: {site: dbs1, source: d
     assert warned == []
 
 
+def test_two_tables_of_a_site_do_not_become_one_over_another_site(tmp_path):
+    """a sends its hr.t to h as hr.u, and its hr.u to b, which sends it on to h."""
+    text = """
+topology: t
+sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}, h: {database: {kind: embedded}}}
+queues: {qa: {site: a}, qb: {site: b}, ib: {site: b}, ih: {site: h}, jh: {site: h}}
+captures:
+  ca: {site: a, source: a, queue: qa, rules: {include: [{table: hr.t}, {table: hr.u}]}}
+  cb: {site: b, source: b, queue: qb, rules: {include: [{table: hr.u, tagged: true}]}}
+propagations:
+  ab: {from: qa, to: ib, rules: {include: [{table: hr.u}]}}
+  ah: {from: qa, to: ih, rules: {include: [{table: hr.t, transform: [{rename_table: hr.NEW}]}]}}
+  bh: {from: qb, to: jh}
+applies:
+  a_b: {site: b, source: a, queue: ib, tag: "0a"}
+  a_h: {site: h, source: a, queue: ih, tag: "0b"}
+  b_h: {site: h, source: b, queue: jh, tag: "0c"}
+"""
+    (problem,) = problems(tmp_path, text.replace("NEW", "u"))
+    assert "hr.u and hr.t of a would both arrive at h as hr.u: the first over a -> b (applied by a_b with tag 0a) -> h (applied by b_h), the second over a -> h" in problem
+    read(tmp_path, text.replace("NEW", "w"))
+
+
 def test_a_table_that_comes_under_two_names_over_two_paths_is_refused(tmp_path):
     text = one_way(applied="{schema: hr}, {schema: x}").replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}}").replace(
         "propagations:\n", "propagations:\n  over: {from: q1, to: q3, rules: {include: [{schema: hr, transform: [{rename_schema: x}]}]}}\n  on: {from: q3, to: q2}\n"
