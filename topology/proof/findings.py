@@ -140,7 +140,7 @@ def _under_another_name(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str] |
         table = next((table for table in names if named & taken & 1 << table), None)
         if table is not None:
             old, new = (".".join(classes.tables[each]) for each in (table, names[table]))
-            return f"{place_in_file(client)} calls {old} {new} from there on", f"name {new} here, and in the rules between, or leave the table its name there"
+            return f"{place_in_file(client)} renames {old} to {new}", f"name {new} here, and in the rules between, or leave the table its name there"
     return None
 
 

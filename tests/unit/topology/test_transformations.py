@@ -135,8 +135,8 @@ def test_a_propagation_that_transforms_is_not_passed_by(tmp_path):
 @pytest.mark.parametrize(("clients", "words"), [
     ({"applied": f"{{schema: hr}}, {MASK}"}, ("include[0]", "include[1]", "differently")),
     ({"applied": f"{MASK}, {RENAME}"}, ("without salary", "sales.staff")),
-    ({"captured": RENAME}, ("include[0]", "no change of hr.* ever arrives", "captures.cap calls hr.employees sales.staff", "name sales.staff here")),
-    ({"sent": "{schema: hr, transform: [{rename_schema: x}]}"}, ("no change of hr.* ever arrives", "propagations.prop calls hr.", " x.", "from there on")),
+    ({"captured": RENAME}, ("include[0]", "no change of hr.* ever arrives", "captures.cap renames hr.employees to sales.staff", "name sales.staff here")),
+    ({"sent": "{schema: hr, transform: [{rename_schema: x}]}"}, ("no change of hr.* ever arrives", "propagations.prop renames hr.", " to x.")),
     ({"captured": "{condition: \"object_owner = 'hr'\", transform: [{rename_schema: x}]}", "sent": "{schema: x}", "applied": "{schema: x}"},
      ("renames the tables that a condition names", "name the schema or table in the rule itself")),
     ({"captured": "{table: hr.a, transform: [{rename_table: x.t}]}, {table: hr.b, transform: [{rename_schema: x}]}",

@@ -20,6 +20,7 @@ from tests.support.lcr_batches import table_version
 from tests.support.topologies import SITES, problems, read, read_anyway
 from topology.change_classes import ChangeClasses
 from topology.checks import check
+from topology.combined import directs
 from topology.spec import (
     ApplySpec,
     CaptureSpec,
@@ -144,6 +145,7 @@ applies:
     at_b, at_c = (ways_to(spec, spec.apply(name)) for name in ("at_b", "at_c"))
     assert [str(each.destination) for each in arriving(at_b, TABLES)] == ["hr.a", "hr.b", "hr.c", "hr.log"]
     assert [str(each.destination) for each in arriving(at_c, TABLES)] == ["copy.a", "copy.b", "copy.c"]
+    assert [each.propagation.name for each in directs(spec)] == ["plain"]  # the other one renames, and is not bypassed
 
 
 # --------------------------------------------------------------------------- against brute force
