@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 from rules.rule import KnownTag, Rule, RuleSet, passages
 from rules.transformation import TransformationError
@@ -21,7 +22,7 @@ from streams.table_name import TableName
 __all__ = ["ClientsBefore"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientsBefore:
     """See the module.
 
@@ -34,7 +35,7 @@ class ClientsBefore:
     clients: tuple[RuleSet, ...]
     owners: tuple[str, ...]
 
-    @property
+    @cached_property
     def at_most(self) -> tuple[RuleSet, ...]:
         """The rule sets without what looks at rows, and without transformations; see `RuleSet.without_conditions`."""
         return tuple(each.without_conditions() for each in self.clients)

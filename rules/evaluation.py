@@ -77,6 +77,8 @@ class RuleEvaluation:
 
     def _has_passed(self, table: TableVersion, tag: KnownTag) -> bool:
         """Whether the clients before this one may have let row LCRs of a table version pass."""
+        if tag is not UNKNOWN_TAG and tag not in self._tags:
+            tag = self._tags[-1]  # no rule lists it, and users may give each transaction one of its own
         key = table.owner, table.name, tag
         if key not in self._passed:
             if len(self._passed) >= _NAMES_MAX:

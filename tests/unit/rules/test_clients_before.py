@@ -6,7 +6,7 @@ import pytest
 
 from rules.clients_before import ClientsBefore
 from rules.evaluation import RuleEvaluation
-from rules.rule import ANY_TAG, Rule, RuleSet
+from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from rules.transformation import RenameSchema, RenameTable, Transformation
 from tests.support.lcr_batches import table_version
 
@@ -47,6 +47,17 @@ def test_the_tag_of_a_change_is_asked_under_each_name():
     assert not evaluation.keeps_all
     assert evaluation.keeps_any(table_version("a", owner="sales"))
     assert not evaluation.keeps_any(table_version("a", owner="hr"))
+
+
+def test_tags_that_no_rule_lists_are_followed_once_for_all(monkeypatch):
+    """Users may give each transaction a tag of its own."""
+    before = ClientsBefore(clients=(RuleSet(include=(Rule(owner="hr", tags=TagCondition(listed=(b"\x01",), takes_listed=False), transformation=INTO_SALES),)),), owners=OWNERS)
+    asked = []
+    keeps = ClientsBefore.keeps
+    monkeypatch.setattr(ClientsBefore, "keeps", lambda self, owner, name, *, tag: asked.append(tag) or keeps(self, owner, name, tag=tag))
+    evaluation, tags = RuleEvaluation(before, RuleSet()), [number.to_bytes(2, "big") for number in range(500)]
+    assert evaluation.keeps(table_version("a", owner="sales"), [None, b"\x01", *tags]) == [True, False, *[True] * 500]
+    assert len(asked) == 3
 
 
 def test_a_table_that_two_rules_call_differently_never_comes():
