@@ -68,6 +68,7 @@ def the_way(spec: TopologySpec):
     ("[{add_column: {name: a, value: 1, current_timestamp: true}}]", "one value"), ("[{add_column: {name: a, value: x, type: int4}}]", "int4"),
     ("[{add_column: {name: a, value: 1.5}}]", "in quotes"), ("[{add_column: {name: a, value: 1, type: money}}]", "money"),
     ("[{rename_table: staff}]", "schema.table"), ("[{rename_schema: 'a*'}]", "pattern"), ("[{rename_table: a.b}, {rename_table: c.d}]", "twice"),
+    ("[{rename_schema: headrace}]", "never captured"), ("[{rename_table: pg_catalog.t}]", "never captured"),
     ("[{rename_column: {from: a, to: c}}, {add_column: {name: c, value: x}}]", "two columns"),
     ("[{add_column: {name: a, current_timestamp: true, type: date}}]", "timestamptz"),
 ])
