@@ -391,8 +391,10 @@ def _subsets_on(way: Way, classes: ChangeClasses) -> Iterator[_SubsetOnWay]:
     having = [
         (place, client.name, rule) for place, client in enumerate(way.clients) for rule in client.rules.include or () if rule.subset is not None
     ]
-    for table in classes.tables if having else ():
-        names = tuple(each.table for each in way.passages(TableName(*table)))
+    for table in (TableName(*each) for each in classes.tables if having):
+        if way.carry(table) is None:
+            continue  # another table may have its name on the way
+        names = tuple(each.table for each in way.passages(table))
         yield from (_SubsetOnWay(rule, client, names) for place, client, rule in having if names[place] == (rule.owner, rule.name))
 
 

@@ -114,6 +114,8 @@ def _columns(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
                 if rule.looks_at_rows and rule.answer(*passage.table, UNKNOWN_TAG) is not TruthValue.FALSE:
                     path = f"{kind}.{client.name}.rules.{section}[{number}]"
                     yield from _rule_columns(path, rule, passed, later)
+            if not client.rules.keeps(*passage.table):
+                break  # it never comes to the clients behind: another table may have its name there
 
 
 def _rule_columns(path: str, rule: Rule, passed: Sequence[Transformation], later: Sequence[Transformation]) -> Iterator[Finding]:

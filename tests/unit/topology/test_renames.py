@@ -154,6 +154,13 @@ def test_a_longer_path_beside_the_one_that_is_used_is_no_second_one(tmp_path):
     assert [each.name for each in the_way(spec).propagations] == ["q_e", "e_f", "f_b", "b_c", "c_d"]
 
 
+@pytest.mark.parametrize("condition", ["where: \"new.a = 'x'\"", "subset: \"a = 'x'\""])
+def test_a_table_that_is_left_out_says_nothing_of_the_one_that_has_its_name_behind(tmp_path, condition):
+    """hr.t would be called s.t, without its column a; but the source's own s.t comes in its place."""
+    captured = "{schema: hr, transform: [{rename_schema: s}, {delete_columns: [a]}]}, {table: s.t}], exclude: [{table: hr.t}"
+    read(tmp_path, one_way(captured, "{schema: s}", f"{{table: s.t, {condition}}}, {{table: s.v}}"))
+
+
 def test_capture_tells_who_loses_a_table_by_the_names_on_the_way(tmp_path):
     spec = read(tmp_path, one_way("{table: 'hr.e*', transform: [{rename_schema: sales}]}", "{table: sales.employees}, {table: sales.early}", "{schema: sales}"))
     noted = Receivers.of(spec, "dbs1", [CapturedTable(identity="a", owner="hr", name="employees", object_numbers=(7,))])
