@@ -68,7 +68,8 @@ def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding
         yield Finding(
             path=f"applies.{taken.apply}",
             problem=f"{taken.table} would come {taken.wanted} on the way to {taken.site}, and that was {taken.was}: clients between could not tell their changes apart",
-            fix="leave the name free first: run `headrace up` without it, then `headrace wait FILE --caught-up`, then `headrace up` with this file",
+            fix="leave the name free first: run `headrace up` without it, then `headrace wait FILE --caught-up`, then `headrace up` with this file: it is copied anew."
+            f" If it is that table, which was renamed at {taken.source}, give it its name back there instead, and leave the file as it was",
         )
 
 
