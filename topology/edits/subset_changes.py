@@ -154,27 +154,27 @@ def _names_taken_over(before: TopologySpec, after: TopologySpec) -> Iterator[Cha
     if not any(client.rules.renames for spec in (before, after) for client in _clients(spec)):
         return
     tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
-    was: dict[str, dict[tuple[str, TableName], TableName]] = {}
+    was: dict[tuple[str, str, TableName], dict[TableName, None]] = {}
     for apply in before.applies:
-        was.setdefault(apply.source, {}).update(_names_in_queues(ways_to(before, apply), tables))
+        for key, table in _names_in_queues(ways_to(before, apply), tables):
+            was.setdefault(key, {})[table] = None
     for apply in after.applies:
-        known, wanted = was.get(apply.source, {}), _names_in_queues(ways_to(after, apply), tables)
-        found = next((key for key, table in wanted.items() if known.get(key, table) != table), None)
+        wanted = _names_in_queues(ways_to(after, apply), tables)
+        found = next(((key, table) for key, table in wanted if key in was and table not in was[key]), None)
         if found is not None:
+            key, table = found
             yield ChangedShape(
-                apply=apply.name, source=apply.source, site=apply.site, table=wanted[found], was=f"the name of {known[found]}", wanted=f"as {found[1]}",
+                apply=apply.name, source=apply.source, site=apply.site, table=table, was=f"the name of {next(iter(was[key]))}", wanted=f"as {key[2]}",
             )
 
 
-def _names_in_queues(ways: Sequence[Way], tables: Sequence[TableName]) -> dict[tuple[str, TableName], TableName]:
-    """The tables that arrive, by each queue that they come through and their name there."""
-    found: dict[tuple[str, TableName], TableName] = {}
+def _names_in_queues(ways: Sequence[Way], tables: Sequence[TableName]) -> Iterator[tuple[tuple[str, str, TableName], TableName]]:
+    """The tables that arrive, each with its source, a queue that it comes through and its name there; tags may tell two of one name apart."""
     for way in ways:
         queues = (way.capture.queue, *(each.to_queue for each in way.propagations))
         for table in tables:
             if way.carry(table) is not None:
-                found |= {(queue, each.behind): table for queue, each in zip(queues, way.passages(table), strict=False)}
-    return found
+                yield from (((way.capture.source, queue, each.behind), table) for queue, each in zip(queues, way.passages(table), strict=False))
 
 
 def _clients(spec: TopologySpec) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:

@@ -214,6 +214,25 @@ applies: {{a2: {{site: dbs2, source: dbs1, queue: q2}}, a3: {{site: dbs3, source
     assert list(shape_changes(before, fan_out("hr.a", "{table: hr.c}", "{table: sales.u, where: \"new.a = 'x'\"}"))) == []  # the same table, for another one
 
 
+def test_two_tables_of_one_name_that_tags_tell_apart_take_no_name_over(tmp_path):
+    spec = read(tmp_path, SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}, q3: {site: dbs3}}
+captures:
+  cap:
+    site: dbs1
+    source: dbs1
+    queue: q1
+    rules: {include: [{table: hr.a, tags: ["01"], transform: [{rename_table: sales.u}]}, {table: hr.b, tags: ["02"], transform: [{rename_table: sales.u}]}]}
+propagations:
+  p2: {from: q1, to: q2, rules: {include: [{table: sales.u, tags: ["01"]}]}}
+  p3: {from: q1, to: q3, rules: {include: [{table: sales.u, tags: ["02"]}]}}
+applies:
+  a2: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: sales.u, tags: ["01"]}]}}
+  a3: {site: dbs3, source: dbs1, queue: q3, rules: {include: [{table: sales.u, tags: ["02"]}]}}
+""")
+    assert [*shape_changes(spec, spec), *strangers_on_the_way(spec, spec)] == []
+
+
 def test_subsets_and_conditions_are_compared_under_the_names_on_the_way(tmp_path):
     subset = "{table: sales.staff, subset: \"name = 'x'\"}"
     before, after = (
