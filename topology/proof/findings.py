@@ -69,9 +69,11 @@ def _together(proof: Proof, place: Place, site: str, among: int) -> Iterator[tup
     """Pairs of tables that have one name at a site and come there from different sources: the path and the name of each, and the name there."""
     classes, by_name = proof.classes, dict[int, dict[int, Hop]]()
     for (hop, called), tables in proof.arrivals(place, site).items():
-        for number in range(len(classes.tables)):
-            if tables & among & 1 << number:
-                by_name.setdefault(number if called == OWN else called, {}).setdefault(number, hop)
+        left = tables & among
+        while left:
+            number = (left & -left).bit_length() - 1
+            by_name.setdefault(number if called == OWN else called, {}).setdefault(number, hop)
+            left &= left - 1
     for name, hops in by_name.items():
         one, *others = hops
         other = next((each for each in others if hops[each].source != hops[one].source), None)
