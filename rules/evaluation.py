@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rules.clients_before import ClientsBefore
 from rules.conditions.values import ValueTypes
 from rules.reshaping import Reshaping
 from rules.row_evaluation import RowEvaluation
@@ -26,27 +27,32 @@ from streams.lcr_batch import LcrBatch, TableVersion
 
 __all__ = ["RuleEvaluation"]
 
+_NAMES_MAX = 4096  # of tables times tags; more only costs time
+
 
 class RuleEvaluation:
     """Evaluates the rules of one client.
 
     Args:
-        rules: of the client. Several rule sets: an LCR must pass each of them, as if it passed that many clients.
+        rules: of the client. Several: an LCR must pass each of them, as if it passed that many clients; the last one is the client's own.
         types: of the database that the changes are from: needed where rules have conditions, and where functions look at values.
         clock: for transformations that add the time.
         last_call: outlives functions that end the process; None: nothing does.
     """
 
     def __init__(
-        self, *rules: RuleSet, types: ValueTypes | None = None, clock: Clock | None = None, last_call: LastCall | None = None,
+        self, *rules: RuleSet | ClientsBefore, types: ValueTypes | None = None, clock: Clock | None = None, last_call: LastCall | None = None,
     ) -> None:
-        self._rules = tuple(each for each in rules if each.include is not None or each.exclude)
-        if any(each.transforms for each in rules[:-1]):
+        sets = tuple(each for each in rules if isinstance(each, RuleSet))
+        self._rules = tuple(each for each in sets if each.include is not None or each.exclude)
+        self._before = tuple(each for each in rules if isinstance(each, ClientsBefore))
+        if any(each.transforms for each in sets[:-1]):
             raise BugError("only the last client can transform: what follows would evaluate LCRs that are other ones by then")
         self._reshaping = (
-            Reshaping(rules[-1].transformation_of, (clock or SystemClock()).time_us, types, last_call) if rules and rules[-1].transforms else None
+            Reshaping(sets[-1].transformation_of, (clock or SystemClock()).time_us, types, last_call) if sets and sets[-1].transforms else None
         )
-        self._tags = tags_told_apart(self._rules)
+        self._passed: dict[tuple[str, str, KnownTag], bool] = {}  # what `_before` said: it is asked of each batch
+        self._tags = tags_told_apart((*self._rules, *(rules for each in self._before for rules in each.clients)))
         conditional = tuple(each for each in self._rules if each.looks_at_rows)
         if conditional and types is None:
             raise BugError("rules with conditions need the types of the database that the changes are from")
@@ -55,7 +61,7 @@ class RuleEvaluation:
     @property
     def keeps_all(self) -> bool:
         """There are no rules: everything passes, and nothing needs to be looked at."""
-        return not self._rules
+        return not self._rules and not self._before
 
     def answer(self, table: TableVersion, *, tag: KnownTag = UNKNOWN_TAG) -> TruthValue:
         """Say what the rules say of row LCRs of a table version; needs no rows.
@@ -64,8 +70,21 @@ class RuleEvaluation:
             table: the version.
             tag: of the LCRs; not known: the answer may be MAYBE.
         """
+        if self._before and not self._has_passed(table, tag):
+            return TruthValue.FALSE
         answers = {rules.prefilter(table.owner, table.name, tag=tag) for rules in self._rules}
         return next((answer for answer in (TruthValue.FALSE, TruthValue.MAYBE) if answer in answers), TruthValue.TRUE)
+
+    def _has_passed(self, table: TableVersion, tag: KnownTag) -> bool:
+        """Whether the clients before this one may have let row LCRs of a table version pass."""
+        if tag is not UNKNOWN_TAG and tag not in self._tags:
+            tag = self._tags[-1]  # no rule lists it, and users may give each transaction one of its own
+        key = table.owner, table.name, tag
+        if key not in self._passed:
+            if len(self._passed) >= _NAMES_MAX:
+                self._passed.clear()
+            self._passed[key] = all(each.keeps(table.owner, table.name, tag=tag) for each in self._before)
+        return self._passed[key]
 
     def keeps(self, table: TableVersion, tags: Sequence[bytes | None]) -> list[bool]:
         """Whether row LCRs of a table version may pass, for each of `tags`.

@@ -10,18 +10,19 @@ Tags".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from rules.conditions.condition import Condition
 from rules.transformation import Transformation, TransformationError
-from streams.table_name import TableName
+from streams.table_name import Named, TableName
 
 __all__ = [
-    "ANY_TAG", "UNKNOWN_TAG", "UNTAGGED", "KnownTag", "Rule", "RuleSet", "TagCondition", "TruthValue", "Unknown", "tags_told_apart",
+    "ANY_TAG", "UNKNOWN_TAG", "UNTAGGED", "KnownTag", "Passage", "Rule", "RuleSet", "TagCondition", "TruthValue", "Unknown", "passages",
+    "tags_told_apart",
 ]
 
 
@@ -150,11 +151,11 @@ class Rule:
             owner: schema of a table, under the name that the rule's client sees.
             name: of the table in that schema.
         """
-        return self.matches_owner(owner) and _pattern(self.name).match(name) is not None
+        return _matching(self.name)(name) and self.matches_owner(owner)  # of hundreds of rules most have the schema and another name
 
     def matches_owner(self, owner: str) -> bool:
         """Whether the rule speaks of tables of the schema `owner`."""
-        return _pattern(self.owner).match(owner) is not None
+        return _matching(self.owner)(owner)
 
     def __str__(self) -> str:
         return f"{self.owner}.{self.name}"
@@ -192,6 +193,11 @@ class RuleSet:
         """Whether some rule has a transformation."""
         return any(rule.transformation is not None for rule in self.include or ())
 
+    @property
+    def renames(self) -> bool:
+        """Whether some rule gives tables other names."""
+        return any(rule.transformation is not None and rule.transformation.renames for rule in self.include or ())
+
     def takers(self, owner: str, name: str) -> tuple[Rule, ...]:
         """The positive rules that may take row LCRs of a table.
 
@@ -221,18 +227,6 @@ class RuleSet:
                     hint="let one rule alone take the table", table=f"{owner}.{name}",
                 )
         return takers[0].transformation if takers else None
-
-    def named(self, table: TableName) -> TableName:
-        """What a table is called behind the client.
-
-        Args:
-            table: its name before.
-
-        Raises:
-            TransformationError: see `transformation_of`.
-        """
-        found = self.transformation_of(table.owner, table.name)
-        return table if found is None else found.named(table)
 
     def without_conditions(self) -> RuleSet:
         """What the rules take at most: conditions of positive rules are TRUE, negative rules with conditions are not there.
@@ -286,6 +280,37 @@ class RuleSet:
         )
 
 
+class Passage(NamedTuple):
+    """A table at one client.
+
+    Args:
+        table: what it is called there: what the client's rules speak of.
+        transformation: of the client; None: the table stays as it is.
+        behind: what it is called behind the client.
+    """
+
+    table: TableName
+    transformation: Transformation | None
+    behind: TableName
+
+
+def passages(clients: Iterable[RuleSet], table: Named) -> Iterator[Passage]:
+    """What a table is called at each of several clients in a row, and what becomes of it. The one place that follows names.
+
+    Args:
+        clients: their rule sets, in the order in which changes pass them.
+        table: before the first one. Whether its changes pass is not asked.
+
+    Raises:
+        TransformationError: see `RuleSet.transformation_of`.
+    """
+    name = TableName.of(table)
+    for rules in clients:
+        found = rules.transformation_of(*name)
+        before, name = name, name if found is None else found.named(name)
+        yield Passage(before, found, name)
+
+
 def tags_told_apart(rule_sets: Iterable[RuleSet]) -> tuple[bytes | None, ...]:
     """One of each kind of tag that rule sets can tell apart: NULL, every tag they list, and last one that they do not.
 
@@ -300,10 +325,13 @@ def tags_told_apart(rule_sets: Iterable[RuleSet]) -> tuple[bytes | None, ...]:
 
 
 @lru_cache(maxsize=4096)  # patterns of one topology; more only costs time
-def _pattern(text: str) -> re.Pattern[str]:
-    """`*` and `?` as in file names; everything else, brackets too, stands for itself."""
+def _matching(text: str) -> Callable[[str], bool]:
+    """Whether a name matches a pattern: `*` and `?` as in file names; everything else, brackets too, stands for itself."""
+    if not set("*?") & set(text):
+        return text.__eq__
     special = {"*": ".*", "?": "."}
-    return re.compile("".join(special.get(letter) or re.escape(letter) for letter in text) + r"\Z", re.DOTALL)
+    pattern = re.compile("".join(special.get(letter) or re.escape(letter) for letter in text) + r"\Z", re.DOTALL)
+    return lambda name: pattern.match(name) is not None
 
 
 def _any(rules: tuple[Rule, ...], owner: str, name: str, *, tag: KnownTag) -> TruthValue:

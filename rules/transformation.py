@@ -42,6 +42,7 @@ __all__ = [
     "Transformation", "TransformationError", "columns_at_the_end", "in_order",
 ]
 
+_NO_NAME = TableName("", "")  # what becomes of it is what the transformation gives
 CURRENT_TIMESTAMP = "pg_catalog.timestamptz"
 """The type of an added column whose value is the moment of the evaluation."""
 
@@ -169,6 +170,18 @@ class Transformation:
     def renames(self) -> bool:
         """Whether the table may get another name."""
         return any(isinstance(each, RenameTable | RenameSchema) for each in self.operations)
+
+    @property
+    def new_name(self) -> TableName | None:
+        """The name that every table gets; None: it keeps its own, or the schema alone is another one."""
+        found = self.named(_NO_NAME)
+        return found if found.name else None
+
+    @property
+    def new_owner(self) -> str:
+        """The schema into which tables come under their own names; empty: none."""
+        found = self.named(_NO_NAME)
+        return "" if found.name else found.owner
 
     @property
     def reshapes(self) -> bool:

@@ -33,7 +33,8 @@ from streams.errors import ConfigError
 from streams.lcr_batch import Command, OldImage
 from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
-from topology.proof.reach import Hop, Proof
+from topology.proof.hops import Hop
+from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 
 __all__ = ["COUNTERS", "Ledger", "Reach", "Stream", "Workload", "ledger_entry", "refuse_unsupported", "stream_of"]
@@ -140,14 +141,16 @@ class Workload:
         proof = Proof(spec, classes)
         places = {classes.class_of(*table): n for n, table in enumerate(classes.tables)}
         carried = [n for bit, n in places.items() if any(_carries(hop, bit) for hops in proof.hops.values() for hop in hops)]
-        left_out = [n for n in places.values() if n not in carried]
+        # One that these rename would arrive under another name at a destination that is added, which has rules of an apply process of the file.
+        renamed = {n for client in (*spec.captures, *spec.applies) for n in classes.renamed_by(client.rules)}
+        left_out = [n for n in places.values() if n not in carried and n not in renamed]
         shaped = [n for n in carried if is_shaped(spec, TableName(*classes.tables[n]))]
         if shaped:
             carried = [n for n in carried if n not in shaped]
             shaped = rng.sample(shaped, min(len(shaped), _CLASSES_MAX))
         self.expected = Expected(spec, [shape_of(spec, TableName(*classes.tables[n])) for n in sorted(shaped)], proof.origins)
         taken = {(owner, name) for _, owner, name in self.expected.tables}
-        carried = [n for n in carried if classes.tables[n] not in taken]  # a table under another name has this one
+        carried, left_out = ([n for n in group if classes.tables[n] not in taken] for group in (carried, left_out))  # a table under another name has this one
         chosen = sorted(rng.sample(carried, min(len(carried), _CLASSES_MAX)))
         if left_out and rng.random() < 0.7:
             chosen.append(rng.choice(left_out))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rules.clients_before import ClientsBefore
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from rules.transformation import (
     AddColumn,
@@ -38,7 +39,7 @@ def configuration_of(config: ApplyConfig) -> dict[str, Any]:
         "queue_name": config.queue, "source_database": config.source.site, "apply_tag": config.tag.hex() or None,
         "parameters": _parameters(config),
         "transformations": _transformations(config),
-        "rules": [rule for rules in config.rules for rule in _rules(rules)],
+        "rules": [rule for rules in config.rules for each in _sets(rules) for rule in _rules(each)],
         "conflict_columns": [
             {
                 "object_owner": each.owner, "object_name": each.name, "conflict_type": each.kind, "method_name": each.method,
@@ -127,6 +128,10 @@ def _flag(value: bool) -> str:  # noqa: FBT001 - the manuals' Y and N
 
 def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else str(value)
+
+
+def _sets(rules: RuleSet | ClientsBefore) -> tuple[RuleSet, ...]:
+    return rules.at_most if isinstance(rules, ClientsBefore) else (rules,)
 
 
 def _rules(rules: RuleSet) -> list[dict[str, Any]]:

@@ -4,26 +4,37 @@ Rules speak of tables by patterns, so a topology has no list of tables. But rule
 names that match the same patterns are treated alike, and so are all tags that no rule lists. One example stands for each of
 these classes, and what is true of every example is true of every table and tag. A set of classes is an `int` with one bit per class, so that rule sets along a path are
 combined with `&`, and paths with `|`.
+
+Names that rules give to tables (`rename_table`, `rename_schema`) are examples, too, so that a table has a class wherever it is. What tables are called at a
+client is a `Naming`; `at_source` says of classes by the names there which they are by the names of the source. So a way is still an `&`, of what its clients
+take by the source's names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from rules.rule import Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
+from rules.rule import UNKNOWN_TAG, Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
 from streams.table_name import TableName
 from topology.patterns import examples
 
 if TYPE_CHECKING:
     from topology.spec import TopologySpec
 
-__all__ = ["ChangeClasses"]
+__all__ = ["ChangeClasses", "Naming"]
+
+Naming = Mapping[int, int]
+"""What tables are called at a client, as places in `ChangeClasses.tables`: by the place of the name that the source has. Tables with their own name are not in it."""
 
 
 class _Client(Protocol):
     @property
     def rules(self) -> RuleSet: ...
+
+
+C = TypeVar("C", bound=_Client)
 
 
 class ChangeClasses:
@@ -36,13 +47,19 @@ class ChangeClasses:
     def __init__(self, rule_sets: Iterable[RuleSet]) -> None:
         known = tuple(dict.fromkeys(rule_sets))
         self.rules: tuple[Rule, ...] = tuple(dict.fromkeys(rule for each in known for rule in (*(each.include or ()), *each.exclude)))
-        self.tables: tuple[tuple[str, str], ...] = tuple(_tables(self.rules))
+        self._told_apart = _with_new_names(self.rules)
+        self.tables: tuple[tuple[str, str], ...] = tuple(_tables(self._told_apart))
         self.tags: tuple[bytes | None, ...] = tags_told_apart(known)  # NULL first, the one that no rule lists last
         self._places = {table: number for number, table in enumerate(self.tables)}
         self._named: dict[tuple[str, str], int] = {}
-        self._alike: dict[tuple[bool, ...], int] = {}
+        patterns = dict.fromkeys((rule.owner, rule.name) for rule in self._told_apart)
+        self._plain = frozenset(pattern for pattern in patterns if not set("*?") & set("".join(pattern)))
+        self._wild = tuple(Rule(owner=owner, name=name) for owner, name in patterns if (owner, name) not in self._plain)
+        self._alike: dict[tuple[object, ...], int] = {}
         # By identity, because the hash of a rule set with hundreds of rules takes as long as this saves. The rule sets are kept.
         self._taken: dict[int, tuple[RuleSet, int]] = {}
+        self._renamed: dict[int, tuple[RuleSet, dict[int, int]]] = {}
+        self._every_tag = sum(1 << place * len(self.tables) for place in range(len(self.tags)))  # the first table's changes
 
     @classmethod
     def of(cls, *specs: TopologySpec) -> ChangeClasses:
@@ -99,27 +116,96 @@ class ChangeClasses:
         surely = self._all if rules.include is None else self._matched(rules.include, {TruthValue.TRUE})
         return self.taken_by(rules) & ~(surely & ~self.matched_by(rules.exclude))
 
-    def renamed_by(self, rules: RuleSet) -> dict[TableName, int]:
-        """The tables that a rule set gives another name, as sets of untagged changes by that name."""
-        renamed: dict[TableName, int] = {}
-        if not rules.transforms:
-            return renamed
-        for number, (owner, name) in enumerate(self.tables):
-            takers = rules.takers(owner, name)  # where several disagree `check` says so
-            names = (each.transformation.named(TableName(owner, name)) for each in takers if each.transformation is not None)
-            if (other := next((each for each in names if each != (owner, name)), None)) is not None:
-                renamed[other] = renamed.get(other, 0) | 1 << number
-        return renamed
+    @cached_property
+    def spoken_of(self) -> tuple[TableName, ...]:
+        """An example of each set of tables that the rules' patterns tell apart: without names that tables only get."""
+        return tuple(TableName(*table) for table in _tables(self.rules))
+
+    def renamed_by(self, rules: RuleSet) -> dict[int, int]:
+        """The tables that a client gives another name, and that name, as places in `tables`."""
+        if not rules.renames:
+            return {}
+        if id(rules) not in self._renamed:
+            found: dict[int, int] = {}
+            for rule in rules.include or ():
+                if rule.transformation is None or not rule.transformation.renames:
+                    continue
+                for place in _places_of(self.named_by(rule)):
+                    table = TableName(*self.tables[place])
+                    other = rule.transformation.named(table)
+                    if place in found or other == table or rule.answer(*table, UNKNOWN_TAG) is TruthValue.FALSE:
+                        continue  # where several rules disagree `check` says so
+                    if becomes := self.class_of(*other):
+                        found[place] = becomes.bit_length() - 1
+            self._renamed[id(rules)] = rules, found
+        return self._renamed[id(rules)][1]
+
+    def behind(self, rules: RuleSet, names: Naming) -> Naming:
+        """What tables are called behind a client.
+
+        Args:
+            rules: of the client.
+            names: what they are called there.
+        """
+        renamed = self.renamed_by(rules)
+        if not renamed:
+            return names
+        found: dict[int, int] = {}
+        for table in {**names, **renamed}:
+            now = names.get(table, table)
+            if (becomes := renamed.get(now, now)) != table:
+                found[table] = becomes
+        return found
+
+    def named_along(self, clients: Iterable[C]) -> Iterator[tuple[C, Naming]]:
+        """Several clients in a row, and what tables are called at each of them."""
+        names: Naming = {}
+        for client in clients:
+            yield client, names
+            names = self.behind(client.rules, names)
+
+    def named_behind(self, clients: Iterable[_Client]) -> Naming:
+        """What tables are called behind several clients in a row."""
+        names: Naming = {}
+        for client in clients:
+            names = self.behind(client.rules, names)
+        return names
+
+    def at_source(self, classes: int, names: Naming) -> int:
+        """Classes by the names that the source has.
+
+        Args:
+            classes: by the names that the tables have at a client.
+            names: of the tables there.
+        """
+        found = classes
+        for table, now in names.items():
+            found = found & ~(self._every_tag << table) | (classes >> now & self._every_tag) << table
+        return found
+
+    def by_name(self, classes: int, names: Naming) -> int:
+        """Classes by the names that their tables have at a client: the reverse of `at_source`.
+
+        Args:
+            classes: by the names that the source has.
+            names: of the tables at the client.
+        """
+        found = classes
+        for table in names:
+            found &= ~(self._every_tag << table)
+        for table, now in names.items():
+            found |= (classes >> table & self._every_tag) << now
+        return found
 
     @property
     def _all(self) -> int:
         return ~(-1 << len(self.tags) * len(self.tables))
 
     def carried_by(self, clients: Iterable[_Client]) -> int:
-        """The classes that all of the clients on a way take."""
+        """The classes that all of the clients on a way take, by the names that the source has."""
         carried = self._all
-        for client in clients:
-            carried &= self.taken_by(client.rules)
+        for client, names in self.named_along(clients):
+            carried &= self.at_source(self.taken_by(client.rules), names)
         return carried
 
     def tables_of(self, classes: int) -> int:
@@ -138,10 +224,13 @@ class ChangeClasses:
             name: the table's name.
         """
         if not self._alike:
-            matched = ((tuple(rule.matches_object(*table) for rule in self.rules), number) for number, table in enumerate(self.tables))
-            self._alike.update((matches, 1 << number) for matches, number in matched)
+            self._alike.update((self._matches(*table), 1 << number) for number, table in enumerate(self.tables))
         # A name that more wildcards match together than `examples` looks for has no class: no rule set is known to treat it apart.
-        return self._alike.get(tuple(rule.matches_object(owner, name) for rule in self.rules), 0)
+        return self._alike.get(self._matches(owner, name), 0)
+
+    def _matches(self, owner: str, name: str) -> tuple[object, ...]:
+        """Which rules' patterns a table matches; a plain name, or none, and every pattern with wildcards."""
+        return (owner, name) if (owner, name) in self._plain else None, *(rule.matches_object(owner, name) for rule in self._wild)
 
     def place_of(self, tag: bytes | None) -> int:
         """Where a tag stands in `tags`; one that no rule lists: the last place, as all of those are alike."""
@@ -167,8 +256,40 @@ class ChangeClasses:
         return f"{owner}.{name} (changes with tag {tag.hex()})" if is_listed else f"{owner}.{name} (tagged changes)"
 
 
+def _places_of(tables: int) -> Iterator[int]:
+    """The tables of a set of untagged changes, one by one."""
+    while tables:
+        yield (tables & -tables).bit_length() - 1
+        tables &= tables - 1
+
+
 def _tables(rules: tuple[Rule, ...]) -> Iterator[tuple[str, str]]:
     """Examples of tables. Names are told apart only by the rules that speak of their schema: 300 tables stay 300 classes."""
     for owner in examples(rule.owner for rule in rules):
         for name in examples(rule.name for rule in rules if rule.matches_owner(owner)):
             yield owner, name
+
+
+def _with_new_names(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rules, and others that make an example of every name that a table gets, and tell tables apart that are told apart under their new names."""
+    renaming = [(rule, rule.transformation) for rule in rules if rule.transformation is not None and rule.transformation.renames]
+    if not renaming:
+        return rules
+    told = dict.fromkeys((*rules, *(Rule(owner=each.new_name.owner, name=each.new_name.name) for _, each in renaming if each.new_name is not None)))
+    moved = [(rule.owner, each.new_owner) for rule, each in renaming if each.new_owner]
+    owners = examples((*(rule.owner for rule in told), *(owner for _, owner in moved)))
+    links = [(owner, each.new_owner) for rule, each in renaming if each.new_owner for owner in owners if rule.matches_owner(owner)]
+    for group in _linked(links):
+        names = dict.fromkeys(rule.name for rule in told if any(rule.matches_owner(owner) for owner in group))
+        patterns = dict.fromkeys(pattern for pair in moved if pair[1] in group for pattern in pair)
+        told |= dict.fromkeys(Rule(owner=owner, name=name) for owner in patterns for name in names)
+    return tuple(told)
+
+
+def _linked(links: Iterable[tuple[str, str]]) -> list[set[str]]:
+    """What is linked, directly or over others."""
+    groups: list[set[str]] = []
+    for link in links:
+        mine = [group for group in groups if group & set(link)]
+        groups = [*(group for group in groups if group not in mine), set(link).union(*mine)]
+    return groups

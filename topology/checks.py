@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from databases.ports import Finding
 from rules.rule import Rule, TruthValue
+from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
 from topology.downstream import redo_receivers
 from topology.problems import nearest
@@ -19,7 +20,7 @@ from topology.proof.meetings import meetings
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 from topology.transformations import overlap_findings, transformation_findings
-from topology.ways import halves, undecided, ways_to
+from topology.ways import Way, halves, undecided, ways_to
 
 __all__ = ["Checked", "Declared", "another_database", "check", "check_and_prove", "lasting_identities", "one_database_twice"]
 
@@ -73,7 +74,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
         classes = ChangeClasses.of(spec)
         chained = [*_unreachable(spec), *_halves(spec, classes), *_undecided(spec, classes), *_publishers(spec), *overlap_findings(spec, classes)]
         if not chained:
-            findings += [*transformation_findings(spec, classes), *_filtered_subsets(spec)]
+            findings += [*transformation_findings(spec, classes), *_filtered_subsets(spec, classes)]
         findings += chained
         # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
         if not chained:
@@ -322,6 +323,14 @@ def _halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
 def _undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
     for found in undecided(spec, classes):
         first, second = found.paths
+        if found.names:
+            yield Finding(
+                path=f"applies.{found.apply.name}",
+                problem=f"{found.table} of {found.apply.source} would come to queue {found.apply.queue} as {found.names[0]} over {first}, as {found.names[1]} over"
+                f" {second}, and one path alone is used ({found.used})",
+                fix=f"give one of the paths a queue and an apply process of its own at {found.apply.site}, or let the rules here take one of the names",
+            )
+            continue
         yield Finding(
             path=f"applies.{found.apply.name}",
             problem=f"conditions decide which changes of {found.apply.source}, such as those of {found.table}, come to queue {found.apply.queue} over "
@@ -349,30 +358,50 @@ def _subsets(spec: TopologySpec) -> Iterator[Finding]:
                     )
 
 
-def _filtered_subsets(spec: TopologySpec) -> Iterator[Finding]:
+def _filtered_subsets(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
     """Conditions of other rules on the way of a subset: what they discard is missing in it, or stays in it."""
     told: set[str] = set()
     for apply in spec.applies:
         for way in ways_to(spec, apply):
             kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
-            subsets = [(client, rule) for client in way.clients for rule in client.rules.include or () if rule.subset is not None]
-            for kind, client in zip(kinds, way.clients, strict=True):
-                for section, rules in (("include", client.rules.include or ()), ("exclude", client.rules.exclude)):
-                    for number, rule in enumerate(rules):
-                        path = f"{kind}.{client.name}.rules.{section}[{number}]"
-                        found = next((each for each in subsets if _looks_at(rule, each[1])), None)
-                        if found is not None and path not in told:
-                            told.add(path)
-                            yield _warning(
-                                path, f"its condition discards changes of {found[1]}, of which {found[0].name} takes a subset: the destination would lack rows of"
-                                " it, keep rows that left it, or have them as they were", "leave the condition out, or let a condition take the place of the subset",
-                            )
+            for subset in _subsets_on(way, classes):
+                for kind, client, name in zip(kinds, way.clients, subset.names, strict=True):
+                    for section, rules in (("include", client.rules.include or ()), ("exclude", client.rules.exclude)):
+                        for number, rule in enumerate(rules):
+                            path = f"{kind}.{client.name}.rules.{section}[{number}]"
+                            if _looks_at(rule, name) and path not in told:
+                                told.add(path)
+                                yield _warning(
+                                    path, f"its condition discards changes of {subset.rule}, of which {subset.client} takes a subset: the destination would lack"
+                                    " rows of it, keep rows that left it, or have them as they were",
+                                    "leave the condition out, or let a condition take the place of the subset",
+                                )
 
 
-def _looks_at(rule: Rule, subset: Rule) -> bool:
-    """Whether a rule's condition decides by rows or commands of a subset's table; tags alone are no matter of rows."""
+@dataclass(frozen=True, slots=True)
+class _SubsetOnWay:
+    """A subset, the name of its client, and what its table is called at each client of the way."""
+
+    rule: Rule
+    client: str
+    names: tuple[TableName, ...]
+
+
+def _subsets_on(way: Way, classes: ChangeClasses) -> Iterator[_SubsetOnWay]:
+    having = [
+        (place, client.name, rule) for place, client in enumerate(way.clients) for rule in client.rules.include or () if rule.subset is not None
+    ]
+    for table in (TableName(*each) for each in classes.tables if having):
+        if way.carry(table) is None:
+            continue  # another table may have its name on the way
+        names = tuple(each.table for each in way.passages(table))
+        yield from (_SubsetOnWay(rule, client, names) for place, client, rule in having if names[place] == (rule.owner, rule.name))
+
+
+def _looks_at(rule: Rule, table: TableName) -> bool:
+    """Whether a rule's condition decides by rows or commands of a table; tags alone are no matter of rows."""
     return rule.condition is not None and rule.subset is None and any(
-        rule.answer(subset.owner, subset.name, tag) is TruthValue.MAYBE for tag in (None, *rule.condition.tags)
+        rule.answer(*table, tag) is TruthValue.MAYBE for tag in (None, *rule.condition.tags)
     )
 
 

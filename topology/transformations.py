@@ -2,7 +2,7 @@
 
 From the file
     Every table has one transformation at a client: rules that overlap must transform alike.
-    Names change in apply processes only, and what arrives under another name is not sent on from there.
+    Before an apply process, a rule that renames names its tables itself, not in a condition.
     Columns of a subset arrive as they are: a TRUNCATE deletes, and `headrace verify` compares, the subset's rows at the destination.
     Conditions behind a transformation speak of columns that come from the source.
 From the tables
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from databases.ports import Finding
+from rules.conditions.condition import Attribute, operands_of
 from rules.rule import UNKNOWN_TAG, Rule, RuleSet, TruthValue
 from rules.transformation import Transformation, TransformationError
 from streams.errors import UnfitTableError
@@ -42,12 +43,20 @@ def overlap_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Fin
             if client.rules.transforms:
                 yield from _overlaps(f"{kind}.{client.name}", client.rules, classes)
             for number, rule in enumerate(client.rules.include or ()):
-                if kind != "applies" and rule.transformation is not None and rule.transformation.renames:
+                if kind != "applies" and _is_named_by_condition(rule):
                     yield Finding(
                         path=f"{kind}.{client.name}.rules.include[{number}].transform",
-                        problem="renaming a table or schema on the way is known but not yet built",
-                        fix="move rename_table and rename_schema to a rule of the apply process; columns may be transformed here",
+                        problem="renames the tables that a condition names (object_owner or object_name): which they are is not proven, and clients behind see"
+                        " other names",
+                        fix="name the schema or table in the rule itself, with table or schema; or rename at the apply process",
                     )
+
+
+def _is_named_by_condition(rule: Rule) -> bool:
+    """Whether a rule renames the tables that its condition speaks of by their names."""
+    if rule.condition is None or rule.transformation is None or not rule.transformation.renames:
+        return False
+    return any(isinstance(each, Attribute) and each.name in {"object_owner", "object_name"} for each in operands_of(rule.condition.tree))
 
 
 def _overlaps(path: str, rules: RuleSet, classes: ChangeClasses) -> Iterator[Finding]:
@@ -84,7 +93,7 @@ def transformation_findings(spec: TopologySpec, classes: ChangeClasses) -> Itera
         for way in ways_to(spec, apply):
             if not any(client.rules.transforms for client in way.clients):
                 continue
-            for found in (*_columns(way, classes), *_sent_on(spec, way, classes)):
+            for found in _columns(way, classes):
                 if (found.path, found.problem) not in told:
                     told.add((found.path, found.problem))
                     yield found
@@ -95,16 +104,18 @@ def _columns(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
     """Conditions and subsets that speak of columns which are other ones there, or will be."""
     kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
     for table in classes.tables:
-        passed: list[Transformation] = []
-        for place, (kind, client) in enumerate(zip(kinds, way.clients, strict=True)):
-            later = [each for other in way.clients[place:] if (each := other.rules.transformation_of(*table)) is not None]
+        passages = tuple(way.passages(TableName(*table)))
+        for place, (kind, client, passage) in enumerate(zip(kinds, way.clients, passages, strict=True)):
+            passed, later = (
+                [each.transformation for each in part if each.transformation is not None] for part in (passages[:place], passages[place:])
+            )
             rules = (("include", client.rules.include or ()), ("exclude", client.rules.exclude))
             for section, number, rule in ((section, number, rule) for section, found in rules for number, rule in enumerate(found)):
-                if rule.looks_at_rows and rule.answer(*table, UNKNOWN_TAG) is not TruthValue.FALSE:
+                if rule.looks_at_rows and rule.answer(*passage.table, UNKNOWN_TAG) is not TruthValue.FALSE:
                     path = f"{kind}.{client.name}.rules.{section}[{number}]"
                     yield from _rule_columns(path, rule, passed, later)
-            if (own := client.rules.transformation_of(*table)) is not None:
-                passed.append(own)
+            if not client.rules.keeps(*passage.table):
+                break  # it never comes to the clients behind: another table may have its name there
 
 
 def _rule_columns(path: str, rule: Rule, passed: Sequence[Transformation], later: Sequence[Transformation]) -> Iterator[Finding]:
@@ -133,11 +144,12 @@ def _same_name(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
     for apply in spec.applies:
         groups.setdefault((apply.site, apply.source), []).append(apply)
     for (site, source), applies in groups.items():
-        if not any(apply.rules.transforms for apply in applies):  # nobody else renames
+        ways = [way for apply in applies for way in ways_to(spec, apply)]
+        if not any(client.rules.renames for way in ways for client in way.clients):
             continue
         first: dict[TableName, tuple[TableName, ApplySpec]] = {}
-        for way in (way for apply in applies for way in ways_to(spec, apply)):
-            for table in (TableName(*each) for each in classes.tables):
+        for way in ways:
+            for table in classes.spoken_of:
                 arrives = way.carry(table)
                 if arrives is None:
                     continue
@@ -149,29 +161,6 @@ def _same_name(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
                         path=f"applies.{way.apply.name}", problem=f"{other} and {table} of {source} would both arrive at {site} as {arrives}{apart}",
                         fix="give each its own name, or leave one of them out",
                     )
-
-
-def _sent_on(spec: TopologySpec, way: Way, classes: ChangeClasses) -> Iterator[Finding]:
-    """Tables that arrive under another name, at a site that sends on what its apply processes write to it."""
-    onward = [each for other in spec.applies if other.source == way.apply.site for each in ways_to(spec, other)]
-    if not onward:
-        return
-    names = {name for _, name in classes.tables}
-    for owner in dict.fromkeys(owner for owner, _ in classes.tables):
-        for name in sorted(names):
-            table = TableName(owner, name)
-            arrives = way.carry(table)
-            if arrives is None or arrives == table:
-                continue
-            taker = next((each for each in onward if each.carry(arrives, tag=way.apply.tag) is not None), None)
-            if taker is not None:
-                yield Finding(
-                    path=f"applies.{way.apply.name}",
-                    problem=f"{table} arrives at {way.apply.site} as {arrives}, and {' -> '.join(taker.components)} would send it on under that name,"
-                    " which is known but not yet built",
-                    fix=f"let {taker.capture.name} take only changes without the tag of {way.apply.name}, or leave the table its name",
-                )
-                return
 
 
 def ways_before(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
@@ -270,11 +259,10 @@ def refuse_one_name(spec: TopologySpec, apply: ApplySpec, captured: Sequence[Cap
 def _unmet(path: str, way: Way, version: TableVersion) -> Iterator[Finding]:
     """Columns that a rule for this one table names, and that it does not have: probably misspelt, and then something travels that should not."""
     names: list[str] = [column.name for column in version.columns]
-    for client in way.clients:
-        transformation = client.rules.transformation_of(version.owner, version.name)
+    for client, (table, transformation, _) in zip(way.clients, way.passages(version), strict=True):
         if transformation is None:
             continue
-        is_named = any((rule.owner, rule.name) == (version.owner, version.name) for rule in client.rules.takers(version.owner, version.name))
+        is_named = any((rule.owner, rule.name) == table for rule in client.rules.takers(*table))
         for column in transformation.unmet(names) if is_named else ():
             yield Finding(
                 path=path, problem=f"has no column {column}, which the transformation of {client.name} names", fix="correct the name, or take it out",

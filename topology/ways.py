@@ -15,8 +15,8 @@ How a path is chosen (`route`)
 What a table arrives as
     `Way.carry` answers with the table as it arrives, or None. A rule that renames or cuts tables (`rules.transformation`)
     changes the answer there, and nowhere else. Hence a table that is copied, compared or checked has two names, and may have
-    other columns: at the source, and at the destination (`ArrivingTable`). Names change in the apply process only (`check`
-    insists on it), so that every client sees a table under its source's name.
+    other columns: at the source, and at the destination (`ArrivingTable`). From a client that renames a table on, the others see it under
+    its new name: `Way.passages` says what it is called at each of them. What is known of a table's identity, its number, stays.
 
 Tags
     A rule set sees one tag along the whole way: the change's own. So a table arrives when its untagged changes do, or its
@@ -26,19 +26,19 @@ Tags
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
-import networkx as nx
-
 from databases.ports import TableShape
+from rules.clients_before import ClientsBefore
 from rules.conditions.spelling import where_true
-from rules.rule import UNKNOWN_TAG, KnownTag, RuleSet, tags_told_apart
+from rules.rule import UNKNOWN_TAG, KnownTag, Passage, RuleSet, passages, tags_told_apart
 from rules.transformation import Transformation
 from streams.table_name import Named, TableName
 from topology.change_classes import ChangeClasses
+from topology.paths import Router
+from topology.patterns import examples
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = [
@@ -129,12 +129,26 @@ class Way:
             The table as the apply process gets it; None: it does not arrive.
         """
         tags = tags_told_apart(client.rules for client in self.clients) if tag is UNKNOWN_TAG else (tag,)
-        arrives = any(all(client.rules.keeps(table.owner, table.name, tag=each) for client in self.clients) for each in tags)
-        if not arrives:
-            return None
-        for transformation in self.transformations(table):
+        made: list[Transformation] = []
+        for client, passage in zip(self.clients, self.passages(table), strict=True):
+            tags = tuple(each for each in tags if client.rules.keeps(*passage.table, tag=each))
+            if not tags:
+                return None
+            made += [] if passage.transformation is None else [passage.transformation]
+        for transformation in made:
             table = transformed(table, transformation)
         return table
+
+    def passages(self, table: Named) -> Iterator[Passage]:
+        """What a table of the source is called at each client in turn, and what becomes of it there.
+
+        Args:
+            table: as the source knows it.
+
+        Raises:
+            TransformationError: two rules of a client make different tables of it.
+        """
+        return passages((client.rules for client in self.clients), table)
 
     def transformations(self, table: Named) -> tuple[Transformation, ...]:
         """What becomes of a table of the source on the way, one client after the other.
@@ -145,8 +159,7 @@ class Way:
         Raises:
             TransformationError: two rules of a client make different tables of it.
         """
-        found = (client.rules.transformation_of(table.owner, table.name) for client in self.clients)
-        return tuple(each for each in found if each is not None)
+        return tuple(each.transformation for each in self.passages(table) if each.transformation is not None)
 
     def subset(self, table: Named) -> str:
         """Which rows of a table of the source arrive, as a condition in SQL; empty: all of them.
@@ -154,7 +167,7 @@ class Way:
         Args:
             table: as the source knows it.
         """
-        subsets = (client.rules.subset_of(table.owner, table.name) for client in self.clients)
+        subsets = (client.rules.subset_of(*each.table) for client, each in zip(self.clients, self.passages(table), strict=True))
         return " AND ".join(dict.fromkeys(where_true(each) for each in subsets if each is not None))
 
 
@@ -203,7 +216,7 @@ def captured_by(ways: Iterable[Way]) -> tuple[RuleSet, ...]:
     return tuple(dict.fromkeys(way.capture.rules for way in ways))
 
 
-def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet, ...]:
+def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet | ClientsBefore, ...]:
     """What an apply process evaluates: its own rules, and of the clients before it all but conditions.
 
     So what it applies is what it was started for, also while the others adopt a change of their rules.
@@ -211,10 +224,19 @@ def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet, ...]:
     Args:
         ways: to the apply process.
     """
-    return tuple(
-        rules for way in ways
-        for rules in (*(client.rules.without_conditions() for client in way.clients[:-1]), way.apply.rules)
-    )
+    found: list[RuleSet | ClientsBefore] = []
+    for way in ways:
+        before = tuple(client.rules for client in way.clients[:-1])
+        if any(rules.renames for rules in before):
+            # Their rules do not speak of the names that arrive.
+            patterns = [rule.owner for rules in before for rule in (*(rules.include or ()), *rules.exclude)]
+            made = [rule.transformation for rules in before for rule in rules.include or () if rule.transformation is not None]
+            patterns += [each.new_owner if each.new_name is None else each.new_name.owner for each in made]
+            found.append(ClientsBefore(clients=before, owners=examples(filter(None, patterns))))
+        else:
+            found += [rules.without_conditions() for rules in before]
+        found.append(way.apply.rules)
+    return tuple(found)
 
 
 def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T], ...]:
@@ -254,7 +276,8 @@ def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool
 
 def _may_become(way: Way, table: TableName) -> bool:
     """Whether another table may arrive under a name."""
-    found = [rule.transformation for rule in way.apply.rules.include or () if rule.transformation is not None and rule.transformation.renames]
+    rules = (rule for client in way.clients for rule in client.rules.include or ())
+    found = [rule.transformation for rule in rules if rule.transformation is not None and rule.transformation.renames]
     # A schema may be renamed of any table: which names are in it only its database knows.
     return any(each.named(table).owner == table.owner for each in found)
 
@@ -286,12 +309,14 @@ class Undecided:
         table: an example of a table.
         paths: two of the paths.
         used: the one that is used.
+        names: what the table is called at the end of each path; empty: conditions decide which path takes a change.
     """
 
     apply: ApplySpec
     table: str
     paths: tuple[str, ...]
     used: str
+    names: tuple[str, ...] = ()
 
 
 def route(spec: TopologySpec) -> TopologySpec:
@@ -299,7 +324,7 @@ def route(spec: TopologySpec) -> TopologySpec:
 
     Names that lead nowhere are passed over; `check` reports them.
     """
-    router = _Router(spec, ChangeClasses.of(spec))
+    router = Router(spec, ChangeClasses.of(spec))
     sources: dict[str, dict[str, None]] = {propagation.name: {} for propagation in spec.propagations}
     for source, queue in router.ends:
         for capture in router.captures(source, queue):
@@ -321,145 +346,38 @@ def halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Halves]:
         spec: its names all lead somewhere.
         classes: of `spec`.
     """
-    router = _Router(spec, classes)
+    router = Router(spec, classes)
     for source, queue in router.ends:
         for capture in router.captures(source, queue):
             coming = router.coming(capture, queue)
             if not coming or router.shortest(capture, queue, coming):
                 continue
-            (first, *_) = router.shortest(capture, queue, coming & -coming)
-            left = coming & ~classes.carried_by(first.clients)
-            (second, *_) = router.shortest(capture, queue, left & -left)
+            first = router.shortest(capture, queue, coming & -coming)[0]
+            left = coming & ~router.brought(first, queue)
+            second = router.shortest(capture, queue, left & -left)[0]
             yield Halves(
-                apply=next(apply for apply in router.ends[source, queue] if classes.taken_by(apply.rules) & left & -left),
-                first=(classes.example(coming & classes.carried_by(first.clients)), str(first)),
+                apply=next(apply for apply in router.ends[source, queue] if classes.carried_by((*second.clients, apply)) & left & -left),
+                first=(classes.example(coming & router.brought(first, queue)), str(first)),
                 second=(classes.example(left), str(second)),
             )
 
 
 def undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Undecided]:
-    """Queues to which several paths lead, and conditions decide which of a source's changes each of them takes.
+    """Queues to which several paths lead, and conditions decide which of a source's changes each of them takes, or a table has another name on each.
 
     Args:
         spec: its names all lead somewhere.
         classes: of `spec`.
     """
-    router = _Router(spec, classes)
+    router = Router(spec, classes)
     for source, queue in router.ends:
         for capture in router.captures(source, queue):
-            paths = router.undecided(capture, queue)
+            names: tuple[str, ...] = ()
+            paths, table = router.undecided(capture, queue), router.coming(capture, queue)
+            if not paths:
+                paths, table, names = router.called_differently(capture, queue)
             if paths:
-                coming = router.coming(capture, queue)
                 yield Undecided(
-                    apply=router.ends[source, queue][0], table=classes.example(coming), paths=tuple(str(path) for path in paths),
-                    used=str(router.paths(capture, queue)[0]),
+                    apply=router.ends[source, queue][0], table=classes.example(table), paths=tuple(str(path) for path in paths),
+                    used=str(router.paths(capture, queue)[0]), names=names,
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """A capture process, and propagations from its queue to another one."""
-
-    capture: CaptureSpec
-    propagations: tuple[PropagationSpec, ...]
-
-    @property
-    def clients(self) -> tuple[CaptureSpec | PropagationSpec, ...]:
-        return (self.capture, *self.propagations)
-
-    def __str__(self) -> str:
-        hops = (name for each in self.propagations for name in (each.name, each.to_queue))
-        return " -> ".join((self.capture.name, self.capture.queue, *hops))
-
-
-class _Router:
-    """Finds paths from capture processes to the queues that apply processes take changes from."""
-
-    def __init__(self, spec: TopologySpec, classes: ChangeClasses) -> None:
-        self._spec, self._classes = spec, classes
-        self._reaching: dict[str, dict[str, int]] = {}
-        # Where a source's changes are to go, and who takes them there: apply processes of one queue share the path to it.
-        self.ends: dict[tuple[str, str], list[ApplySpec]] = {}
-        for apply in spec.applies:
-            self.ends.setdefault((apply.source, apply.queue), []).append(apply)
-
-    def captures(self, source: str, queue: str) -> list[CaptureSpec]:
-        """The capture processes of `source` that have something for `queue`; when none has, all of them."""
-        captures = [capture for capture in self._spec.captures if capture.source == source]
-        return [capture for capture in captures if self.coming(capture, queue)] or captures
-
-    def coming(self, capture: CaptureSpec, queue: str) -> int:
-        """The classes that come from `capture` to `queue` over any path, and are wanted there."""
-        wanted = 0
-        for apply in self.ends[capture.source, queue]:
-            wanted |= self._classes.taken_by(apply.rules)
-        if capture.name not in self._reaching:
-            self._reaching[capture.name] = self._spread(capture)
-        return self._reaching[capture.name].get(queue, 0) & wanted
-
-    def paths(self, capture: CaptureSpec, queue: str) -> list[_Path]:
-        """The path from `capture` to `queue`; two when they are equally good, which `check` refuses."""
-        # Without a path that takes all, the shortest: positions travel even where no rule lets a change through.
-        coming = self.coming(capture, queue)
-        return (
-            self.shortest(capture, queue, coming, surely=True) or self.shortest(capture, queue, coming) or self.shortest(capture, queue, 0)
-        )
-
-    def undecided(self, capture: CaptureSpec, queue: str) -> list[_Path]:
-        """Two or more paths of which each takes what its conditions let pass: none is known to take everything."""
-        coming = self.coming(capture, queue)
-        if not coming or self.shortest(capture, queue, coming, surely=True) or not self.shortest(capture, queue, coming):
-            return []
-        found: dict[str, _Path] = {}
-        for path in self.every(capture, queue, coming):
-            found[str(path)] = path
-        return list(found.values()) if len(found) > 1 else []
-
-    def every(self, capture: CaptureSpec, queue: str, wanted: int) -> Iterator[_Path]:
-        """The first two simple paths that may take some of `wanted`."""
-        graph, by_name = self._graph(lambda taken, _: bool(wanted & taken))
-        if capture.queue in graph and queue in graph:
-            for nodes in islice(nx.all_simple_paths(graph, capture.queue, queue), 2):
-                yield _Path(capture, tuple(by_name[node] for node in nodes[1::2]))
-
-    def shortest(self, capture: CaptureSpec, queue: str, wanted: int, *, surely: bool = False) -> list[_Path]:
-        """The shortest paths that take all of `wanted`, at most two.
-
-        Args:
-            capture: at their beginning.
-            queue: at their end.
-            wanted: classes.
-            surely: whatever the values of a row are.
-        """
-        graph, by_name = self._graph(lambda taken, by_rows: wanted & ~taken == 0 and not (surely and wanted & by_rows))
-        if not (capture.queue in graph and queue in graph and nx.has_path(graph, capture.queue, queue)):
-            return []
-        found = islice(nx.all_shortest_paths(graph, capture.queue, queue), 2)
-        return [_Path(capture, tuple(by_name[node] for node in nodes[1::2])) for nodes in found]
-
-    def _graph(self, takes: Callable[[int, int], bool]) -> tuple[nx.DiGraph[str], dict[str, PropagationSpec]]:
-        """Queues, and the propagations that a question takes, by what they take and what of it their conditions decide."""
-        graph: nx.DiGraph[str] = nx.DiGraph()
-        graph.add_nodes_from(each.name for each in self._spec.queues)
-        # A propagation is a node of its own, so that two between the same queues are two paths.
-        for propagation in self._spec.propagations:
-            if takes(self._classes.taken_by(propagation.rules), self._classes.decided_by_rows(propagation.rules)):
-                graph.add_edge(propagation.from_queue, f"propagation {propagation.name}")
-                graph.add_edge(f"propagation {propagation.name}", propagation.to_queue)
-        return graph, {f"propagation {each.name}": each for each in self._spec.propagations}
-
-    def _spread(self, capture: CaptureSpec) -> dict[str, int]:
-        """The classes that come from `capture` to each queue over any path."""
-        reaching = {capture.queue: self._classes.taken_by(capture.rules)}
-        pending = [capture.queue]
-        while pending:
-            queue = pending.pop()
-            for propagation in self._spec.propagations:
-                if propagation.from_queue != queue:
-                    continue
-                there = reaching.get(propagation.to_queue, 0)
-                both = there | reaching[queue] & self._classes.taken_by(propagation.rules)
-                if both != there:
-                    reaching[propagation.to_queue] = both
-                    pending.append(propagation.to_queue)
-        return reaching

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rules.rule import Rule, RuleSet, TruthValue
+from rules.rule import Rule, RuleSet, TruthValue, passages
 from rules.transformation import Transformation, columns_at_the_end
 from streams.table_name import TableName
 
@@ -84,23 +84,36 @@ class LogNeed:
             owner: the table's schema at the source.
             name: the table's name there.
         """
-        if self.is_of_rule or self.function:
-            return self.rule.matches_object(owner, name)
-        if any(rules.prefilter(owner, name) is TruthValue.FALSE for rules in self.before):
+        before = self._renaming if self.is_of_rule or self.function else self.before
+        found = passages(before, TableName(owner, name))
+        if any(rules.prefilter(*each.table) is TruthValue.FALSE for rules, each in zip(before, found, strict=True)):
             return False
-        table = TableName(owner, name)
-        for each in self.transformations(owner, name):
-            table = each.named(table)
-        return table == (self.rule.owner, self.rule.name)
+        called = self.called(owner, name)
+        return self.rule.matches_object(*called) if self.is_of_rule or self.function else called == (self.rule.owner, self.rule.name)
+
+    def called(self, owner: str, name: str) -> TableName:
+        """What a table is called where the rule is asked; of a function's rule: before its own steps.
+
+        Args:
+            owner: the table's schema at the source.
+            name: the table's name there.
+        """
+        found = tuple(passages(self._renaming, TableName(owner, name)))
+        return found[-1].behind if found else TableName(owner, name)
+
+    @property
+    def _renaming(self) -> tuple[RuleSet, ...]:
+        """Those of the clients before it that give tables other names."""
+        return tuple(rules for rules in (self.before[:-1] if self.function else self.before) if rules.renames)
 
     def transformations(self, owner: str, name: str) -> tuple[Transformation, ...]:
         """What becomes of a table before it comes to the rule.
 
         Args:
-            owner: the table's schema.
-            name: the table's name.
+            owner: the table's schema at the source.
+            name: the table's name there.
         """
-        found = (rules.transformation_of(owner, name) for rules in self.before)
+        found = (each.transformation for each in passages(self.before, TableName(owner, name)))
         return tuple(each for each in found if each is not None)
 
     def at_source(self, owner: str, name: str, columns: Sequence[str]) -> dict[str, str]:

@@ -40,6 +40,7 @@ from topology.combined import bypassed_on
 if TYPE_CHECKING:
     from databases.ports import ErrorTransaction, Instantiation
     from redo.key_search import FoundChange
+    from rules.rule import Passage
     from streams.table_name import TableName
     from topology.spec import TopologySpec
     from topology.ways import Way
@@ -165,9 +166,10 @@ def explain(found: Evidence) -> Verdict:
 
 def _left_out_always(found: Evidence) -> _Stop | None:
     """The client whose rules leave out the table, whatever the tag; or the log, which does not have it."""
-    for client, name in _clients(found):
-        if not client.rules.keeps(*found.table):
-            return _Stop("RULE", name, f"the rules of {name} leave out table {found.table}", f"add the table to the rules of {name}")
+    for client, name, (table, *_) in _clients(found):
+        if not client.rules.keeps(*table):
+            called = "" if table == found.table else f", which is called {table} there"
+            return _Stop("RULE", name, f"the rules of {name} leave out table {found.table}{called}", f"add the table to the rules of {name}")
     if found.is_captured is False:
         return _Stop(
             "NOT CAPTURED", f"site:{found.way.capture.source}",
@@ -192,8 +194,8 @@ def _stop_of(found: Evidence, change: FoundChange) -> _Stop | None:
 
 
 def _discarded(found: Evidence, change: FoundChange) -> _Stop | None:
-    for client, name in _clients(found):
-        if client.rules.keeps(*found.table, tag=change.tag):
+    for client, name, (table, *_) in _clients(found):
+        if client.rules.keeps(*table, tag=change.tag):
             continue
         tag = "NULL" if change.tag is None else change.tag.hex()
         by = f" of apply process {change.tagged_by}" if change.tagged_by else ""
@@ -207,7 +209,7 @@ def _discarded(found: Evidence, change: FoundChange) -> _Stop | None:
 def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
     """The client whose conditions leave out a change, or make of it something that the next client leaves out."""
     batch = change.alone
-    for client, name in _clients(found):
+    for client, name, (table, transformation, _) in _clients(found):
         if batch is None or not (client.rules.looks_at_rows or client.rules.transforms):
             continue
         try:
@@ -218,8 +220,7 @@ def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
             return _Stop("TRANSFORMATION", name, f"the transformation of {name} cannot be applied: {error.message}", error.hint)
         if not batch.row_count:
             rules = (*(client.rules.include or ()), *client.rules.exclude)
-            conditions = "; ".join(str(rule.condition or rule.subset) for rule in rules if rule.looks_at_rows and rule.matches_object(*found.table))
-            transformation = client.rules.transformation_of(*found.table)
+            conditions = "; ".join(str(rule.condition or rule.subset) for rule in rules if rule.looks_at_rows and rule.matches_object(*table))
             if not conditions and transformation is not None and transformation.custom is not None:
                 return _Stop(
                     "CONDITION", name, f"the function {transformation.custom.function} of {name} discards this change",
@@ -374,12 +375,11 @@ def _same(source: Mapping[str, str | None] | None, destination: Mapping[str, str
     return all(destination.get(name, value) == value for name, value in source.items())
 
 
-def _clients(found: Evidence) -> list[tuple[Any, str]]:
+def _clients(found: Evidence) -> list[tuple[Any, str, Passage]]:
+    """The clients of the way, their full names, and what the table is called at each of them."""
     way = found.way
-    return [
-        (way.capture, f"capture:{way.capture.name}"), *((each, f"propagation:{each.name}") for each in way.propagations),
-        (way.apply, f"apply:{way.apply.name}"),
-    ]
+    names = (f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations), f"apply:{way.apply.name}")
+    return list(zip(way.clients, names, way.passages(found.table), strict=True))
 
 
 def _restart(found: Evidence) -> str:

@@ -168,9 +168,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 
 def _destination(way: Way, table: TableName) -> TableName:
     """What a table is called at the end of a way, whether or not it arrives."""
-    for each in way.transformations(table):
-        table = each.named(table)
-    return table
+    return list(way.passages(table))[-1].behind
 
 
 def key_at_source(way: Way, table: TableName) -> TableSettings:

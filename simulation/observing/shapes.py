@@ -8,7 +8,7 @@ everywhere under whatever name: it is the key.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
@@ -133,14 +133,15 @@ def shape_of(spec: TopologySpec, table: TableName) -> Shape:
         ConfigError: no column arrives everywhere, or a condition needs what is not simulated.
     """
     named = _Named()
-    for way in _ways(spec):
-        for before, rules, name in _on(way, table):
-            for rule in _about(rules, name):
-                _of_rule(named, rule, before)
-        for column in way.apply.tables.key_of(*_arrives_as(way, table)):
-            origin = _origin(_transformations(way, table), column)
-            named.name(origin)
-            named.first += [] if origin is None else [origin]
+    for here, made in _journey(spec, table).items():
+        for way in _ways(spec):
+            for before, rules, name in _on(way, here):
+                for rule in _about(rules, name):
+                    _of_rule(named, rule, [*made, *before])
+            for column in way.apply.tables.key_of(*_arrives_as(way, here)):
+                origin = _origin([*made, *way.transformations(here)], column)
+                named.name(origin)
+                named.first += [] if origin is None else [origin]
     key = _key(spec, table, named)
     others = [name for name in (*named.constants, "v") if name != key]
     types = {name: _type(found) for name, found in named.constants.items()}
@@ -166,29 +167,33 @@ def _ways(spec: TopologySpec) -> Iterator[Way]:
 def _on(way: Way, table: TableName) -> Iterator[tuple[list[Transformation], RuleSet, TableName]]:
     """The clients on a way: what was made of the table before, the client's rules, and the table's name there."""
     before: list[Transformation] = []
-    for client in way.clients:
-        yield list(before), client.rules, table
-        if (found := client.rules.transformation_of(*table)) is not None:
-            before.append(found)
-            table = found.named(table)
+    for client, (name, transformation, _) in zip(way.clients, way.passages(table), strict=True):
+        yield list(before), client.rules, name
+        before += [] if transformation is None else [transformation]
+
+
+def _journey(spec: TopologySpec, table: TableName) -> dict[TableName, list[Transformation]]:
+    """The names that a table has where sites send it on, its own first, and what was made of it until then."""
+    found: dict[TableName, list[Transformation]] = {table: []}
+    pending = [table]
+    for here in pending:  # it grows at its end
+        for way in _ways(spec):
+            arrives = way.carry(here)
+            if arrives is not None and arrives not in found:
+                found[arrives] = [*found[here], *way.transformations(here)]
+                pending.append(arrives)
+    return found
 
 
 def _about(rules: RuleSet, table: TableName) -> Iterator[Rule]:
     return (rule for rule in (*(rules.include or ()), *rules.exclude) if rule.dml and rule.matches_object(*table))
 
 
-def _transformations(way: Way, table: TableName) -> list[Transformation]:
-    found = [rules.transformation_of(*name) for _, rules, name in _on(way, table)]
-    return [each for each in found if each is not None]
-
-
 def _arrives_as(way: Way, table: TableName) -> TableName:
-    for each in _transformations(way, table):
-        table = each.named(table)
-    return table
+    return list(way.passages(table))[-1].behind
 
 
-def _origin(before: list[Transformation], column: str | None) -> str | None:
+def _origin(before: Sequence[Transformation], column: str | None) -> str | None:
     """What a column is called at the source; None: it is none of the source's."""
     for each in reversed(before):
         column = None if column is None else each.origin(column)
@@ -277,7 +282,7 @@ def _asked_by(custom: CustomTransformation) -> tuple[list[str], list[str]]:
 
 def _key(spec: TopologySpec, table: TableName, named: _Named) -> str:
     """A column that arrives everywhere: one of a substitute key, one that is called so, else one that is named."""
-    ways = [_transformations(way, table) for way in _ways(spec) if way.carry(table) is not None]
+    ways = [way.transformations(table) for way in _ways(spec) if way.carry(table) is not None]
     known = list(named.constants)
     # Of a substitute key the last one: those before it are alike in several rows, so that all of them are needed.
     for name in (*reversed(named.first), *(each for each in known if each.endswith("id")), "id", *known):
@@ -289,7 +294,7 @@ def _key(spec: TopologySpec, table: TableName, named: _Named) -> str:
     )
 
 
-def _arrives(name: str, transformations: list[Transformation]) -> bool:
+def _arrives(name: str, transformations: Sequence[Transformation]) -> bool:
     for each in transformations:
         if each.custom is not None and each.custom.columns is not None and each.may_change(name):
             return False

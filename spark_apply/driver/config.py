@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from databases.connectors import DatabaseAccess
 from protos.identity import Identity
 from rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
-from rules.rule import RuleSet
 from rules.transformation import AddColumn, Transformation, columns_at_the_end
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
@@ -19,6 +18,8 @@ from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
 
 if TYPE_CHECKING:
+    from rules.clients_before import ClientsBefore
+    from rules.rule import RuleSet
     from spark_apply.tables import Describe, TableFits
     from streams.lcr_batch import TableVersion
 
@@ -109,7 +110,7 @@ class ApplyConfig:
     group_rows: int = GROUP_ROWS_DEFAULT
     host: str = HOST_DEFAULT
     identity: Identity | None = None
-    rules: tuple[RuleSet, ...] = ()
+    rules: tuple[RuleSet | ClientsBefore, ...] = ()
     returned_from: tuple[str, ...] = ()
     conflicts: ConflictRules = NO_CONFLICT_RULES
     commits_in_order: bool = False

@@ -1,4 +1,4 @@
-"""What users program, on Ray and Spark: handlers' code travels to the executors, a table arrives transformed, and order is kept."""
+"""What users program, on Ray and Spark: handlers' code travels to the executors, a table arrives transformed, renamed by each client, and order is kept."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ state_dir: state
 sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}}
 code: ./code
 queues: {q1: {site: dbs1}, q2: {site: dbs2}}
-captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: shop}]}}}
-propagations: {p: {from: q1, to: q2}}
+captures: {c: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{table: shop.orders}, {table: shop.customers, transform: [{rename_table: crm.people}]}]}}}
+propagations: {p: {from: q1, to: q2, rules: {include: [{table: shop.orders}, {table: crm.people, transform: [{rename_schema: clients}]}]}}}
 applies:
   a:
     site: dbs2
@@ -33,7 +33,7 @@ applies:
     rules:
       include:
         - {table: shop.orders}
-        - {table: shop.customers, transform: [{rename_table: shop.clients}, {rename_column: {from: name, to: full_name}}, {delete_columns: [secret]}]}
+        - {table: clients.people, transform: [{rename_table: shop.clients}, {rename_column: {from: name, to: full_name}}, {delete_columns: [secret]}]}
     dml_handlers:
       - {table: shop.orders, function: "orders:apply_order"}
 """

@@ -26,6 +26,7 @@ from redo.mining import Miner
 from redo.standby import standby_log
 from redo.standby.shipping import RedoShipping
 from rules import evaluation, reshaping, row_evaluation
+from rules.clients_before import ClientsBefore
 from rules.conditions import logic
 from rules.conditions.condition import Image
 from rules.table_settings import TableSettings
@@ -296,6 +297,10 @@ def _unknown_is_true(settled: Any, outcome: Any) -> Any:
     return np.where(np.asarray(outcome) == logic.NULL, logic.TRUE, settled(outcome)).astype(np.uint8)
 
 
+def _asked_for_the_name_of_now(self: ClientsBefore, owner: str, name: str, *, tag: Any) -> bool:
+    return all(rules.keeps(owner, name, tag=tag) for rules in self.at_most)
+
+
 def _nothing(self: Any, *args: Any, **options: Any) -> None:
     """What should be done is not."""
 
@@ -306,6 +311,7 @@ PLANTED = (
     Planted("negative rules with conditions discard nothing", _set(row_evaluation, "negated", lambda outcome: logic.TRUE), "rules"),
     Planted("an apply process does not follow its own rules", _around(apply_process, "rules_at_the_end", lambda ends, ways: ends(ways)[:-1]), "subsets"),
     Planted("one of two ways forgets its transformation", _around(reshaping.Reshaping, "_reshaped", _forget_on_one_way), "transformations"),
+    Planted("the rules of earlier clients are asked for the name of now", _set(ClientsBefore, "keeps", _asked_for_the_name_of_now), "renames"),
     Planted("an added column is NULL", _around(reshaping, "_values", _add_nothing), "transformations"),
     Planted("what a function returns is forgotten", _set(CustomCalls, "_row", lambda self, batch, row, custom: [RowLcr(batch, row)]), "functions"),
     Planted("what a function makes of old rows is forgotten", _around(CustomCalls, "_row", _new_values_only), "functions"),

@@ -116,6 +116,14 @@ def test_example_converges_whatever_breaks(name: str) -> None:
     assert sum(outcome.fired.values()) >= HARM_MIN, "nothing broke: this run proves nothing"
 
 
+@pytest.mark.parametrize("name", ["renames", "exchanged_names", "forwarded_names"])
+def test_renamed_tables_converge_whatever_breaks(name: str) -> None:
+    """At a capture process, a propagation and an apply process, one behind the other; two sites that call one table differently; a hub that sends on what it calls otherwise."""
+    fired = 0
+    for seed in [secrets.randbits(32)] * bool(SECONDS) + [FIXED_SEED, FIXED_SEED + 1]:
+        outcome = run(name, seed, Settings(seconds=2 * MOMENT_S))
+        fired += sum(outcome.fired.values())
+    assert fired >= HARM_MIN
 
 
 def test_subsets_converge_whatever_breaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from rules.transformation import RenameSchema, RenameTable, Transformation
 from topology.file.shorthand import Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.spec import (
     ApplySpec,
@@ -21,10 +22,11 @@ from topology.spec import (
 )
 from topology.ways import route
 
-__all__ = ["TABLES", "TAGS", "edited", "form", "relayed", "wild"]
+__all__ = ["NAMES", "TABLES", "TAGS", "edited", "form", "relayed", "wild"]
 
 SITES = ("s1", "s2", "s3", "s4", "s5")
 TABLES = [("hr", "a"), ("hr", "ab"), ("hr", "b"), ("crm", "a"), ("z", "z")]  # rules speak of all but the last
+NAMES = [*TABLES, ("hr", "z"), ("crm", "ab"), ("crm", "b"), ("crm", "z"), ("z", "a"), ("z", "ab"), ("z", "b")]  # and what they are called after renames
 RULE_SETS = 500
 TAGS = [b"\x00", b"\x11", b"\x12"]
 
@@ -59,7 +61,19 @@ def _rule_set(number: int, *, positive: bool) -> RuleSet:
     random = Random(number)
     include = tuple(_rule(random) for _ in range(random.randint(1, 2)))
     exclude = (_rule(random),) if random.random() < 0.2 else ()
-    return RuleSet(include=include if positive or random.random() < 0.6 else None, exclude=exclude)
+    found = RuleSet(include=include if positive or random.random() < 0.6 else None, exclude=exclude)
+    return _renaming(random, found) if found.include and random.random() < 0.3 else found
+
+
+def _renaming(random: Random, rules: RuleSet) -> RuleSet:
+    """The rules, of which one gives a table another name, or all of which put what they take into another schema."""
+    if random.random() < 0.5:
+        schema = Transformation(operations=(RenameSchema(owner=random.choice(["hr", "crm", "z"])),))
+        return replace(rules, include=tuple(replace(rule, transformation=schema) for rule in rules.include))
+    owner, name = random.choice(NAMES)
+    taken = random.choice(TABLES[:4])
+    one = Rule(owner=taken[0], name=taken[1], tags=_condition(random), transformation=Transformation(operations=(RenameTable(owner=owner, name=name),)))
+    return replace(rules, include=(one, *(rule for rule in rules.include if not rule.matches_object(*taken))))
 
 
 def wild(random: Random, size: int) -> TopologySpec:
@@ -157,16 +171,14 @@ def _apply_tag(random: Random, parts):
     return _replaced(parts, "applies", apply, tag=random.choice(tags))
 
 
-def _client_with_rules(random: Random, parts):
-    clients = [
-        (kind, each) for kind in ("captures", "propagations", "applies") for each in parts[kind] if each.rules.include or each.rules.exclude
-    ]
+def _client_with_rules(random: Random, parts, kinds=("captures", "propagations", "applies")):
+    clients = [(kind, each) for kind in kinds for each in parts[kind] if each.rules.include or each.rules.exclude]
     return random.choice(clients)
 
 
-def _other_rule(change: Callable[[Random, Rule, list[bytes | None]], Rule]):
+def _other_rule(change: Callable[[Random, Rule, list[bytes | None]], Rule], **kinds):
     def edit(random: Random, parts):
-        kind, client = _client_with_rules(random, parts)
+        kind, client = _client_with_rules(random, parts, **kinds)
         tags = [None, *{each.tag for each in parts["applies"]}]
         place = random.randrange(len(client.rules.include))
         include = tuple(change(random, rule, tags) if number == place else rule for number, rule in enumerate(client.rules.include))
@@ -186,6 +198,11 @@ def _condition_dropped(_random: Random, rule: Rule, _tags) -> Rule:
 def _table_changed(random: Random, rule: Rule, _tags) -> Rule:
     owner, name = random.choice([("hr", "a"), ("hr", "b"), ("crm", "*"), ("hr", "*"), ("*", "*")])
     return replace(rule, owner=owner, name=name)
+
+
+def _renamed(random: Random, rule: Rule, _tags) -> Rule:
+    """Before an apply process, whose rules say what is wanted: another name there is a wish."""
+    return replace(rule, transformation=Transformation(operations=(RenameSchema(owner=random.choice(["z", "crm", "hr"])),)))
 
 
 def _rule_dropped(random: Random, parts):
@@ -267,6 +284,7 @@ _EDITS: dict[str, Callable] = {
     "a condition on tags changed": _other_rule(_condition_changed),
     "a condition on tags dropped or added": _other_rule(_condition_dropped),
     "the table of a rule changed": _other_rule(_table_changed),
+    "a rule renames a schema": _other_rule(_renamed, kinds=("captures", "propagations")),
     "a rule dropped": _rule_dropped,
     "all rules of a client dropped": _rules_dropped,
     "a negative rule added": _excluded,

@@ -1,7 +1,7 @@
 """Who gets what, by brute force: single changes walk through the components of a topology, one hop at a time.
 
-What each client's rules say comes from the real rule evaluation, on a batch with one row of every table and tag. Nothing here
-knows the prover, nor how it puts changes together.
+What each client's rules say, and what they call tables, comes from the real rule evaluation, on a batch with one row of every table and tag. Nothing
+here knows the prover, nor how it puts changes together.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import product
 
 import numpy as np
 
+from databases.connectors import value_types
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from streams.lcr_batch import Command, LcrBatch, RowGroup
@@ -35,7 +36,7 @@ class SingleChanges:
 
     Args:
         spec: routed.
-        tables: that changes are made of.
+        tables: that changes are made of, and every name that they get.
         tags: that users give them; those of apply processes are added.
     """
 
@@ -43,25 +44,27 @@ class SingleChanges:
         self.spec = spec
         self.tables = tuple(tables)
         self.tags = tuple(dict.fromkeys((None, *tags, *(apply.tag for apply in spec.applies))))
-        self._kept: dict[int, frozenset[tuple[Table, bytes | None]]] = {}  # by the identity of the rules: their hash costs more
+        self._kept: dict[int, dict[tuple[Table, bytes | None], Table]] = {}  # by the identity of the rules: their hash costs more
         self._sent: dict[Change, list[Change]] = {}
 
     def reached(self, change: Change) -> dict[str, str]:
         """The sites that get a change, and how often: ONCE, TWICE (or more) or in a CYCLE."""
         if not self.sent(change):
             return {}
-        times: Counter[str] = Counter()
+        times: Counter[tuple[str, Table]] = Counter()
         circling: set[Change] = set()
         pending: list[tuple[Change, ...]] = [(change,)]
         while pending:
             history = pending.pop()
             for following in self.sent(history[-1]):
-                times[following[0]] += 1
+                times[following[:2]] += 1
                 if following in history[1:] or len(history) > HOPS_MAX:
                     circling.add(following)
                 else:
                     pending.append((*history, following))
-        found = {site: ONCE if count == 1 else TWICE for site, count in times.items()}
+        found: dict[str, str] = {}
+        for (site, _), count in times.items():
+            found[site] = TWICE if count > 1 else found.get(site, ONCE)
         return found | dict.fromkeys(self._everywhere_behind(circling), CYCLE)
 
     def _everywhere_behind(self, changes: set[Change]) -> set[str]:
@@ -69,7 +72,8 @@ class SingleChanges:
         known: set[Change] = set()
         pending = list(changes)
         while pending:
-            for following in self.sent(pending.pop()):
+            change = pending.pop()
+            for following in self.sent(change):
                 if following not in known:
                     known.add(following)
                     pending.append(following)
@@ -82,32 +86,33 @@ class SingleChanges:
         return self._sent[change]
 
     def _walk(self, change: Change) -> Iterator[Change]:
-        source, table, _ = change
-        queues = [each.queue for each in self.spec.captures if each.source == source and self._keeps(each.rules, change)]
-        for steps, queue in enumerate(queues):  # it grows at its end
+        source, _, tag = change
+        begun = [(each.queue, self._behind(each.rules, change[1:])) for each in self.spec.captures if each.source == source]
+        queues = [(queue, table) for queue, table in begun if table is not None]
+        for steps, (queue, here) in enumerate(queues):  # it grows at its end
             assert steps < 1000, "a change goes round among queues: two publishers of one source feed one of them"
             for apply in self.spec.applies:
-                if (apply.queue, apply.source) == (queue, source) and self._keeps(apply.rules, change):
+                if (apply.queue, apply.source) == (queue, source) and (table := self._behind(apply.rules, (here, tag))) is not None:
                     yield apply.site, table, apply.tag
-            queues += [
-                each.to_queue for each in self.spec.propagations
-                if each.from_queue == queue and source in each.sources and self._keeps(each.rules, change)
-            ]
+            onward = [each for each in self.spec.propagations if each.from_queue == queue and source in each.sources]
+            queues += [(each.to_queue, table) for each in onward if (table := self._behind(each.rules, (here, tag))) is not None]
 
-    def _keeps(self, rules: RuleSet, change: Change) -> bool:
+    def _behind(self, rules: RuleSet, change: tuple[Table, bytes | None]) -> Table | None:
+        """What the table of a change is called behind a client; None: the client discards it."""
         if id(rules) not in self._kept:
             self._kept[id(rules)] = _kept(rules, self.tables, self.tags)
-        return change[1:] in self._kept[id(rules)]
+        return self._kept[id(rules)].get(change)
 
 
 @lru_cache(maxsize=10_000)
-def _kept(rules: RuleSet, tables: tuple[Table, ...], tags: tuple[bytes | None, ...]) -> frozenset[tuple[Table, bytes | None]]:
-    """What the rule evaluation leaves of a batch that has one row for every table and tag."""
-    left = RuleEvaluation(rules).filter(_batch(tables, tags))
-    # One row per transaction: whose row is left was kept.
-    with_row = np.diff(left.transactions.first_row) > 0
-    numbers = {int(number) for number in left.transactions.commit_scn[with_row]}
-    return frozenset(each for number, each in enumerate(product(tables, tags), 1) if number in numbers)
+def _kept(rules: RuleSet, tables: tuple[Table, ...], tags: tuple[bytes | None, ...]) -> dict[tuple[Table, bytes | None], Table]:
+    """What the rule evaluation leaves of a batch that has one row for every table and tag, and what the tables are called then."""
+    left = RuleEvaluation(rules, types=value_types()).filter(_batch(tables, tags))
+    owner = np.repeat(left.transactions.commit_scn, np.diff(left.transactions.first_row))  # one row per transaction, whose number is its commit SCN
+    names = {int(number): left.tables[group.table] for group in left.groups for number in owner[group.row_numbers]}
+    return {
+        each: (names[number].owner, names[number].name) for number, each in enumerate(product(tables, tags), 1) if number in names
+    }
 
 
 @lru_cache(maxsize=100)

@@ -231,11 +231,12 @@ def _site_part(spec: TopologySpec, name: str) -> dict[str, Any]:
 
 
 def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> dict[str, Any]:
-    carried = _carried(spec, classes, apply)
+    carried, written = _carried(spec, classes, apply)
     others = 0
     for other in spec.applies:
         if other.name != apply.name and apply.site in (other.site, other.source):
-            others |= classes.tables_of(_carried(spec, classes, other))
+            captured, arriving = _carried(spec, classes, other)
+            others |= classes.tables_of(arriving if other.site == apply.site else captured)
     return {
         "settings": _settings(apply),
         "combined capture and apply": "" if (capture := capture_of(spec, apply)) is None else capture.name,
@@ -244,7 +245,7 @@ def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) ->
         # Not the rules themselves: other destinations of the source may widen what is captured.
         "tables": carried,
         "conditions": _conditions(spec, apply),
-        "other writers of its tables": classes.tables_of(carried) & others,
+        "other writers of its tables": classes.tables_of(written) & others,
         "apply processes of returning changes": [
             each.name for each in spec.applies if (each.site, each.source) == (apply.source, apply.site)
         ],
@@ -261,11 +262,13 @@ def _conditions(spec: TopologySpec, apply: ApplySpec) -> list[tuple[str, Rule]]:
     return [*rules, *((apply.name, rule) for rule in own if rule.looks_at_rows or rule.transformation is not None)]
 
 
-def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> int:
-    carried = 0
+def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> tuple[int, int]:
+    """The classes that come to an apply process, by the names that its source has, and by those that it gives them."""
+    carried = written = 0
     for way in ways_to(spec, apply):
-        carried |= classes.carried_by(way.clients)
-    return carried
+        found = classes.carried_by(way.clients)
+        carried, written = carried | found, written | classes.by_name(found, classes.named_behind(way.clients))
+    return carried, written
 
 
 def _settings(apply: ApplySpec) -> ApplySpec:

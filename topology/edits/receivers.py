@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from databases.ports import CapturedTable
-from rules.rule import RuleSet, tags_told_apart
+from rules.rule import RuleSet, passages, tags_told_apart
 from streams.scn import ObjectNumber
+from streams.table_name import TableName
 from topology.spec import TopologySpec
 from topology.ways import Way, ways_to
 
@@ -45,7 +46,9 @@ class NotedWay:
             name: of the table in that schema.
             tag: of the changes; None: the NULL tag.
         """
-        return all(rules.keeps(owner, name, tag=tag) for rules in self.rules)
+        return all(
+            rules.keeps(*each.table, tag=tag) for rules, each in zip(self.rules, passages(self.rules, TableName(owner, name)), strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

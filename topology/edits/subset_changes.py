@@ -33,12 +33,13 @@ def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Findin
         after: what is wanted. Both are routed.
     """
     known = {apply.name: apply for apply in before.applies}
+    tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
     for apply in after.applies:
         old = known.get(apply.name)
         if old is None or (old.source, old.site) != (apply.source, apply.site):
             continue
         ways_before, ways_after = ways_to(before, old), ways_to(after, apply)
-        for table in dict.fromkeys(table for way in (*ways_before, *ways_after) for table in _subset_tables(way)):
+        for table in tables if any(map(_has_subset, (*ways_before, *ways_after))) else ():
             was, wanted = _rows(ways_before, table), _rows(ways_after, table)
             if was is not None and wanted is not None and was != wanted:
                 yield Finding(
@@ -62,6 +63,13 @@ def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding
             problem=f"{found.table} would arrive at {found.site} {found.wanted}, and was copied {found.was}",
             fix=f"take {found.table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then give it the new transformation and run"
             " `headrace up` again: it is copied anew",
+        )
+    for taken in _names_taken_over(before, after):
+        yield Finding(
+            path=f"applies.{taken.apply}",
+            problem=f"{taken.table} would come {taken.wanted} on the way to {taken.site}, and that was {taken.was}: clients between could not tell their changes apart",
+            fix="leave the name free first: run `headrace up` without it, then `headrace wait FILE --caught-up`, then `headrace up` with this file: it is copied anew."
+            f" If it is that table, which was renamed at {taken.source}, give it its name back there instead, and leave the file as it was",
         )
 
 
@@ -106,6 +114,7 @@ def strangers_on_the_way(earlier: TopologySpec, after: TopologySpec) -> Iterator
     """
     if transforms(earlier) or any(client.rules.transforms or client.rules.looks_at_rows for client in _clients(after)):
         yield from _first_of_each_apply(earlier, after, _stops_at)
+    yield from _names_taken_over(earlier, after)
 
 
 def leaves_tables(before: TopologySpec, after: TopologySpec) -> bool:
@@ -135,6 +144,37 @@ def counterpart(apply: ApplySpec, others: Sequence[ApplySpec], stay: Collection[
     """
     there = [each for each in others if (each.source, each.site) == (apply.source, apply.site)]
     return next((each for each in there if each.name == apply.name), next((each for each in there if each.name not in stay), None))
+
+
+def _names_taken_over(before: TopologySpec, after: TopologySpec) -> Iterator[ChangedShape]:
+    """The first table of each apply process that has a name in a queue which another table had there: a client behind would take its rows for the other's.
+
+    Whoever got the other one: the queue is the same for all who read it.
+    """
+    if not any(client.rules.renames for spec in (before, after) for client in _clients(spec)):
+        return
+    tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
+    was: dict[tuple[str, str, TableName], dict[TableName, None]] = {}
+    for apply in before.applies:
+        for key, table in _names_in_queues(ways_to(before, apply), tables):
+            was.setdefault(key, {})[table] = None
+    for apply in after.applies:
+        wanted = _names_in_queues(ways_to(after, apply), tables)
+        found = next(((key, table) for key, table in wanted if key in was and table not in was[key]), None)
+        if found is not None:
+            key, table = found
+            yield ChangedShape(
+                apply=apply.name, source=apply.source, site=apply.site, table=table, was=f"the name of {next(iter(was[key]))}", wanted=f"as {key[2]}",
+            )
+
+
+def _names_in_queues(ways: Sequence[Way], tables: Sequence[TableName]) -> Iterator[tuple[tuple[str, str, TableName], TableName]]:
+    """The tables that arrive, each with its source, a queue that it comes through and its name there; tags may tell two of one name apart."""
+    for way in ways:
+        queues = (way.capture.queue, *(each.to_queue for each in way.propagations))
+        for table in tables:
+            if way.carry(table) is not None:
+                yield from (((way.capture.source, queue, each.behind), table) for queue, each in zip(queues, way.passages(table), strict=False))
 
 
 def _clients(spec: TopologySpec) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:
@@ -232,10 +272,9 @@ def _on_the_way(ways: Sequence[Way], table: TableName) -> _OnTheWay | None:
     kinds = ("at capture", *hops, "at apply")
     queues = (way.capture.queue, *(each.to_queue for each in way.propagations), "")
     found = []
-    for kind, client, queue in zip(kinds, way.clients, queues, strict=True):
-        transformation = client.rules.transformation_of(*table)
+    for kind, client, queue, (name, transformation, _) in zip(kinds, way.clients, queues, way.passages(table), strict=True):
         rules = (*(client.rules.include or ()), *client.rules.exclude) if client.rules.looks_at_rows else ()
-        asked = tuple(each for rule in rules if rule.dml and rule.matches_object(*table) for each in rule.conditions if _asks_old_values(each))
+        asked = tuple(each for rule in rules if rule.dml and rule.matches_object(*name) for each in rule.conditions if _asks_old_values(each))
         # Another version of a function is no other shape: what was copied stays, as the operator knows who runs `up`.
         found.append((kind, None if transformation is None else transformation.without_code(), asked, queue))
     return _OnTheWay(tuple(found))
@@ -246,9 +285,8 @@ def _asks_old_values(condition: Condition) -> bool:
     return condition.form == "subset" or any(each.image is not Image.NEW for each in condition.columns)
 
 
-def _subset_tables(way: Way) -> Iterator[TableName]:
-    for client in way.clients:
-        yield from (TableName(rule.owner, rule.name) for rule in client.rules.include or () if rule.subset is not None)
+def _has_subset(way: Way) -> bool:
+    return any(rule.subset is not None for client in way.clients for rule in client.rules.include or ())
 
 
 def _rows(ways: Sequence[Way], table: TableName) -> str | None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from databases.ports import Finding
 from rules.rule import ANY_TAG
-from streams.table_name import TableName
 from streams.tags import DEFAULT_APPLY_TAG
-from topology.proof.reach import Hop, Place, Proof
+from topology.proof.hops import OWN, Hop, Place
+from topology.proof.reach import Proof
 from topology.proof.words import Client, finding_at, made_with, path_text, place_in_file, some
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
 
@@ -64,8 +64,9 @@ class Duplicates:
             left = tables
             while left:
                 table = left & -left
-                turn = self._proof.path(inside, table, lambda hop, _, end=inside: (hop.site, hop.place) == end)  # type: ignore[misc]
-                common = self._common(inside, turn, left)
+                name = table.bit_length() - 1
+                turn = self._proof.path(inside, table, lambda hop, called, end=inside, name=name: (hop.site, hop.place) == end and called == name)  # type: ignore[misc]
+                common = self._proof.taking(inside, turn, left)
                 left &= ~common
                 if frozenset(turn) in rounds:
                     continue
@@ -73,7 +74,7 @@ class Duplicates:
                 on_it = {hop.source for hop in turn}
                 place, entry = next(
                     (place, entry) for place in sorted(places, key=lambda place: (place[1], place[0] not in on_it))
-                    if (entry := self._proof.path(place, table, lambda hop, _, end=inside: (hop.site, hop.place) == end))  # type: ignore[misc]
+                    if (entry := self._proof.path(place, table, lambda hop, called, end=inside, name=name: (hop.site, hop.place) == end and called == name))  # type: ignore[misc]
                 )
                 # From where it was made, once round: what closes the circle is what it began with.
                 hops = (*entry, *turn)
@@ -83,27 +84,29 @@ class Duplicates:
     def _find_homecomings(self, place: Place) -> None:
         origin, _ = place
         there = self._proof.arrived(place).get(origin)
-        tables = there.once & ~there.endless if there else 0
+        tables = self._proof.arrived_as_itself(place).get(origin, 0) & ~there.endless if there else 0
         while tables:
-            hops = self._proof.path(place, tables & -tables, lambda hop, _: hop.site == origin)
-            tables &= ~(self._common(place, hops, tables) if _is_behind_another(hops) else self._note(place, hops, tables))
+            name = (tables & -tables).bit_length() - 1
+            hops = self._proof.path(place, tables & -tables, lambda hop, called, name=name: hop.site == origin and called == name)  # type: ignore[misc]
+            tables &= ~(self._proof.taking(place, hops, tables) if _is_behind_another(hops) else self._note(place, hops, tables))
 
     def _find_second_arrivals(self, place: Place) -> None:
         origin, _ = place
         for site, there in self._proof.arrived(place).items():
             if site == origin:
                 continue
-            by = self._proof.last_hops(place, site)
+            by = self._proof.arrivals(place, site)
             tables = there.twice & ~there.endless
             while tables:
                 table = tables & -tables
                 # Where tables get other names, each for itself: hops that write one table together need not do so with another.
-                alike = table if any(last.renamed for last in by) else tables
-                by_name: dict[TableName | None, list[tuple[Hop, ...]]] = {}
-                for last in by:
-                    if by[last] & table:
-                        path = self._proof.path(place, table, lambda hop, _, end=last: hop is end)  # type: ignore[misc]
-                        by_name.setdefault(last.name_of(table), []).append(path)
+                alike = table if any(name != OWN for _, name in by) else tables
+                by_name: dict[int, list[tuple[Hop, ...]]] = {}
+                for (last, name), coming in by.items():
+                    if coming & table:
+                        end = table.bit_length() - 1 if name == OWN else name
+                        path = self._proof.path(place, table, lambda hop, called, last=last, end=end: hop is last and called == end)  # type: ignore[misc]
+                        by_name.setdefault(name, []).append(path)
                 left = tables & ~table
                 for paths in by_name.values():
                     # One hop that brings them twice begins at a site that has them twice: the cause is there.
@@ -113,16 +116,8 @@ class Duplicates:
                     for hops in others:
                         if not _is_behind_another(hops):
                             self._note(place, hops, alike, first)
-                    left &= ~(self._common(place, first, alike) & self._common(place, others[-1], alike))
+                    left &= ~(self._proof.taking(place, first, alike) & self._proof.taking(place, others[-1], alike))
                 tables = left
-
-    def _common(self, place: Place, hops: tuple[Hop, ...], tables: int) -> int:
-        """Those of some tables that take a path."""
-        tag = place[1]
-        for hop in hops:
-            tables &= hop.carried[tag]
-            tag = hop.place
-        return tables
 
     def _note(self, place: Place, hops: tuple[Hop, ...], tables: int, first: tuple[Hop, ...] = ()) -> int:
         """Note a duplicate.
@@ -130,7 +125,7 @@ class Duplicates:
         Returns:
             Those of the tables that take the path.
         """
-        common = self._common(place, hops, tables) & (self._common(place, first, tables) if first else tables)
+        common = self._proof.taking(place, hops, tables) & (self._proof.taking(place, first, tables) if first else tables)
         key = hops[-1], hops[-2] if len(hops) > 1 else None
         known = self._found.setdefault(key, _Duplicate(tables=0, place=place, hops=hops, first=first))
         known.tables |= common

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 from databases.ports import Finding
-from rules.rule import TruthValue
+from rules.rule import Rule, TruthValue
 from streams.errors import counted
+from topology.change_classes import Naming
 from topology.proof.duplicates import Duplicates
-from topology.proof.reach import Hop, Place, Proof
-from topology.proof.words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_by
+from topology.proof.hops import OWN, Hop, Place, by_names
+from topology.proof.reach import Proof
+from topology.proof.words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_on
 from topology.spec import CaptureSpec
 
 __all__ = ["proof_findings"]
@@ -28,10 +32,58 @@ def proof_findings(proof: Proof) -> Iterator[Finding]:
         proof: of a topology whose names all lead somewhere, and whose queues get every source from one publisher.
     """
     yield from Duplicates(proof).findings()
+    yield from _mixed(proof)
     yield from _never_arriving(proof)
     yield from _lost(proof)
     yield from _kept_back(proof)
     yield from _unclaimed(proof)
+
+
+# --------------------------------------------------------------------------- two tables as one
+
+
+def _mixed(proof: Proof) -> Iterator[Finding]:
+    """Two tables of a site whose changes come to another one as one, from different sources; of one source: `topology.transformations`."""
+    if not any(hop.names for hops in proof.hops.values() for hop in hops):
+        return
+    classes = proof.classes
+    spoken_of = reduce(or_, (classes.class_of(*table) for table in classes.spoken_of), 0)
+    told: set[tuple[str, str]] = set()
+    for place in [(origin, tag) for tag in range(len(classes.tags)) for origin in proof.origins]:
+        origin = place[0]
+        for site in proof.arrived(place):
+            if site == origin or (origin, site) in told:
+                continue
+            found = next(_together(proof, place, site, spoken_of), None)
+            if found is not None:
+                told.add((origin, site))
+                (first, one), (second, other), name = found
+                yield finding_at(
+                    f"applies.{second[-1].apply.name}",
+                    f"{one} and {other} of {origin} would both arrive at {site} as {name}: the first over {path_text(proof, first)}, the second over"
+                    f" {path_text(proof, second)}", "give each its own name, or leave one of them out",
+                )
+
+
+def _together(proof: Proof, place: Place, site: str, among: int) -> Iterator[tuple[tuple[tuple[Hop, ...], str], tuple[tuple[Hop, ...], str], str]]:
+    """Pairs of tables that have one name at a site and come there from different sources: the path and the name of each, and the name there."""
+    classes, by_name = proof.classes, dict[int, dict[int, Hop]]()
+    for (hop, called), tables in proof.arrivals(place, site).items():
+        left = tables & among
+        while left:
+            number = (left & -left).bit_length() - 1
+            by_name.setdefault(number if called == OWN else called, {}).setdefault(number, hop)
+            left &= left - 1
+    for name, hops in by_name.items():
+        one, *others = hops
+        other = next((each for each in others if hops[each].source != hops[one].source), None)
+        if other is not None:
+            paths = [
+                proof.path(place, 1 << table, lambda hop, called, last=hops[table]: hop is last and called == name)  # type: ignore[misc]  # noqa: B023
+                for table in (one, other)
+            ]
+            texts = [".".join(classes.tables[each]) for each in (one, other, name)]
+            yield (paths[0], texts[0]), (paths[1], texts[1]), texts[2]
 
 
 # --------------------------------------------------------------------------- never
@@ -48,11 +100,11 @@ def _never_arriving(proof: Proof) -> Iterator[Finding]:
         ways = [hop.way for hop in by_apply.get(apply.name, ())]
         if not ways:
             continue
-        coming = 0
-        for way in ways:
-            coming |= proof.classes.carried_by(way.clients[:-1])
+        coming = [(proof.classes.carried_by(way.clients[:-1]), proof.classes.named_behind(way.clients[:-1])) for way in ways]
         for number, rule in enumerate(apply.rules.include or ()):
-            arriving = proof.classes.matched_by((rule,)) & coming
+            matched, arriving = proof.classes.matched_by((rule,)), 0
+            for carried, names in coming:
+                arriving |= carried & proof.classes.at_source(matched, names)
             if rule.dml and not arriving:
                 yield _never_arrives(proof, by_apply[apply.name][0], number)
             elif rule.dml and rule.tags.answer(None) is TruthValue.TRUE and not arriving & _there(proof, live, apply.source):
@@ -74,49 +126,79 @@ def _there(proof: Proof, live: dict[Place, int], site: str) -> int:
 
 def _never_arrives(proof: Proof, hop: Hop, number: int) -> Finding:
     rule = (hop.apply.rules.include or ())[number]
-    wanted = proof.classes.matched_by((rule,))
     path = " -> ".join(hop.way.components)
-    passing = ~0
-    for client in clients_of(hop)[:-1]:
-        if not wanted & passing & taken_by(proof, client):
+    told = _under_another_name(proof, hop, rule) or _not_taken(proof, hop, rule)
+    return finding_at(
+        f"applies.{hop.apply.name}.rules.include[{number}]", f"no change of {rule} ever arrives on the way {path}: {told[0]}", told[1],
+    )
+
+
+def _under_another_name(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str] | None:
+    """Which client gives a table of a rule another name before it comes to the rule, and what to write; None: none does."""
+    classes, clients = proof.classes, hop.way.clients
+    named = classes.tables_of(classes.matched_by((rule,)))
+    for place, client in enumerate(clients_of(hop)[:-1], 1):
+        taken, names = classes.tables_of(classes.carried_by(clients[:place])), classes.named_behind(clients[:place])
+        table = next((table for table in names if named & taken & 1 << table), None)
+        if table is not None:
+            old, new = (".".join(classes.tables[each]) for each in (table, names[table]))
+            return f"{place_in_file(client)} renames {old} to {new}", f"name {new} here, and in the rules between, or leave the table its name there"
+    return None
+
+
+def _not_taken(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str]:
+    """Which client does not take the tables of a rule, and what to write."""
+    classes = proof.classes
+    wanted = classes.at_source(classes.matched_by((rule,)), classes.named_behind(hop.way.clients[:-1]))
+    words, fix, passing = f"no table of {hop.source} has this name on the way", "correct the name", wanted
+    for place, (client, taken) in enumerate(list(taken_on(proof, hop))[:-1]):
+        if not passing & taken:
             at = place_in_file(client)
-            if proof.classes.tables_of(wanted & passing) & proof.classes.tables_of(taken_by(proof, client)):
+            if classes.tables_of(passing) & classes.tables_of(taken):
                 words = f"{at} takes {rule} with other tags only"
                 fix = f"let {at}.rules take the tags that this rule takes, or correct the rule"
             else:
-                words = f"{at} does not take {rule}" if passing == ~0 else f"{at} takes nothing of {rule} that comes to it"
+                words = f"{at} does not take {rule}" if place == 0 else f"{at} takes nothing of {rule} that comes to it"
                 fix = f"add the table to {at}.rules, or take it out here"
-            if not wanted & passing & ~proof.classes.matched_by(rules_of(client).exclude):
+            if not passing & ~_excluded_by(proof, hop, client):
                 words = f"{at} excludes it"
                 fix = f"take it out of {at}.rules.exclude, or out of the rules here"
             break
-        passing &= taken_by(proof, client)
-    return finding_at(
-        f"applies.{hop.apply.name}.rules.include[{number}]", f"no change of {rule} ever arrives on the way {path}: {words}", fix
-    )
+        passing &= taken
+    return words, fix
+
+
+def _excluded_by(proof: Proof, hop: Hop, client: Client) -> int:
+    """The classes that negative rules of a client on a hop match, by the names that the hop's source has."""
+    classes = proof.classes
+    before = hop.way.clients[: [each is client for each in clients_of(hop)].index(True)]
+    return classes.at_source(classes.matched_by(rules_of(client).exclude), classes.named_behind(before))
 
 
 def _unclaimed(proof: Proof) -> Iterator[Finding]:
     """Users' changes that come to a queue from which nobody takes them."""
     spec, classes = proof.spec, proof.classes
     for source in dict.fromkeys(capture.source for capture in spec.captures):
-        coming: dict[str, int] = {}
+        coming: dict[str, int] = {}  # by the names that the source has
+        names: dict[str, Naming] = {}  # in each queue: one publisher brings a source's changes into it
         for capture in spec.captures:
             if capture.source == source:
                 coming[capture.queue] = coming.get(capture.queue, 0) | classes.taken_by(capture.rules) & classes.untagged
+                names[capture.queue] = classes.named_behind((capture,))
         pending = list(coming)
         for queue in pending:
             claimed, nobody = 0, True
             for propagation in spec.propagations:
                 if propagation.from_queue == queue and source in propagation.sources:
-                    taken = coming[queue] & classes.taken_by(propagation.rules)
+                    taken = coming[queue] & classes.at_source(classes.taken_by(propagation.rules), names[queue])
                     claimed, nobody = claimed | taken, False
                     if taken & ~coming.get(propagation.to_queue, 0):
                         coming[propagation.to_queue] = coming.get(propagation.to_queue, 0) | taken
+                        names[propagation.to_queue] = classes.behind(propagation.rules, names[queue])
                         pending.append(propagation.to_queue)
             for apply in spec.applies:
                 if apply.queue == queue and apply.source == source:
-                    claimed, nobody = claimed | coming[queue] & classes.taken_by(apply.rules), False
+                    claimed, nobody = claimed | coming[queue] & classes.at_source(classes.taken_by(apply.rules), names[queue]), False
             left = coming[queue] & ~claimed
             if left and not nobody:
                 tables = some(proof.names(left), "tables")
@@ -177,7 +259,7 @@ def _loss(proof: Proof, origin: str, place: Place, hop: Hop, tables: int) -> _Lo
     if direct is not None:
         stopping = _stopping(proof, direct, 0, table)
         return _Loss(tables=tables, origin=origin, hops=(), stopped=direct, stopping=stopping, is_error=True)
-    hops = proof.path((origin, 0), table, lambda hop, _: (hop.site, hop.place) == place)
+    hops = proof.path((origin, 0), table, lambda hop, called: (hop.site, hop.place) == place and called == table.bit_length() - 1)
     return _Loss(
         tables=tables, origin=origin, hops=hops, stopped=hop, stopping=_stopping(proof, hop, place[1], table), is_error=True,
         tags={hops[-1].apply.tag: None},
@@ -188,8 +270,9 @@ def _live(proof: Proof) -> dict[Place, int]:
     """The changes that are in the redo of sites without users who tag them: users' untagged ones, and those of apply processes."""
     live: dict[Place, int] = {(site, 0): proof.classes.untagged for site in proof.origins}
     for origin in proof.origins:
-        for place, tables in proof.spread((origin, 0)).once.items():
-            live[place] = live.get(place, 0) | tables
+        spread = proof.spread((origin, 0))
+        for place in spread.places:
+            live[place] = live.get(place, 0) | by_names(spread.at(place))
     return live
 
 
@@ -208,7 +291,7 @@ def _kept_back(proof: Proof) -> Iterator[Finding]:
         arrived = proof.arrived((hop.source, 0))
         left = tables & ~hop.carried[0] & ~(arrived[hop.site].once if hop.site in arrived else 0)
         if left:
-            client = next(client for client in clients_of(hop) if left & ~taken_by(proof, client))
+            client = next(client for client, taken in taken_on(proof, hop) if left & ~taken)
             yield finding_at(
                 f"{place_in_file(client)}.rules", f"changes of {some(proof.names(left), 'tables')} made at {hop.source} never arrive at {hop.site}, "
                 f"while those that {hop.source} gets from others do: {place_in_file(client)} does not take untagged changes",
@@ -218,7 +301,7 @@ def _kept_back(proof: Proof) -> Iterator[Finding]:
 
 def _writing_together(proof: Proof) -> dict[tuple[str, str], int]:
     """Tables that two sites write which get changes of each other, over other sites' writes too."""
-    to = {(origin, site): each.once for origin in proof.origins for site, each in proof.arrived((origin, 0)).items()}
+    to = {(origin, site): tables for origin in proof.origins for site, tables in proof.arrived_as_itself((origin, 0)).items()}
     for over in proof.origins:
         for origin in proof.origins:
             for site in proof.origins:
@@ -230,7 +313,7 @@ def _writing_together(proof: Proof) -> dict[tuple[str, str], int]:
 
 def _stopping(proof: Proof, hop: Hop, tag: int, table: int) -> Client:
     """The first client on a hop that does not take changes of a table."""
-    return next(client for client in clients_of(hop) if not proof.classes.with_tag(taken_by(proof, client), tag) & table)
+    return next(client for client, taken in taken_on(proof, hop) if not proof.classes.with_tag(taken, tag) & table)
 
 
 def _told_of_loss(proof: Proof, loss: _Loss) -> Finding:
@@ -254,7 +337,7 @@ def _mended_loss(proof: Proof, loss: _Loss) -> tuple[str, str]:
     at, to = loss.stopped.source, loss.stopped.site
     place = f"{place_in_file(loss.stopping)}.rules"
     if not loss.hops:
-        excluded = proof.classes.matched_by(rules_of(loss.stopping).exclude) & loss.tables
+        excluded = _excluded_by(proof, loss.stopped, loss.stopping) & loss.tables
         return place, "take them out of its exclude rules" if excluded else "let its include rules take them"
     written = loss.hops[-1].apply
     for hop in (hop for hops in proof.hops.values() for hop in hops):

@@ -54,10 +54,11 @@ def _written_together(proof: Proof) -> dict[tuple[tuple[str, ...], tuple[str, ..
     classes = proof.classes
     written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
     for origin in proof.origins:
-        elsewhere = {site: each.once for site, each in proof.arrived((origin, 0)).items() if site != origin}
-        for site, arrived in elsewhere.items():
-            written.setdefault(site, {})[origin] = arrived
-            written.setdefault(origin, {})[origin] = written.get(origin, {}).get(origin, 0) | arrived
+        for site, arrived in proof.written_at((origin, 0)).items():
+            if site != origin:
+                written.setdefault(site, {})[origin] = arrived  # by the names that the tables have there
+                own = written.setdefault(origin, {})
+                own[origin] = own.get(origin, 0) | proof.arrived((origin, 0))[site].once
     places: dict[tuple[tuple[str, ...], int], dict[str, None]] = {}  # origins and table -> sites
     for site, tables in written.items():
         for number in range(len(classes.tables)):

@@ -16,8 +16,9 @@ How often
     back to where it was, with the tag it had there, it goes round for ever: a cycle.
 
 Other names
-    A table that an apply process renames arrives, and is followed no further: `check` refuses a topology that would send it on under its
-    new name. Arrivals are counted by name: one table under two names at a site is no second arrival, one name written twice is.
+    A set of tables is said by the names that they have where a change is made, whatever they are called since: `Called` has one set for each name that is
+    another one. Arrivals are counted by name: one table under two names at a site is no second arrival, one name written twice is; and a change that comes home
+    under another name is one of another table.
 
 Conditions
     What a condition says of a row is not proven: where one decides, the proof says who gets a change at most (`ReachedSite.conditions`),
@@ -33,88 +34,24 @@ originated, and every change reaches every other database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 from rules.rule import Rule
-from streams.table_name import TableName
 from topology.change_classes import ChangeClasses
-from topology.spec import ApplySpec, TopologySpec
+from topology.proof.hops import OWN, Called, Hop, Place, Spread, by_names, together
+from topology.spec import TopologySpec
 from topology.ways import Way, ways_to
 
-__all__ = ["Hop", "Place", "Proof", "Reach", "ReachedSite", "Spread", "applies_in_a_row", "tag_text"]
-
-Place = tuple[str, int]
-"""Changes in the redo of a site with one tag: the site, and where the tag stands in `ChangeClasses.tags`."""
+__all__ = ["Proof", "Reach", "ReachedSite", "applies_in_a_row", "tag_text"]
 
 CYCLE, TWICE, ONCE = "in a cycle", "twice", "once"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Hop:
-    """One way to an apply process: from the redo of its source into the redo of its site.
-
-    Args:
-        way: of `topology.ways`.
-        carried: by the place of the tag that changes have at the source: the tables whose changes arrive.
-        place: of the tag that the apply process gives them.
-        decided_by_rows: likewise by tag: those of `carried` of which conditions let some changes pass, and not others.
-        names: tables that arrive under another name, by that name. They end at the hop's site: `check` refuses to send them on.
-        renamed: the same tables, all of them.
-    """
-
-    way: Way
-    carried: tuple[int, ...]
-    place: int
-    decided_by_rows: tuple[int, ...]
-    names: Mapping[TableName, int] = field(default_factory=dict)
-    renamed: int = 0
-
-    def name_of(self, table: int) -> TableName | None:
-        """What a table, as a bit, arrives as; None: its own name."""
-        return next((name for name, tables in self.names.items() if tables & table), None)
-
-    @property
-    def apply(self) -> ApplySpec:
-        """The apply process at its end."""
-        return self.way.apply
-
-    @property
-    def source(self) -> str:
-        """The site it begins at."""
-        return self.way.apply.source
-
-    @property
-    def site(self) -> str:
-        """The site it ends at."""
-        return self.way.apply.site
-
-
-@dataclass(slots=True)
-class Spread:
-    """Where the changes made at one place arrive: tables, by the place they arrive at.
-
-    Args:
-        once: at least once.
-        twice: at least twice.
-        endless: again and again.
-        renamed: at least once, under another name than where they were made; by that name, too.
-        renamed_twice: likewise, at least twice under the same name.
-        hops: most apply processes one behind the other until a change is nowhere new.
-    """
-
-    once: dict[Place, int] = field(default_factory=dict)
-    twice: dict[Place, int] = field(default_factory=dict)
-    endless: dict[Place, int] = field(default_factory=dict)
-    renamed: dict[tuple[Place, TableName], int] = field(default_factory=dict)
-    renamed_twice: dict[tuple[Place, TableName], int] = field(default_factory=dict)
-    hops: int = 0
-
-
 @dataclass(slots=True)
 class _Arrived:
-    """Likewise by site, with any tag."""
+    """Tables whose changes arrive at a site, with any tag and under any name; see `Spread`."""
 
     once: int = 0
     twice: int = 0
@@ -173,18 +110,20 @@ class Proof:
         self.hops: dict[str, list[Hop]] = {}
         for apply in spec.applies:
             for way in ways_to(spec, apply):
-                carried = self.classes.carried_by(way.clients)
-                by_tag = tuple(self.classes.with_tag(carried, place) for place in range(len(self.classes.tags)))
-                by_rows = 0
-                for client in way.clients:
-                    by_rows |= self.classes.decided_by_rows(client.rules) & carried
-                rows_by_tag = tuple(self.classes.with_tag(by_rows, place) for place in range(len(self.classes.tags)))
-                names, renamed = self.classes.renamed_by(apply.rules), 0
-                for tables in names.values():
-                    renamed |= tables
-                self.hops.setdefault(apply.source, []).append(Hop(way, by_tag, self.classes.place_of(apply.tag), rows_by_tag, names, renamed))
+                self.hops.setdefault(apply.source, []).append(self._hop(way))
         self._spreads: dict[tuple[str, tuple[int, ...]], Spread] = {}
         self._arrived: dict[Place, dict[str, _Arrived]] = {}
+
+    def _hop(self, way: Way) -> Hop:
+        classes = self.classes
+        carried = classes.carried_by(way.clients)
+        by_tag = tuple(classes.with_tag(carried, place) for place in range(len(classes.tags)))
+        by_rows = 0
+        for client, named in classes.named_along(way.clients):
+            by_rows |= classes.at_source(classes.decided_by_rows(client.rules), named) & carried
+        rows_by_tag = tuple(classes.with_tag(by_rows, place) for place in range(len(classes.tags)))
+        names = classes.named_behind(way.clients)
+        return Hop(way, by_tag, classes.place_of(way.apply.tag), rows_by_tag, names, sum(1 << table for table in names))
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -210,11 +149,12 @@ class Proof:
                 there.twice |= spread.twice.get((site, tag), 0) | there.once & once
                 there.once |= once
                 there.endless |= spread.endless.get((site, tag), 0)
-            by_name: dict[tuple[str, TableName], int] = {}
+            by_name: dict[tuple[str, int], int] = {}
             for ((site, tag), name), renamed in spread.renamed.items():
                 there, known = found.setdefault(site, _Arrived()), by_name.get((site, name), 0)
                 there.twice |= spread.renamed_twice.get(((site, tag), name), 0) | known & renamed
                 there.once |= renamed
+                there.endless |= spread.endless.get((site, tag), 0)
                 by_name[site, name] = known | renamed
         return self._arrived[place]
 
@@ -225,45 +165,88 @@ class Proof:
         found = {place: self._followed(place).once.get(place, 0) for place in sorted(places)}
         return {place: tables for place, tables in found.items() if tables}
 
-    def path(self, place: Place, table: int, is_end: Callable[[Hop, Place], bool]) -> tuple[Hop, ...]:
+    def arrived_as_itself(self, place: Place) -> dict[str, int]:
+        """The tables whose changes arrive under their own names, by site."""
+        found: dict[str, int] = {}
+        for (site, _), tables in self.spread(place).once.items():
+            found[site] = found.get(site, 0) | tables
+        return found
+
+    def written_at(self, place: Place) -> dict[str, int]:
+        """What tables are called where their changes arrive, by site."""
+        spread, found = self.spread(place), dict[str, int]()
+        for there in spread.places:
+            found[there[0]] = found.get(there[0], 0) | by_names(spread.at(there))
+        return found
+
+    def path(self, place: Place, table: int, is_end: Callable[[Hop, int], bool]) -> tuple[Hop, ...]:
         """The shortest path that a change takes.
 
         Args:
             place: where it is made.
             table: one, as a bit.
-            is_end: whether the path may end with a hop, which starts at a place.
+            is_end: whether the path may end with a hop at whose end the table is called by a name, a place in `ChangeClasses.tables`.
 
         Returns:
             Its hops; empty: there is no such path.
         """
-        paths: dict[Place, tuple[Hop, ...]] = {place: ()}
-        pending = [place]
+        start = place, table.bit_length() - 1
+        paths: dict[tuple[Place, int], tuple[Hop, ...]] = {start: ()}
+        pending = [start]
         for here in pending:
-            for hop in self.hops.get(here[0], ()):
-                if not hop.carried[here[1]] & table:
+            (site, tag), name = here
+            for hop in self.hops.get(site, ()):
+                if not hop.carries(name, tag):
                     continue
-                if is_end(hop, here):
+                there = (hop.site, hop.place), hop.names.get(name, name)
+                if is_end(hop, there[1]):
                     return (*paths[here], hop)
-                if (hop.site, hop.place) not in paths and not hop.renamed & table:
-                    paths[hop.site, hop.place] = (*paths[here], hop)
-                    pending.append((hop.site, hop.place))
+                if there not in paths:
+                    paths[there] = (*paths[here], hop)
+                    pending.append(there)
         return ()
 
+    def taking(self, place: Place, hops: tuple[Hop, ...], tables: int) -> int:
+        """Those of some tables whose changes take a path.
+
+        Args:
+            place: where they are made.
+            hops: the path.
+            tables: any.
+        """
+        called: Called = {OWN: tables}
+        tag = place[1]
+        for hop in hops:
+            called, tag = hop.over(called, tag), hop.place
+        return together(called)
+
+    def arrivals(self, place: Place, site: str) -> dict[tuple[Hop, int], int]:
+        """The hops by which changes come to a site, each with what tables are called at its end, and the tables that come so.
+
+        Args:
+            place: where the changes are made.
+            site: where they come to.
+        """
+        spread = self.spread(place)
+        here = {each: spread.at(each) for each in spread.places}
+        here[place] = here.get(place, {}) | {OWN: self.classes.untagged}
+        found: dict[tuple[Hop, int], int] = {}
+        for (at, tag), called in here.items():
+            for hop in self.hops.get(at, ()):
+                for name, tables in hop.over(called, tag).items() if hop.site == site else ():
+                    found[hop, name] = found.get((hop, name), 0) | tables
+        return found
+
     def last_hops(self, place: Place, site: str) -> dict[Hop, int]:
-        """The hops by which changes come to a site, with the tables that come by each.
+        """The hops by which changes come to a site, with the tables that come by each, under whatever name.
 
         Args:
             place: where the changes are made.
             site: where they come to.
         """
         found: dict[Hop, int] = {}
-        here = {place: self.classes.untagged, **self.spread(place).once}
-        if place in self.spread(place).once:
-            here[place] = self.classes.untagged
-        for (at, tag), tables in here.items():
-            for hop in self.hops.get(at, ()):
-                if hop.site == site and (coming := hop.carried[tag] & tables):
-                    found[hop] = found.get(hop, 0) | coming
+        for (hop, _), tables in self.arrivals(place, site).items():
+            found[hop] = found.get(hop, 0) | tables
         return found
 
     def sites_of(self, hops: tuple[Hop, ...]) -> tuple[str, ...]:
@@ -287,7 +270,7 @@ class Proof:
         table = self.classes.class_of(owner, name)
         at: dict[str, set[str]] = {}
         for origin in self.origins:
-            sites = {site for site, there in self.arrived((origin, 0)).items() if there.once & table}
+            sites = {site for site, tables in self.arrived_as_itself((origin, 0)).items() if tables & table}
             if sites:
                 at[origin] = sites | {origin}
         return tuple(origin for origin in at if any(at[origin] & at[other] for other in at if other != origin))
@@ -365,13 +348,15 @@ class Proof:
             tables: which tables.
         """
         names: list[str] = []
+        called: Called = {OWN: tables}
         for hop in hops:
-            if hop.decided_by_rows[tag] & tables:
+            here = by_names(called)
+            if hop.decided_by_rows[tag] & here:
                 names += [
-                    client.name for client in hop.way.clients
-                    if self.classes.with_tag(self.classes.decided_by_rows(client.rules), tag) & tables
+                    client.name for client, named in self.classes.named_along(hop.way.clients)
+                    if self.classes.with_tag(self.classes.at_source(self.classes.decided_by_rows(client.rules), named), tag) & here
                 ]
-            tag = hop.place
+            called, tag = hop.over(called, tag), hop.place
         return tuple(names)
 
     def _tables_alike(self) -> list[int]:
@@ -397,41 +382,35 @@ class Proof:
     def _followed(self, start: Place) -> Spread:
         """Follow the changes made at a place until every place had each of them twice, or does not get it."""
         spread = Spread()
-        pending = [(start, self.classes.untagged, 0)]
-        seen: dict[Place, int] = {}
-        for (site, tag), tables, hops in pending:  # shortest paths first: it grows at its end
+        pending: list[tuple[Place, Called, int]] = [(start, {OWN: self.classes.untagged}, 0)]
+        for (site, tag), called, hops in pending:  # shortest paths first: it grows at its end
             for hop in self.hops.get(site, ()):
-                coming = hop.carried[tag] & tables
-                if not coming:
-                    continue
                 place = hop.site, hop.place
-                if coming & hop.renamed:
-                    for name, tables_there in hop.names.items():
-                        known = spread.renamed.get((place, name), 0)
-                        if arriving := coming & tables_there:
-                            spread.renamed[place, name] = known | arriving
-                            spread.renamed_twice[place, name] = spread.renamed_twice.get((place, name), 0) | known & arriving
-                    spread.hops = max(spread.hops, hops + 1)
-                    coming &= ~hop.renamed
-                before = spread.once.get(place, 0)
-                again = coming & before & ~spread.twice.get(place, 0)
-                spread.once[place] = before | coming
-                if again:
-                    spread.twice[place] = spread.twice.get(place, 0) | again
-                # What comes for the first or the second time goes on; more often makes no difference.
-                if new := coming & ~before | again:
+                new: dict[int, int] = {}
+                for name, tables in hop.over(called, tag).items():
+                    first, again = spread.add(place, name, tables)
+                    spread.hops = max(spread.hops, hops + 1) if first else spread.hops
+                    # What comes for the first or the second time goes on; more often makes no difference.
+                    new |= {name: first | again} if first | again else {}
+                if new:
                     pending.append((place, new, hops + 1))
-                if coming & ~seen.get(place, 0):
-                    seen[place] = seen.get(place, 0) | coming
-                    spread.hops = max(spread.hops, hops + 1)
         return spread
 
     def _mark_endless(self, spread: Spread) -> None:
-        for place, tables in self.cycles.items():
-            if entering := spread.once.get(place, 0) & tables:
-                for behind, reached in self._followed(place).once.items():
-                    if endless := reached & entering:
-                        spread.endless[behind] = spread.endless.get(behind, 0) | endless
+        for place, circling in self.cycles.items():
+            # Under whatever name a change enters a cycle, it goes on as one of the table of that name.
+            entering = {name: tables for name, tables in spread.at(place).items() if name != OWN and circling >> name & 1}
+            own = spread.once.get(place, 0) & circling
+            if not entering and not own:
+                continue
+            followed = self._followed(place)
+            for behind in followed.places:
+                reached = together(followed.at(behind))
+                endless = reached & own
+                for name, tables in entering.items():
+                    endless |= tables if reached >> name & 1 else 0
+                if endless:
+                    spread.endless[behind] = spread.endless.get(behind, 0) | endless
 
 
 def tag_text(tag: bytes | None) -> str:

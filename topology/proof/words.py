@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from databases.ports import Finding
 from rules.rule import RuleSet
-from topology.proof.reach import Hop, Place, Proof, tag_text
+from topology.proof.hops import Hop, Place
+from topology.proof.reach import Proof, tag_text
 from topology.spec import CaptureSpec, PropagationSpec
 
-__all__ = ["Client", "clients_of", "finding_at", "made_with", "path_text", "place_in_file", "rules_of", "some", "taken_by"]
+__all__ = ["Client", "clients_of", "finding_at", "made_with", "path_text", "place_in_file", "rules_of", "some", "taken_on"]
 
 NAMED_MAX = 3  # of tables, sites and the like: the reader wants an example, `--json` has all
 
@@ -78,14 +79,16 @@ def rules_of(client: Client) -> RuleSet:
     return client.apply.rules if isinstance(client, Hop) else client.rules
 
 
-def taken_by(proof: Proof, client: Client) -> int:
-    """The classes that a client takes.
+def taken_on(proof: Proof, hop: Hop) -> Iterator[tuple[Client, int]]:
+    """The clients on a hop, in order, and the classes that each of them takes, by the names that the hop's source has.
 
     Args:
-        proof: of the client's topology.
-        client: of any hop.
+        proof: of the topology.
+        hop: of it.
     """
-    return proof.classes.taken_by(rules_of(client))
+    classes = proof.classes
+    for client, (spec, names) in zip(clients_of(hop), classes.named_along(hop.way.clients), strict=True):
+        yield client, classes.at_source(classes.taken_by(spec.rules), names)
 
 
 def finding_at(path: str, problem: str, fix: str, *, is_error: bool = True) -> Finding:

@@ -45,7 +45,7 @@ def logged_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
     for table in tables:
         for need in needs:
             if need.concerns(table.owner, table.name):
-                columns = needed_columns(need.rule, table.owner, table.name) if need.is_of_rule else NeededColumns(old=need.old, new=need.new)
+                columns = needed_columns(need.rule, *need.called(table.owner, table.name)) if need.is_of_rule else NeededColumns(old=need.old, new=need.new)
                 if need.function and not need.new:
                     found += [_logged(leaf, need, NeededColumns(new=columns_of(leaf).names), columns_of(leaf)) for leaf in table.leaves]
                 elif need.every_old:
@@ -157,7 +157,7 @@ def refused_conditions(
                 fix="compare with =, IN or LIKE",
             )
         for version in versions if need.is_of_rule else ():
-            if need.rule.matches_object(version.owner, version.name):
+            if need.concerns(version.owner, version.name):
                 for error in refusals(need.rule, _before_the_rule(need, version), types):
                     yield Finding(path=need.place, problem=error.message, fix=error.hint)
                 compared = _compared(need, version)

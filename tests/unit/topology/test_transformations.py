@@ -68,6 +68,7 @@ def the_way(spec: TopologySpec):
     ("[{add_column: {name: a, value: 1, current_timestamp: true}}]", "one value"), ("[{add_column: {name: a, value: x, type: int4}}]", "int4"),
     ("[{add_column: {name: a, value: 1.5}}]", "in quotes"), ("[{add_column: {name: a, value: 1, type: money}}]", "money"),
     ("[{rename_table: staff}]", "schema.table"), ("[{rename_schema: 'a*'}]", "pattern"), ("[{rename_table: a.b}, {rename_table: c.d}]", "twice"),
+    ("[{rename_schema: headrace}]", "never captured"), ("[{rename_table: pg_catalog.t}]", "never captured"),
     ("[{rename_column: {from: a, to: c}}, {add_column: {name: c, value: x}}]", "two columns"),
     ("[{add_column: {name: a, current_timestamp: true, type: date}}]", "timestamptz"),
 ])
@@ -135,7 +136,18 @@ def test_a_propagation_that_transforms_is_not_passed_by(tmp_path):
 @pytest.mark.parametrize(("clients", "words"), [
     ({"applied": f"{{schema: hr}}, {MASK}"}, ("include[0]", "include[1]", "differently")),
     ({"applied": f"{MASK}, {RENAME}"}, ("without salary", "sales.staff")),
-    ({"captured": RENAME}, ("renaming", "not yet")), ({"sent": "{schema: hr, transform: [{rename_schema: x}]}"}, ("renaming",)),
+    ({"captured": RENAME}, ("include[0]", "no change of hr.* ever arrives", "captures.cap renames hr.employees to sales.staff", "name sales.staff here")),
+    ({"sent": "{schema: hr, transform: [{rename_schema: x}]}"}, ("no change of hr.* ever arrives", "propagations.prop renames hr.", " to x.")),
+    ({"captured": "{condition: \"object_owner = 'hr'\", transform: [{rename_schema: x}]}", "sent": "{schema: x}", "applied": "{schema: x}"},
+     ("renames the tables that a condition names", "name the schema or table in the rule itself")),
+    ({"captured": "{table: hr.a, transform: [{rename_table: x.t}]}, {table: hr.b, transform: [{rename_schema: x}]}",
+      "sent": "{schema: x}", "applied": "{table: x.t}, {table: x.b, transform: [{rename_table: x.t}]}"},
+     ("applies.app", "hr.a and hr.b of dbs1 would both arrive at dbs2 as x.t")),
+    ({"captured": "{table: hr.a, transform: [{rename_table: x.t}]}, {table: hr.b, transform: [{rename_table: x.t}]}", "sent": "{schema: x}", "applied": "{schema: x}"},
+     ("hr.a and hr.b of dbs1 would both arrive at dbs2 as x.t",)),
+    ({"captured": f"{RENAME}", "sent": "{table: sales.staff, where: \"new.name = 'x'\"}", "applied": "{schema: sales}"}, ("propagations.prop", "name", "adds or removes")),
+    ({"captured": "{table: hr.employees, subset: \"name = 'x'\", transform: [{rename_table: sales.staff}]}",
+      "sent": "{table: sales.staff, transform: [{delete_columns: [name]}]}", "applied": "{schema: sales}"}, ("name", "TRUNCATE")),
     ({"captured": MASK, "applied": "{table: hr.employees, where: 'salary > 5'}"}, ("salary", "adds or removes")),
     ({"sent": "{table: hr.employees, transform: [{add_column: {name: r, value: x}}]}", "applied": "{table: hr.employees, where: \"r = 'x'\"}"}, ("r,",)),
     ({"captured": "{table: hr.employees, subset: \"name = 'x'\"}", "applied": RENAME}, ("name", "TRUNCATE")),
@@ -206,13 +218,13 @@ def forwarding(captured: str) -> str:
     return text.replace("propagations:\n", f"  onward: {{site: dbs2, source: dbs2, queue: q3, rules: {{include: [{captured}]}}}}\npropagations:\n  next: {{from: q3, to: q4}}\n")
 
 
-def test_a_table_that_was_renamed_is_not_sent_on(tmp_path):
-    assert any("send it on" in each for each in problems(tmp_path, forwarding("{schema: sales, tagged: true}")))
-    spec = read_anyway(tmp_path, forwarding("{schema: sales}"))  # what users of dbs2 write there goes on, and nothing else
-    proof = Proof(spec)
-    reached = {line.origin: {site.site for site in line.reached} for line in proof.reach()}
-    assert reached["dbs1"] == {"dbs2"}
-    assert reached["dbs2"] == {"dbs3"}
+def test_a_table_that_was_renamed_is_sent_on_under_its_new_name(tmp_path):
+    def reached(captured: str) -> dict[str, set[str]]:
+        proof = Proof(read_anyway(tmp_path, forwarding(captured)))
+        return {line.origin: {site.site for site in line.reached} for line in proof.reach() if "sales.staff" in line.tables or line.origin == "dbs1"}
+
+    assert reached("{table: sales.staff, tagged: true}") == {"dbs1": {"dbs2", "dbs3"}, "dbs2": {"dbs3"}}
+    assert reached("{table: sales.staff}") == {"dbs1": {"dbs2"}, "dbs2": {"dbs3"}}  # what users of dbs2 write there goes on, and nothing else
 
 
 def test_an_apply_process_beside_one_that_renames_does_not_write_alone(tmp_path):

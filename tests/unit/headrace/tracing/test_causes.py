@@ -127,6 +127,18 @@ def test_rule_that_leaves_out_the_table_is_named_with_its_client(tmp_path: Path,
     assert_found(explain(evidence(spec)), "RULE", place, "public.t", scn=0)
 
 
+RENAMED = "{include: [{table: public.t, transform: [{rename_table: x.u}]}, {schema: other}]}"
+
+
+@pytest.mark.parametrize(("client", "place"), [("propagation", "propagation:a_to_relay"), ("apply", "apply:apply_b")])
+def test_clients_behind_one_that_renames_are_asked_for_the_new_name(tmp_path: Path, client: str, place: str) -> None:
+    spec = topology(tmp_path, capture=RENAMED, **{client: "{include: [{schema: other}]}"})
+    assert_found(explain(evidence(spec)), "RULE", place, "leave out table public.t, which is called x.u there", scn=0)
+    spec = topology(tmp_path, capture=RENAMED, **{client: "{include: [{table: x.u}]}"})
+    assert_found(explain(evidence(spec)), "ARRIVED", "")
+    assert_found(explain(evidence(spec, changes=(change(tag=b"\x01"),))), "TAG", "capture:capture_a")
+
+
 @pytest.mark.parametrize(("client", "place"), [
     ("capture", "capture:capture_a"), ("propagation", "propagation:a_to_relay"), ("apply", "apply:apply_b"),
 ])

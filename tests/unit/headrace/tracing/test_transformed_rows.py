@@ -42,6 +42,13 @@ def test_a_row_is_found_by_the_destinations_key_and_shown_with_the_sources_names
     assert asked(rows)._both_rows(way) == (None, None)
 
 
+def test_a_row_is_found_under_the_last_of_several_names(tmp_path):
+    first = "{table: hr.employees, transform: [{rename_table: x.people}]}"
+    way = the_way(read(tmp_path, one_way(first, "{schema: x}", "{table: x.people, transform: [{rename_column: {from: name, to: alias}}, {rename_table: sales.staff}]}")))
+    rows = {("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"}, ("dbs2", TableName("sales", "staff"), ("id",)): {"id": "7", "alias": "Ann"}}
+    assert asked(rows)._both_rows(way) == ({"id": "7", "name": "Ann"}, {"id": "7", "name": "Ann"})
+
+
 def test_a_key_that_does_not_arrive_cannot_find_a_row(tmp_path):
     way = the_way(read(tmp_path, one_way(applied=SHAPE)))
     with pytest.raises(ConfigError, match="salary"):

@@ -1,0 +1,158 @@
+"""What the proof follows changes with: a hop from the redo of one site into the redo of another, and where changes arrive, under which names.
+
+A set of tables is said by the names that they have where a change is made; what they are called since is kept beside it (`Called`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from topology.change_classes import Naming
+from topology.spec import ApplySpec
+from topology.ways import Way
+
+__all__ = ["OWN", "Called", "Hop", "Place", "Spread", "by_names", "together"]
+
+Place = tuple[str, int]
+"""Changes in the redo of a site with one tag: the site, and where the tag stands in `ChangeClasses.tags`."""
+
+Called = Mapping[int, int]
+"""Tables by what they are called now: `OWN`, their own name, or the place of a name in `ChangeClasses.tables`."""
+
+OWN = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hop:
+    """One way to an apply process: from the redo of its source into the redo of its site.
+
+    Args:
+        way: of `topology.ways`.
+        carried: by the place of the tag that changes have at the source: the tables whose changes arrive.
+        place: of the tag that the apply process gives them.
+        decided_by_rows: likewise by tag: those of `carried` of which conditions let some changes pass, and not others.
+        names: what tables are called at its end; see `ChangeClasses`.
+        renamed: those that have another name there, as a set.
+    """
+
+    way: Way
+    carried: tuple[int, ...]
+    place: int
+    decided_by_rows: tuple[int, ...]
+    names: Naming = field(default_factory=dict)
+    renamed: int = 0
+
+    def carries(self, table: int, tag: int) -> bool:
+        """Whether a table's changes arrive.
+
+        Args:
+            table: place of its name at the source in `ChangeClasses.tables`.
+            tag: place of their tag there.
+        """
+        return bool(self.carried[tag] >> table & 1)
+
+    def over(self, called: Called, tag: int) -> dict[int, int]:
+        """What arrives of some tables, by what they are called at the end.
+
+        Args:
+            called: tables by what they are called at the source.
+            tag: place of their tag there.
+        """
+        found: dict[int, int] = {}
+        for name, tables in called.items():
+            if name == OWN:
+                coming = self.carried[tag] & tables
+                parts = [(OWN, coming & ~self.renamed), *((becomes, coming & 1 << table) for table, becomes in self.names.items())]
+            else:
+                becomes = self.names.get(name, name)
+                coming = tables if self.carries(name, tag) else 0
+                parts = [(OWN, coming & 1 << becomes), (becomes, coming & ~(1 << becomes))]
+            for key, part in parts:
+                if part:
+                    found[key] = found.get(key, 0) | part
+        return found
+
+    @property
+    def apply(self) -> ApplySpec:
+        """The apply process at its end."""
+        return self.way.apply
+
+    @property
+    def source(self) -> str:
+        """The site it begins at."""
+        return self.way.apply.source
+
+    @property
+    def site(self) -> str:
+        """The site it ends at."""
+        return self.way.apply.site
+
+
+@dataclass(slots=True)
+class Spread:
+    """Where the changes made at one place arrive: tables, by the place they arrive at.
+
+    Args:
+        once: at least once.
+        twice: at least twice.
+        endless: again and again.
+        renamed: at least once, under another name than where they were made; by that name, too.
+        renamed_twice: likewise, at least twice under the same name.
+        hops: most apply processes one behind the other until a change is nowhere new.
+    """
+
+    once: dict[Place, int] = field(default_factory=dict)
+    twice: dict[Place, int] = field(default_factory=dict)
+    endless: dict[Place, int] = field(default_factory=dict)
+    renamed: dict[tuple[Place, int], int] = field(default_factory=dict)
+    renamed_twice: dict[tuple[Place, int], int] = field(default_factory=dict)
+    hops: int = 0
+
+    def add(self, place: Place, name: int, tables: int) -> tuple[int, int]:
+        """Note arrivals.
+
+        Args:
+            place: where they are.
+            name: what the tables are called there: `OWN`, or a place in `ChangeClasses.tables`.
+            tables: whose changes arrive.
+
+        Returns:
+            Those whose changes arrive for the first time, and for the second time.
+        """
+        if name == OWN:
+            once, twice = self.once.get(place, 0), self.twice.get(place, 0)
+            self.once[place], again = once | tables, tables & once & ~twice
+            self.twice |= {place: twice | again} if again else {}
+        else:
+            key = place, name
+            once, twice = self.renamed.get(key, 0), self.renamed_twice.get(key, 0)
+            self.renamed[key], again = once | tables, tables & once & ~twice
+            self.renamed_twice[key] = twice | again
+        return tables & ~once, again
+
+    def at(self, place: Place) -> dict[int, int]:
+        """The tables whose changes arrive at a place, by what they are called there."""
+        found = {name: tables for (there, name), tables in self.renamed.items() if there == place}
+        return found | ({OWN: self.once[place]} if place in self.once else {})
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where changes arrive."""
+        return tuple(dict.fromkeys((*self.once, *(place for place, _ in self.renamed))))
+
+
+def together(called: Called) -> int:
+    """Tables as one set, whatever they are called."""
+    found = 0
+    for tables in called.values():
+        found |= tables
+    return found
+
+
+def by_names(called: Called) -> int:
+    """Tables as a set of the names that they have now."""
+    found = called.get(OWN, 0)
+    for name, tables in called.items():
+        found |= 1 << name if name != OWN and tables else 0
+    return found
