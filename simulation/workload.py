@@ -142,7 +142,8 @@ class Workload:
         places = {classes.class_of(*table): n for n, table in enumerate(classes.tables)}
         carried = [n for bit, n in places.items() if any(_carries(hop, bit) for hops in proof.hops.values() for hop in hops)]
         # One that these rename would arrive under another name at a destination that is added, which has rules of an apply process of the file.
-        renamed = {n for client in (*spec.captures, *spec.applies) for n in classes.renamed_by(client.rules)}
+        rule_sets = (*(each.rules for each in spec.captures), *(each.rules for each in spec.applies))
+        renamed = {n for rules in rule_sets for n in classes.renamed_by(rules)}
         left_out = [n for n in places.values() if n not in carried and n not in renamed]
         shaped = [n for n in carried if is_shaped(spec, TableName(*classes.tables[n]))]
         if shaped:
