@@ -66,6 +66,9 @@ class TaskStream:
     def send(self, message: pb.CoordinatorMessage) -> None:
         self.to_task.append(message.SerializeToString())
 
+    def taken(self) -> None:
+        """Nothing is held back here: the driver takes all that came at its next step."""
+
     def close(self) -> None:
         self.is_closed = True
 
