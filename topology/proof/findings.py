@@ -233,7 +233,7 @@ def _lost(proof: Proof) -> Iterator[Finding]:
     found: dict[tuple[str, bool], _Loss] = {}
     for origin in proof.origins:
         arrived = proof.arrived((origin, 0))
-        for place, tables in proof.spread((origin, 0)).once.items():
+        for place, tables in proof.spread((origin, 0)).as_themselves.items():
             for hop in proof.hops.get(place[0], ()):
                 if origin in (hop.source, hop.site):
                     continue
@@ -270,9 +270,8 @@ def _live(proof: Proof) -> dict[Place, int]:
     """The changes that are in the redo of sites without users who tag them: users' untagged ones, and those of apply processes."""
     live: dict[Place, int] = {(site, 0): proof.classes.untagged for site in proof.origins}
     for origin in proof.origins:
-        spread = proof.spread((origin, 0))
-        for place in spread.places:
-            live[place] = live.get(place, 0) | by_names(spread.at(place))
+        for place, called in proof.spread((origin, 0)).once.items():
+            live[place] = live.get(place, 0) | by_names(called)
     return live
 
 

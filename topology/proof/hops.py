@@ -94,19 +94,15 @@ class Spread:
     """Where the changes made at one place arrive: tables, by the place they arrive at.
 
     Args:
-        once: at least once.
-        twice: at least twice.
-        endless: again and again.
-        renamed: at least once, under another name than where they were made; by that name, too.
-        renamed_twice: likewise, at least twice under the same name.
+        once: at least once, by what they are called there.
+        twice: at least twice under one name, by that name.
+        endless: again and again, under whatever name.
         hops: most apply processes one behind the other until a change is nowhere new.
     """
 
-    once: dict[Place, int] = field(default_factory=dict)
-    twice: dict[Place, int] = field(default_factory=dict)
+    once: dict[Place, dict[int, int]] = field(default_factory=dict)
+    twice: dict[Place, dict[int, int]] = field(default_factory=dict)
     endless: dict[Place, int] = field(default_factory=dict)
-    renamed: dict[tuple[Place, int], int] = field(default_factory=dict)
-    renamed_twice: dict[tuple[Place, int], int] = field(default_factory=dict)
     hops: int = 0
 
     def add(self, place: Place, name: int, tables: int) -> tuple[int, int]:
@@ -120,26 +116,16 @@ class Spread:
         Returns:
             Those whose changes arrive for the first time, and for the second time.
         """
-        if name == OWN:
-            once, twice = self.once.get(place, 0), self.twice.get(place, 0)
-            self.once[place], again = once | tables, tables & once & ~twice
-            self.twice |= {place: twice | again} if again else {}
-        else:
-            key = place, name
-            once, twice = self.renamed.get(key, 0), self.renamed_twice.get(key, 0)
-            self.renamed[key], again = once | tables, tables & once & ~twice
-            self.renamed_twice[key] = twice | again
+        known, known_twice = self.once.setdefault(place, {}), self.twice.setdefault(place, {})
+        once, twice = known.get(name, 0), known_twice.get(name, 0)
+        again = tables & once & ~twice
+        known[name], known_twice[name] = once | tables, twice | again
         return tables & ~once, again
 
-    def at(self, place: Place) -> dict[int, int]:
-        """The tables whose changes arrive at a place, by what they are called there."""
-        found = {name: tables for (there, name), tables in self.renamed.items() if there == place}
-        return found | ({OWN: self.once[place]} if place in self.once else {})
-
     @property
-    def places(self) -> tuple[Place, ...]:
-        """Where changes arrive."""
-        return tuple(dict.fromkeys((*self.once, *(place for place, _ in self.renamed))))
+    def as_themselves(self) -> dict[Place, int]:
+        """The tables whose changes arrive under their own names."""
+        return {place: called[OWN] for place, called in self.once.items() if OWN in called}
 
 
 def together(called: Called) -> int:

@@ -144,39 +144,36 @@ class Proof:
         if place not in self._arrived:
             found = self._arrived[place] = {}
             spread = self.spread(place)
-            for (site, tag), once in spread.once.items():
-                there = found.setdefault(site, _Arrived())
-                there.twice |= spread.twice.get((site, tag), 0) | there.once & once
-                there.once |= once
-                there.endless |= spread.endless.get((site, tag), 0)
-            by_name: dict[tuple[str, int], int] = {}
-            for ((site, tag), name), renamed in spread.renamed.items():
-                there, known = found.setdefault(site, _Arrived()), by_name.get((site, name), 0)
-                there.twice |= spread.renamed_twice.get(((site, tag), name), 0) | known & renamed
-                there.once |= renamed
-                there.endless |= spread.endless.get((site, tag), 0)
-                by_name[site, name] = known | renamed
+            known: dict[tuple[str, int], int] = {}
+            for there, called in spread.once.items():
+                at = found.setdefault(there[0], _Arrived())
+                at.endless |= spread.endless.get(there, 0)
+                for name, tables in called.items():
+                    before = known.get((there[0], name), 0)
+                    at.twice |= spread.twice[there][name] | before & tables
+                    at.once |= tables
+                    known[there[0], name] = before | tables
         return self._arrived[place]
 
     @cached_property
     def cycles(self) -> dict[Place, int]:
         """The tables whose changes, once they are at a place, come to it again."""
         places = {(hop.site, hop.place) for hops in self.hops.values() for hop in hops}
-        found = {place: self._followed(place).once.get(place, 0) for place in sorted(places)}
+        found = {place: self._followed(place).as_themselves.get(place, 0) for place in sorted(places)}
         return {place: tables for place, tables in found.items() if tables}
 
     def arrived_as_itself(self, place: Place) -> dict[str, int]:
         """The tables whose changes arrive under their own names, by site."""
         found: dict[str, int] = {}
-        for (site, _), tables in self.spread(place).once.items():
+        for (site, _), tables in self.spread(place).as_themselves.items():
             found[site] = found.get(site, 0) | tables
         return found
 
     def written_at(self, place: Place) -> dict[str, int]:
         """What tables are called where their changes arrive, by site."""
-        spread, found = self.spread(place), dict[str, int]()
-        for there in spread.places:
-            found[there[0]] = found.get(there[0], 0) | by_names(spread.at(there))
+        found: dict[str, int] = {}
+        for (site, _), called in self.spread(place).once.items():
+            found[site] = found.get(site, 0) | by_names(called)
         return found
 
     def path(self, place: Place, table: int, is_end: Callable[[Hop, int], bool]) -> tuple[Hop, ...]:
@@ -227,8 +224,7 @@ class Proof:
             place: where the changes are made.
             site: where they come to.
         """
-        spread = self.spread(place)
-        here = {each: spread.at(each) for each in spread.places}
+        here = dict(self.spread(place).once)
         here[place] = here.get(place, {}) | {OWN: self.classes.untagged}
         found: dict[tuple[Hop, int], int] = {}
         for (at, tag), called in here.items():
@@ -371,7 +367,7 @@ class Proof:
                 for there in self.arrived((origin, tag)).values():
                     told_apart |= {there.once, there.twice, there.endless}
                 spread = self.spread((origin, tag))
-                told_apart.update(spread.once.values())
+                told_apart.update(spread.as_themselves.values())
         parts = [going] if going else []
         for tables in told_apart:
             parts = [part for whole in parts for part in (whole & tables, whole & ~tables) if part]
@@ -399,13 +395,13 @@ class Proof:
     def _mark_endless(self, spread: Spread) -> None:
         for place, circling in self.cycles.items():
             # Under whatever name a change enters a cycle, it goes on as one of the table of that name.
-            entering = {name: tables for name, tables in spread.at(place).items() if name != OWN and circling >> name & 1}
-            own = spread.once.get(place, 0) & circling
+            called = spread.once.get(place, {})
+            entering = {name: tables for name, tables in called.items() if name != OWN and circling >> name & 1}
+            own = called.get(OWN, 0) & circling
             if not entering and not own:
                 continue
-            followed = self._followed(place)
-            for behind in followed.places:
-                reached = together(followed.at(behind))
+            for behind, arriving in self._followed(place).once.items():
+                reached = together(arriving)
                 endless = reached & own
                 for name, tables in entering.items():
                     endless |= tables if reached >> name & 1 else 0
