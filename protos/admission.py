@@ -27,6 +27,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from protos.identity import Identity, principal_of
@@ -55,6 +56,26 @@ _SAN = "x509_subject_alternative_name"
 log = logging.getLogger("headrace")
 
 
+@dataclass(slots=True)
+class _Tally:
+    """How often something was noted, the last time of it, and when it was logged last; not shared between threads without a lock."""
+
+    count: int = 0
+    last: str = ""
+    last_us: int = 0
+    logged_at: float = -LOG_INTERVAL_S
+
+    def note(self, peer: str, problem: str) -> bool:
+        """Note it once more, of a connection; True: it is to be logged."""
+        self.count += 1
+        self.last, self.last_us = f"{problem} ({peer})", time.time_ns() // 1000
+        now = time.monotonic()
+        is_to_log = now - self.logged_at >= LOG_INTERVAL_S
+        if is_to_log:
+            self.logged_at = now
+        return is_to_log
+
+
 class Admission:
     """Admission of one server; see the module. Callable from any thread.
 
@@ -71,12 +92,9 @@ class Admission:
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._pending: deque[float] = deque()  # connections that may still be in their handshake: when each began
-        self._began = self._made_calls = self._refused = 0
-        self._last, self._last_us = "", 0
+        self._began = self._made_calls = 0
         self._told_connections = self._last_connection_us = 0
-        self._logged_at = self._held_logged_at = -LOG_INTERVAL_S
-        self._held_back = self._last_held_back_us = 0
-        self._last_held_back = ""
+        self._refused, self._held_back = _Tally(), _Tally()
         self.rates = Rates(self)
 
     def change(self, callers: Callers) -> None:
@@ -139,7 +157,7 @@ class Admission:
             yield
         except ProtocolError as error:
             if not is_late.is_set():  # else it is the end that `_give_up` made and noted
-                self._note_refusal(peer, error.message)
+                self.refused(peer, error.message)
             raise
         finally:
             timer.cancel()
@@ -184,28 +202,40 @@ class Admission:
             if connections > self._told_connections:
                 self._told_connections, self._last_connection_us = connections, time.time_ns() // 1000
             return {
-                "tls": self.identity is not None, "refused_calls": self._refused, "refused_connections": connections,
+                "tls": self.identity is not None, "refused_calls": self._refused.count, "refused_connections": connections,
                 "last_refused_connection_us": self._last_connection_us,  # when this was asked for first after it
-                "last_refusal": self._last, "last_refusal_us": self._last_us,
-                "held_back": self._held_back, "last_held_back": self._last_held_back, "last_held_back_us": self._last_held_back_us,
+                "last_refusal": self._refused.last, "last_refusal_us": self._refused.last_us,
+                "held_back": self._held_back.count, "last_held_back": self._held_back.last, "last_held_back_us": self._held_back.last_us,
             }
 
-    # ------------------------------------------------------------------ rates
+    # ------------------------------------------------------------------ what is noted; see `protos.rates.RateListener`
 
     def held_back(self, peer: str, problem: str) -> None:
-        """See `protos.rates.RateListener`."""
+        """Count, and log now and then, that a stream or call waits.
+
+        Args:
+            peer: the connection.
+            problem: what is too much.
+        """
         with self._lock:
-            self._held_back += 1
-            self._last_held_back, self._last_held_back_us = f"{problem} ({peer})", time.time_ns() // 1000
-            now = time.monotonic()
-            if now - self._held_logged_at < LOG_INTERVAL_S:
-                return
-            self._held_logged_at = now
-        log.warning("%s: holds back %s: %s", self.name, peer, problem)
+            is_to_log = self._held_back.note(peer, problem)
+        if is_to_log:
+            log.warning("%s: holds back %s: %s", self.name, peer, problem)
 
     def refused(self, peer: str, problem: str) -> None:
-        """See `protos.rates.RateListener`."""
-        self._note_refusal(peer, problem)
+        """Count, and log now and then, that a call is refused or a stream ended; note it against the connection.
+
+        Args:
+            peer: the connection.
+            problem: why.
+        """
+        problem = printable(problem, NOTED_CHARACTERS_MAX)
+        with self._lock:
+            self._failures[peer] = self._failures.pop(peer, 0) + 1
+            _bound(self._failures)
+            is_to_log = self._refused.note(peer, problem)
+        if is_to_log:
+            log.warning("%s: refused %s: %s", self.name, peer, problem)
 
     # ------------------------------------------------------------------ inside
 
@@ -228,7 +258,7 @@ class Admission:
 
     def _give_up(self, context: Any, peer: str, is_late: threading.Event) -> None:  # noqa: ANN401
         is_late.set()
-        self._note_refusal(peer, f"a stream of {peer} did not begin within {HELLO_TIMEOUT_S:g} s")
+        self.refused(peer, f"a stream of {peer} did not begin within {HELLO_TIMEOUT_S:g} s")
         context.cancel()
 
     def _note_call(self, peer: str) -> None:
@@ -242,19 +272,6 @@ class Admission:
             failures = self._failures.get(peer, 0)
         if failures >= FAILURES_MAX:
             raise NotAdmitted(f"{self.name} refused {failures} calls of this connection", hint="open another connection")
-
-    def _note_refusal(self, peer: str, problem: str) -> None:
-        problem = printable(problem, NOTED_CHARACTERS_MAX)
-        with self._lock:
-            self._refused += 1
-            self._failures[peer] = self._failures.pop(peer, 0) + 1
-            _bound(self._failures)
-            self._last, self._last_us = f"{problem} ({peer})", time.time_ns() // 1000
-            now = time.monotonic()
-            if now - self._logged_at < LOG_INTERVAL_S:
-                return
-            self._logged_at = now
-        log.warning("%s: refused %s: %s", self.name, peer, problem)
 
     def _refused_connections(self) -> int:
         """Connections that began, had their time, and made no call."""
