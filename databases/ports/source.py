@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from streams.scn import ObjectNumber, Scn
     from streams.table_name import TableName
 
-__all__ = ["CapturedTable", "Snapshot", "SourceDatabase", "SourceTable"]
+__all__ = ["NEVER_CAPTURED", "CapturedTable", "Snapshot", "SourceDatabase", "SourceTable"]
+
+NEVER_CAPTURED = ("pg_catalog", "information_schema", "pg_toast", "headrace")
+"""Schemas of which nothing is captured, whatever a rule says: the system's tables and our own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

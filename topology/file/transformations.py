@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from databases.ports import NEVER_CAPTURED
 from rules.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
@@ -30,7 +31,6 @@ __all__ = ["TransformProblem", "transformation_of"]
 
 STEP_MAX = 1000  # what a person writes; only their order counts
 COLUMNS_MAX = 1600  # of a table: what databases hold
-_NEVER_CAPTURED = frozenset({"headrace", "pg_catalog", "information_schema", "pg_toast"})
 _KINDS = ("keep_columns", "delete_columns", "rename_column", "add_column", "rename_table", "rename_schema")
 _TYPES = (
     "text", "varchar", "int2", "int4", "int8", "numeric", "float4", "float8", "bool", "date", "timestamp", "timestamptz", "uuid",
@@ -126,7 +126,7 @@ def _operation(kind: str, value: object) -> Operation:
         raise TransformProblem(f"{kind}: {error}", "write the new name, such as sales.staff for a table, or sales for a schema") from None
     if set("*?") & set(owner + name):
         raise TransformProblem(f"{kind}: {value!r} is a pattern", "write the new name")
-    if owner in _NEVER_CAPTURED:
+    if owner in NEVER_CAPTURED:
         raise TransformProblem(f"{kind}: {owner} is no schema of yours: what is there is never captured, and Headrace or the server keep their own tables in it", "write another schema")
     return RenameTable(owner=owner, name=name) if kind == "rename_table" else RenameSchema(owner=owner)
 

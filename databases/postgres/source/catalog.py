@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from databases.ports import CapturedTable, DictionaryTable, SourceTable
+from databases.ports import NEVER_CAPTURED, CapturedTable, DictionaryTable, SourceTable
 from databases.postgres.partitions import partition_rows
 from rules.rule import RuleSet
 from streams.scn import ObjectNumber
@@ -22,8 +22,6 @@ __all__ = [
 ]
 
 _NAME_BYTES_MAX = 63  # PostgreSQL's limit for identifiers
-# Never captured, whatever a rule says: the system's tables and our own.
-_EXCLUDED_SCHEMAS = ["pg_catalog", "information_schema", "pg_toast", "headrace"]
 
 # How long a lock on a partition is waited for to read which rows it holds: a COMMIT lets go of its locks within a millisecond of
 # becoming visible, and whoever holds one for longer must not stop the log writer.
@@ -132,7 +130,7 @@ def _names(connection: psycopg.Connection[Any], persistence: str) -> list[tuple[
           AND NOT n.nspname = ANY (%s) AND n.nspname !~ '^pg_(temp|toast_temp)_'
         ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
         """,
-        (persistence, _EXCLUDED_SCHEMAS),
+        (persistence, list(NEVER_CAPTURED)),
     ).fetchall()
     return [(int(number), owner, name) for number, owner, name in rows]
 
