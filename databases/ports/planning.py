@@ -85,10 +85,10 @@ class LogNeed:
             name: the table's name there.
         """
         before = self._renaming if self.is_of_rule or self.function else self.before
-        found = passages(before, TableName(owner, name))
+        found = tuple(passages(before, TableName(owner, name)))
         if any(rules.prefilter(*each.table) is TruthValue.FALSE for rules, each in zip(before, found, strict=True)):
             return False
-        called = self.called(owner, name)
+        called = found[-1].behind if found else (owner, name)
         return self.rule.matches_object(*called) if self.is_of_rule or self.function else called == (self.rule.owner, self.rule.name)
 
     def called(self, owner: str, name: str) -> TableName:
