@@ -52,20 +52,25 @@ def fill_redo(capture: Capture) -> None:
     assert capture.writer.position.scn == last
 
 
+def assert_kept_until_durable(capture: Capture, lost: Scn, last: Scn, why: str) -> None:
+    """Redo from `lost` on stays while not everything up to `last` is durable, and makes room once it is."""
+    capture.steps()
+    drain(capture.writer, capture.source)
+    assert capture.writer.state == "PAUSED: REDO IS FULL", why
+    assert capture.writer.oldest_scn <= lost
+    capture.queue.durable = last
+    capture.steps()
+    drain(capture.writer, capture.source)
+    assert capture.writer.position.scn > last
+
+
 def test_redo_that_was_mined_again_is_let_go_although_nothing_newer_is_durable(bounded: Capture) -> None:
     """The redo log is full because of it: nothing newer comes into redo before, for any capture process."""
     last, lost = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
     bounded.queue.rewind, bounded.queue.durable = lost, lost
     bounded.step()
     fill_redo(bounded)
-    bounded.steps()
-    drain(bounded.writer, bounded.source)
-    assert bounded.writer.state == "PAUSED: REDO IS FULL", "the destination that lost commits does not have them durably"
-    assert bounded.writer.oldest_scn <= lost
-    bounded.queue.durable = last
-    bounded.steps()
-    drain(bounded.writer, bounded.source)
-    assert bounded.writer.position.scn > last
+    assert_kept_until_durable(bounded, lost, last, "the destination that lost commits does not have them durably")
 
 
 def test_redo_that_an_earlier_life_mined_again_is_let_go_once_everything_is_durable(bounded: Capture) -> None:
@@ -79,13 +84,7 @@ def test_redo_that_an_earlier_life_mined_again_is_let_go_once_everything_is_dura
     bounded._queue, bounded._redo = bounded.queue, bounded.redo  # type: ignore[assignment]
     bounded._durable_scn, bounded._told_scn = FIRST_SCN, bounded.redo.checkpoint(FIRST_SCN)
     bounded._begin(last)
-    bounded.steps()
-    drain(bounded.writer, bounded.source)
-    assert bounded.writer.state == "PAUSED: REDO IS FULL", "the queue may lose what it holds: it did not tell that everything is durable"
-    bounded.queue.durable = last
-    bounded.steps()
-    drain(bounded.writer, bounded.source)
-    assert bounded.writer.position.scn > last
+    assert_kept_until_durable(bounded, lost, last, "the queue may lose what it holds: it did not tell that everything is durable")
 
 
 def test_redo_is_held_while_it_is_mined_again_for_an_operator_though_everything_is_durable(bounded: Capture) -> None:
