@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from headrace.deployment import Deployment
     from topology.spec import TopologySpec
 
-__all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables", "start_load"]
+__all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables", "pause_after", "start_load"]
 
 ROWS_TABLE, LOG_TABLE = "headrace_chaos", "headrace_chaos_log"
 CLIENTS = 2  # per site: transactions overlap
-PAUSE_S = 0.05  # between a client's transactions: four sites write less together than a small machine replicates
+PAUSE_S = 0.1  # between a client's transactions
+# On a machine that is slow, or busy, each transaction takes longer, and so does the pause behind it: clients that did not wait would write more
+# than it can replicate, and the lag that chaos measures would be their own. A transaction takes some 3 ms on an idle machine.
+PAUSE_TIMES = 16.0
 RECONNECT_S = 0.2
 _CHANGED_LATER, _DELETED_LATER = 3, 5  # every so manyth transaction also changes or deletes an earlier row of its client
 _CREATE = """CREATE SCHEMA IF NOT EXISTS {schema};
@@ -34,6 +38,16 @@ CREATE TABLE IF NOT EXISTS {rows} (site text, number bigint, version integer NOT
 CREATE TABLE IF NOT EXISTS {log} (site text, number bigint);
 ALTER TABLE {log} REPLICA IDENTITY FULL"""
 _BODY = "x" * 200  # a row as applications have them
+
+
+def pause_after(took_s: float, at_least_s: float = PAUSE_S) -> float:
+    """The pause between a client's transactions, seconds: it gets longer with them.
+
+    Args:
+        took_s: what the last transaction took, seconds.
+        at_least_s: the pause on an idle machine, seconds.
+    """
+    return max(at_least_s, PAUSE_TIMES * took_s)
 
 
 @dataclass(slots=True)
@@ -99,8 +113,11 @@ class SiteLoad:
 
     def _write_in_a_session(self, client: _Client) -> None:
         with translated("chaos"), contextlib.closing(connect(self._dsn, application_name="headrace chaos load")) as connection:
-            while not self._ended.wait(PAUSE_S):
+            pause_s = PAUSE_S
+            while not self._ended.wait(pause_s):
+                began = time.monotonic()
                 self._write_one(connection, client)
+                pause_s = pause_after(time.monotonic() - began)
 
     def _write_one(self, connection: Any, client: _Client) -> None:  # noqa: ANN401 - psycopg's
         number = client.next

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import psycopg
 
+from headrace.chaos.load import pause_after
 from tests.support.system import System, wait_until
 
 __all__ = ["TABLES", "Writers", "writing"]
@@ -20,7 +22,7 @@ CREATE TABLE twins (a integer, b text);
 ALTER TABLE twins REPLICA IDENTITY FULL
 """
 CLIENTS = 4
-PAUSE_S = 0.02  # between a writer's transactions: together less than a loaded small machine replicates
+PAUSE_S = 0.04  # between a writer's transactions, on a machine that is not slow
 RECONNECT_S = 0.1
 # One row with a key and one without, which would be there twice if it were applied twice.
 _TABLES = ("notes", "twins")
@@ -113,6 +115,7 @@ class Writers:
 
     def _write_in(self, session: psycopg.Connection[tuple[object, ...]], writer: _Writer) -> None:
         while not self._ended.is_set():
+            began = time.monotonic()
             number, writer.next = writer.next, writer.next + 1
             for insert in self._inserts:
                 session.execute(insert, (number,))
@@ -120,7 +123,7 @@ class Writers:
             session.commit()
             writer.doubtful.remove(number)
             writer.acknowledged.append(number)
-            self._ended.wait(PAUSE_S)
+            self._ended.wait(pause_after(time.monotonic() - began, PAUSE_S))
 
 
 @contextlib.contextmanager
