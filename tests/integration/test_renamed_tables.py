@@ -159,7 +159,7 @@ def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
 
     def applied(driver: Any) -> None:
         end = end_of_log(source_database)
-        wait_for("everything", lambda: driver.outcome() or driver.control.status().low_watermark_scn >= end, WAIT_S)
+        wait_for("everything", lambda: driver.outcome() or driver.control.status().caught_up_scn >= end, WAIT_S)
         assert execute(destination_database, "SELECT * FROM headrace.apply_error") == []
         for table in NAMES:
             here, there = both(source_database, destination_database, table)

@@ -176,7 +176,7 @@ def test_transformed_tables_are_copied_replicated_and_compared(
         execute(source_database, "INSERT INTO b VALUES (7, 'after'); INSERT INTO employees (id, name, extra) VALUES (9999, 'last', 'e')")
         write(source_database, rng, 2000)
         end = end_of_log(source_database)
-        wait_for("everything", lambda: driver.outcome() or driver.control.status().low_watermark_scn >= end, WAIT_S)
+        wait_for("everything", lambda: driver.outcome() or driver.control.status().caught_up_scn >= end, WAIT_S)
         assert execute(destination_database, "SELECT * FROM headrace.apply_error") == []
         for table in TABLES:
             here, there = both(source_database, destination_database, table)
