@@ -319,7 +319,7 @@ def test_subset_is_copied_replicated_and_compared(
         execute(source_database, "TRUNCATE staff")
         write(source_database, rng, 2000)
         end = end_of_log(source_database)
-        wait_for("everything", lambda: driver.outcome() or driver.control.status().low_watermark_scn >= end, WAIT_S)
+        wait_for("everything", lambda: driver.outcome() or driver.control.status().caught_up_scn >= end, WAIT_S)
         for table, condition in rows.items():
             wanted = execute(source_database, f"SELECT * FROM {table} WHERE {condition or 'true'} ORDER BY id")
             assert execute(destination_database, f"SELECT * FROM {table} ORDER BY id") == wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 import time
@@ -13,6 +14,7 @@ from spark_apply.application import runs
 from spark_apply.application.task_access import TaskAccess
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.gate import Gate
+from streams.errors import PropagationError
 
 WAIT_S = 240.0  # far more than it takes: machines that run other things as well
 
@@ -28,13 +30,13 @@ class Run:
         access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit())
         moved(True)
         self.results: list[bytes] = []
-        self._threads = [
-            threading.Thread(
-                target=lambda n=number: self.results.extend(code(access, runner.config.topology, runner.config.apply, n, iter(items[n::tasks]))),
-                daemon=True,
-            )
-            for number in range(tasks)
-        ]
+
+        def work(number: int) -> None:
+            # A driver that ends before it has welcomed a task: to Spark that is a task that failed.
+            with contextlib.suppress(PropagationError):
+                self.results.extend(code(access, runner.config.topology, runner.config.apply, number, iter(items[number::tasks])))
+
+        self._threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(tasks)]
         for thread in self._threads:
             thread.start()
 
