@@ -27,7 +27,7 @@ from databases.embedded import EmbeddedServer
 from databases.embedded_place import INSTALLATIONS, VERSIONS
 
 _PREFIX = "headrace-test-pg-"
-_MEMORY = Path("/dev/shm")  # noqa: S108 - the system's file system in memory; the folder in it is made by mkdtemp
+_MEMORY = Path("/dev/shm")  # the system's file system in memory; the folder in it is made by mkdtemp
 _MEMORY_BYTES_MIN = 12 << 30  # free, to be used: four sessions at a time, with up to 3 GB of databases and redo each; a container may have 64 MB
 # Small machines run this: no need for the defaults' reserve, and slots must notice dead clients quickly.
 _SETTINGS = {
