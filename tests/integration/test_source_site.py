@@ -71,10 +71,13 @@ class Source:
         return status
 
     def wait_written(self) -> dict[str, Any]:
-        """Until everything committed by now is in the redo log."""
+        """Until everything committed by now is in the redo log, with the dictionary builds without which it cannot be mined."""
         row = self.run("SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn").fetchone()
         assert row is not None
-        return self.wait("it is written", lambda status: status.get("redo_scn", 0) >= int(row[0]))
+        return self.wait("it is written", lambda status: status.get("redo_scn", 0) >= int(row[0]) and not self._awaits_build())
+
+    def _awaits_build(self) -> bool:
+        return self.host._writer is None or self.host._writer.awaits_build
 
     def mined(self) -> list[LcrBatch]:
         reader = self.miner()
