@@ -8,9 +8,10 @@ Main path
     ApplyCoordinator.accept -> messages (form, assign, let go) -> ApplyServer -> report -> low_watermark.
 
 States (V$STREAMS_APPLY_COORDINATOR.STATE)
-    INITIALIZING  until a server has joined, memory only.
-    IDLE          nothing to apply, memory only.
-    APPLYING      a group is unfinished, memory only.
+    INITIALIZING            until a server has joined, memory only.
+    IDLE                    nothing to apply, memory only.
+    APPLYING                a group is unfinished, memory only.
+    SHUTTING DOWN CLEANLY   what servers write is awaited, nothing more is handed out, memory only.
 
 Durable when
     A group is durable when its server reports it: data and progress are committed together at the destination.
@@ -204,6 +205,8 @@ class ApplyCoordinator:
             GroupFormer, encode=encode, transactions_max=group_transactions, rows_max=group_rows,
         )
         self._holds, self._on_error = ErrorHolds(errors), on_error
+        self.is_draining = False
+        """Nothing is handed out any more, because the apply process ends: set by the host."""
         self._epoch, self._number = progress.epoch, 0
         self._servers: dict[int, set[int]] = {}
         self._outbox: list[tuple[int, CoordinatorMessage]] = []
@@ -306,6 +309,8 @@ class ApplyCoordinator:
     @property
     def state(self) -> str:
         """The manuals' state."""
+        if self.is_draining:
+            return "SHUTTING DOWN CLEANLY"
         if not self._servers and not self.statistics.groups:
             return "INITIALIZING"
         return "IDLE" if not self._groups and self._former.is_empty else "APPLYING"
@@ -342,6 +347,16 @@ class ApplyCoordinator:
             "groups_in_flight": len(self._groups), "error_transactions": len(self._holds),
             "last_commit_time_us": totals.last_commit_time_us, "total_conflicts": totals.conflicts,
         }
+
+    def server_state(self, server: int, told: str) -> str:
+        """The manuals' state of an apply server.
+
+        Args:
+            server: its number.
+            told: what it says itself; it does not know why it must wait.
+        """
+        waits_for_order = self._commits_in_order and told == "WAIT DEPENDENCY" and self.waits_for(server) != (0, 0)
+        return "WAIT COMMIT" if waits_for_order else told
 
     def waits_for(self, server: int) -> tuple[int, int]:
         """(group that a server holds and cannot write yet, group that it waits for); zeros if there is none."""

@@ -196,7 +196,6 @@ class CoordinatorHost:
         self._dequeue_at: float | None = None  # dequeuing is to begin, as soon as the destination answers
         self._confirm_at: float | None = None  # a stream is open, and the destination is to be asked for the newest epoch
         self._last_applied_us = 0
-        self._draining = False
         self._problem = ""
 
     # ------------------------------------------------------------------ from other threads
@@ -350,11 +349,11 @@ class CoordinatorHost:
 
     def drain(self) -> None:
         """Assign nothing from now on; see `is_drained`."""
-        self._draining = True
+        self._coordinator.is_draining = True
 
     def is_drained(self) -> bool:
         """Whether no server can be writing."""
-        return self._draining and not self.servers.may_write
+        return self._coordinator.is_draining and not self.servers.may_write
 
     # ------------------------------------------------------------------ the loop
 
@@ -538,7 +537,7 @@ class CoordinatorHost:
         return None
 
     def _send(self) -> None:
-        if not self._draining:
+        if not self._coordinator.is_draining:
             self.servers.send(self._coordinator.messages())
         durable = self.joins.bounded(self._coordinator.durable_scn)
         if durable > self._reported:

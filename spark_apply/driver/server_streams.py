@@ -105,7 +105,7 @@ class ApplyServers:
         """Facts about every apply server."""
         return tuple(
             ServerFacts(
-                server=server.number, state=server.state, detail=server.detail, hint=server.hint,
+                server=server.number, state=self._coordinator.server_state(server.number, server.state), detail=server.detail, hint=server.hint,
                 pid=server.stream.hello.pid if server.stream else 0,
                 host=server.stream.hello.host if server.stream else "", attempts=server.attempts,
                 has_joined=server.joined,

@@ -132,6 +132,10 @@ def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDesti
     assert shown("state, total_applied, lwm_message_number", "v_streams_apply_coordinator") == [("INITIALIZING", 0, 0)]
     assert shown("server_id, state, pid, dep_group_number, dep_server_id", "v_streams_apply_server") == [(0, "IDLE", 4711, 0, -1)]
     assert shown("source_database, applied_message_number, oldest_message_number", "dba_apply_progress") == [("dbs1", 0, 0)]
+    progress = database.progress("top", "a")
+    assert progress is not None
+    database.record_low_watermark("top", "a", progress.epoch, Scn(500))
+    assert shown("applied_message_number, oldest_message_number", "dba_apply_progress") == [(500, 500)]
     assert "secret" not in str(rows(destination_database, "SELECT configuration::text, state::text FROM headrace.apply_state"))
 
 

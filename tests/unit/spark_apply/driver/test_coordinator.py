@@ -68,11 +68,11 @@ def part(transaction: Transaction, first: int, last: int) -> LargePart:
 class Talk:
     """A coordinator and what it has said."""
 
-    def __init__(self, *, servers: int = 2, transactions: int = 1000, rows: int = 10_000, errors: Sequence = (), on_error: OnError = OnError.HOLD_DEPENDENTS) -> None:
+    def __init__(self, *, servers: int = 2, transactions: int = 1000, rows: int = 10_000, errors: Sequence = (), on_error: OnError = OnError.HOLD_DEPENDENTS, in_order: bool = False) -> None:
         self.progress = ApplyProgress(epoch=1, low_watermark=50, above=())
         self.coordinator = ApplyCoordinator(
             progress=self.progress, errors=errors, encode=codec.encode, group_transactions=transactions, group_rows=rows,
-            on_error=on_error,
+            on_error=on_error, commits_in_order=in_order,
         )
         for server in range(servers):
             self.coordinator.server_joined(server, self.progress)
@@ -174,6 +174,19 @@ def test_state_is_the_manuals_word_for_what_there_is_to_do() -> None:
     assert talk.coordinator.state == "APPLYING"
     talk.done(0, 1)
     assert talk.coordinator.state == "IDLE"
+    talk.coordinator.is_draining = True
+    assert talk.coordinator.state == "SHUTTING DOWN CLEANLY"
+
+
+@pytest.mark.parametrize(("in_order", "keys", "expected"), [(True, (1, 2), "WAIT COMMIT"), (False, (1, 1), "WAIT DEPENDENCY")])
+def test_a_server_waits_for_a_dependency_or_only_for_the_order_of_commits(in_order: bool, keys: tuple[int, int], expected: str) -> None:
+    talk = Talk(transactions=1, in_order=in_order)
+    talk.accept(run(made(1, keys[0])), run(made(2, keys[1])))
+    assert talk.coordinator.server_state(0, "EXECUTE TRANSACTION") == "EXECUTE TRANSACTION"
+    assert talk.coordinator.server_state(1, "WAIT DEPENDENCY") == expected
+    talk.done(0, 1)
+    talk.done(1, 2)
+    assert talk.coordinator.waits_for(1) == (0, 0)
 
 
 def test_a_server_holds_two_groups_at_most_unless_it_is_the_lowest() -> None:

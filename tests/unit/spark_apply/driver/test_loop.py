@@ -474,6 +474,7 @@ def test_drained_host_hands_out_nothing_and_says_when_no_server_writes(driver: D
     driver.start_task(0)
     driver.host.turn(0.0)
     driver.host.drain()
+    assert driver.coordinator.state == "SHUTTING DOWN CLEANLY"
     for _ in range(10):
         driver.step_task(0)
         driver.host.turn(0.0)
