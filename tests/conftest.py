@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -21,6 +22,7 @@ if str(ROOT) not in sys.path:  # `tests` is not installed
     sys.path.insert(0, str(ROOT))
 
 from tests.support.processes import Process, end, left_over  # noqa: E402 - needs the line above
+from tests.support.shared import by_what_they_share, end_what_is_no_longer_needed, note_last  # noqa: E402 - the same
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
 
@@ -49,6 +51,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A script's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    by_what_they_share(items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    note_last(session)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    end_what_is_no_longer_needed(item)
 
 
 @pytest.hookimpl(trylast=True)

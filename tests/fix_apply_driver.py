@@ -12,6 +12,7 @@ import pytest
 from actors.cluster.local import LocalCluster
 from databases.embedded import EmbeddedServer
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess, execute
+from tests.support.shared import shared
 
 _TABLES = """
 CREATE TABLE accounts (id integer PRIMARY KEY, balance bigint NOT NULL, note text);
@@ -28,29 +29,27 @@ TABLES = ("accounts", "branches", "history", "notes")
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[LocalCluster]:
+def ray_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
     """A private Ray of this session, running."""
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-ray-"))
-    cluster = LocalCluster(folder)
-    try:
+    with shared(pytestconfig, "ray_cluster") as stack:
+        folder = Path(tempfile.mkdtemp(prefix="headrace-test-ray-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        cluster = LocalCluster(folder)
+        stack.callback(cluster.stop)
         cluster.start()
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
-def spark_process(ray_cluster: LocalCluster) -> Iterator[SparkProcess]:
+def spark_process(ray_cluster: LocalCluster, pytestconfig: pytest.Config) -> Iterator[SparkProcess]:
     """The one Spark application of every apply process under test."""
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-spark-"))
-    spark = SparkProcess(ray_cluster, folder)
-    try:
+    with shared(pytestconfig, "spark_process") as stack:
+        folder = Path(tempfile.mkdtemp(prefix="headrace-test-spark-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        spark = SparkProcess(ray_cluster, folder)
+        stack.callback(spark.child.end)
         spark.start()
         yield spark
-    finally:
-        spark.child.end()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

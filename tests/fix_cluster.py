@@ -4,6 +4,7 @@ servers, a private Ray and Spark. Starting it takes half a minute, so every test
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from databases.embedded import EmbeddedServer
 from spark_apply.application.environment import LOOPBACK
 from streams.failpoints import FOLDER_ENVIRONMENT
+from tests.support.shared import shared
 from tests.support.system import System, running
 from topology.file.reading import read_topology
 
@@ -84,8 +86,14 @@ def _pgbench_tables(servers: dict[str, EmbeddedServer]) -> None:
 
 
 @pytest.fixture(scope="session")
-def one_way() -> Iterator[System]:
+def one_way(pytestconfig: pytest.Config) -> Iterator[System]:
     """The shared topology; see the module."""
+    with shared(pytestconfig, "one_way") as stack:
+        yield stack.enter_context(_one_way())
+
+
+@contextlib.contextmanager
+def _one_way() -> Iterator[System]:
     folder = Path(tempfile.mkdtemp(prefix="headrace-test-system-"))
     folder.chmod(0o711)
     # Every process of the topology inherits it: see `tests.support.faults`.
