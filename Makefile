@@ -33,7 +33,7 @@ demo: setup
 	@$(BIN)/headrace demo $(ARGS)
 
 # First what needs the processor, with a minute of simulated topologies (`check` runs one seed of each), in a worker per core. Then tests on real
-# servers, which mostly wait for disks: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes last and
+# servers, which mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes last and
 # has the machine to itself: beside other tests it meets time limits of Ray's own (a node that is not up after 30 s).
 test: lint
 	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 2 --durations 10 -m 'not cluster' $(FAST)
