@@ -13,6 +13,7 @@ from actors.cluster.local import LocalCluster
 from databases.embedded import EmbeddedServer
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess, execute
 from tests.support.shared import shared
+from tests.support.system import system_folder
 
 _TABLES = """
 CREATE TABLE accounts (id integer PRIMARY KEY, balance bigint NOT NULL, note text);
@@ -32,8 +33,7 @@ TABLES = ("accounts", "branches", "history", "notes")
 def ray_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
     """A private Ray of this session, running."""
     with shared(pytestconfig, "ray_cluster") as stack:
-        folder = Path(tempfile.mkdtemp(prefix="headrace-test-ray-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(system_folder("ray"))
         cluster = LocalCluster(folder)
         stack.callback(cluster.stop)
         cluster.start()
@@ -44,8 +44,7 @@ def ray_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
 def spark_process(ray_cluster: LocalCluster, pytestconfig: pytest.Config) -> Iterator[SparkProcess]:
     """The one Spark application of every apply process under test."""
     with shared(pytestconfig, "spark_process") as stack:
-        folder = Path(tempfile.mkdtemp(prefix="headrace-test-spark-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(system_folder("spark"))
         spark = SparkProcess(ray_cluster, folder)
         stack.callback(spark.child.end)
         spark.start()

@@ -4,14 +4,10 @@ servers, a private Ray and Spark. Starting it takes half a minute, so every test
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import subprocess
-import tempfile
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -20,7 +16,7 @@ from databases.embedded import EmbeddedServer
 from spark_apply.application.environment import LOOPBACK
 from streams.failpoints import FOLDER_ENVIRONMENT
 from tests.support.shared import shared
-from tests.support.system import System, running
+from tests.support.system import System, running, system_folder
 from topology.file.reading import read_topology
 
 # Before anything in this process imports ray.
@@ -89,21 +85,11 @@ def _pgbench_tables(servers: dict[str, EmbeddedServer]) -> None:
 def one_way(pytestconfig: pytest.Config) -> Iterator[System]:
     """The shared topology; see the module."""
     with shared(pytestconfig, "one_way") as stack:
-        yield stack.enter_context(_one_way())
-
-
-@contextlib.contextmanager
-def _one_way() -> Iterator[System]:
-    folder = Path(tempfile.mkdtemp(prefix="headrace-test-system-"))
-    folder.chmod(0o711)
-    # Every process of the topology inherits it: see `tests.support.faults`.
-    (folder / "failpoints").mkdir()
-    os.environ[FOLDER_ENVIRONMENT] = str(folder / "failpoints")
-    try:
+        folder = stack.enter_context(system_folder("system"))
+        # Every process of the topology inherits it: see `tests.support.faults`.
+        (folder / "failpoints").mkdir()
+        os.environ[FOLDER_ENVIRONMENT] = str(folder / "failpoints")
+        stack.callback(os.environ.pop, FOLDER_ENVIRONMENT)
         file = folder / "one_way.yaml"
         file.write_text(textwrap.dedent(ONE_WAY))
-        with running(read_topology(file), folder, _pgbench_tables) as system:
-            yield system
-    finally:
-        del os.environ[FOLDER_ENVIRONMENT]
-        shutil.rmtree(folder, ignore_errors=True)
+        yield stack.enter_context(running(read_topology(file), folder, _pgbench_tables))

@@ -18,12 +18,12 @@ from databases.postgres.connection import connect, qualified, quote, translated
 from streams.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace.deployment import Deployment
     from topology.spec import TopologySpec
 
-__all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables", "pause_after", "start_load"]
+__all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables", "paced", "start_load"]
 
 ROWS_TABLE, LOG_TABLE = "headrace_chaos", "headrace_chaos_log"
 CLIENTS = 2  # per site: transactions overlap
@@ -40,14 +40,21 @@ ALTER TABLE {log} REPLICA IDENTITY FULL"""
 _BODY = "x" * 200  # a row as applications have them
 
 
-def pause_after(took_s: float, at_least_s: float = PAUSE_S) -> float:
-    """The pause between a client's transactions, seconds: it gets longer with them.
+def paced(ended: threading.Event, at_least_s: float = PAUSE_S) -> Iterator[None]:
+    """Pause before each transaction of a client, the longer the more time the last one took.
 
     Args:
-        took_s: what the last transaction took, seconds.
+        ended: no transaction follows once it is set.
         at_least_s: the pause on an idle machine, seconds.
+
+    Yields:
+        When the next transaction is due.
     """
-    return max(at_least_s, PAUSE_TIMES * took_s)
+    pause_s = at_least_s
+    while not ended.wait(pause_s):
+        began = time.monotonic()
+        yield
+        pause_s = max(at_least_s, PAUSE_TIMES * (time.monotonic() - began))
 
 
 @dataclass(slots=True)
@@ -113,11 +120,8 @@ class SiteLoad:
 
     def _write_in_a_session(self, client: _Client) -> None:
         with translated("chaos"), contextlib.closing(connect(self._dsn, application_name="headrace chaos load")) as connection:
-            pause_s = PAUSE_S
-            while not self._ended.wait(pause_s):
-                began = time.monotonic()
+            for _ in paced(self._ended):
                 self._write_one(connection, client)
-                pause_s = pause_after(time.monotonic() - began)
 
     def _write_one(self, connection: Any, client: _Client) -> None:  # noqa: ANN401 - psycopg's
         number = client.next

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import psycopg
 
 from databases.embedded import EmbeddedServer
-from headrace.chaos.load import pause_after
+from headrace.chaos.load import paced
 from tests.support.system import System
 
 __all__ = ["make_notes_and_events", "steady_load"]
@@ -40,12 +39,8 @@ def steady_load(system: System, write: Callable[[psycopg.Connection[Any], int], 
 
     def write_on() -> None:
         with system.connection("src") as connection:
-            number, pause_s = 0, PAUSE_S
-            while not stop.wait(pause_s):
-                number += 1
-                began = time.monotonic()
+            for number, _ in enumerate(paced(stop, PAUSE_S), 1):
                 write(connection, number)
-                pause_s = pause_after(time.monotonic() - began, PAUSE_S)
 
     writer = threading.Thread(target=write_on)
     writer.start()

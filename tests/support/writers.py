@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import psycopg
 
-from headrace.chaos.load import pause_after
+from headrace.chaos.load import paced
 from tests.support.system import System, wait_until
 
 __all__ = ["TABLES", "Writers", "writing"]
@@ -114,8 +113,7 @@ class Writers:
             self._ended.wait(RECONNECT_S)
 
     def _write_in(self, session: psycopg.Connection[tuple[object, ...]], writer: _Writer) -> None:
-        while not self._ended.is_set():
-            began = time.monotonic()
+        for _ in paced(self._ended, PAUSE_S):
             number, writer.next = writer.next, writer.next + 1
             for insert in self._inserts:
                 session.execute(insert, (number,))
@@ -123,7 +121,6 @@ class Writers:
             session.commit()
             writer.doubtful.remove(number)
             writer.acknowledged.append(number)
-            self._ended.wait(pause_after(time.monotonic() - began, PAUSE_S))
 
 
 @contextlib.contextmanager
