@@ -500,7 +500,7 @@ class MemorySession:
             if before is not None and before.is_later_than(write.times, number):
                 return -1
             self._note_change(found, known, key, LastChange(
-                noted_us=int(write.times.times_us[number]), noted_rank=write.times.rank, noted_source=write.times.source, is_gone=is_gone,
+                noted_us=int(write.times.last_us[number]), noted_rank=write.times.rank, noted_source=write.times.source, is_gone=is_gone,
             ))
         return count
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,11 +58,13 @@ class WriteTimes:
     """When and where the rows of a write were changed: only tables with latest_timestamp have it.
 
     Args:
-        times_us: int64[n], one per row of the write: its commit at the source, microseconds since the epoch.
+        times_us: int64[n], one per row of the write: its commit at the source, microseconds since the epoch; where the write is of several
+            changes of a row, the commit of the first: if that one is the last change of its row, so are those that follow it.
         source: the site of all of them.
         rank: of that site; of two changes at one time the one of the higher rank counts as later.
         own_rank: of the destination's site.
         has_tombstones: a delete counts as a change; without, what is gone was never there.
+        noted_us: int64[n]: what is noted, the commit of the last change of each row; None: each row has one change.
     """
 
     times_us: NDArray[np.int64]
@@ -70,6 +72,20 @@ class WriteTimes:
     rank: int
     own_rank: int
     has_tombstones: bool
+    noted_us: NDArray[np.int64] | None = None
+
+    @property
+    def last_us(self) -> NDArray[np.int64]:
+        """What is noted: int64[n]."""
+        return self.times_us if self.noted_us is None else self.noted_us
+
+    def of_rows(self, chosen: NDArray[np.intp] | NDArray[np.int32]) -> WriteTimes:
+        """The times of some rows.
+
+        Args:
+            chosen: their numbers, in the order wanted.
+        """
+        return replace(self, times_us=self.times_us[chosen], noted_us=None if self.noted_us is None else self.noted_us[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

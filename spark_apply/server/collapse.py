@@ -24,9 +24,11 @@ overwrites it.
 Rows of different tables are written table by table, but for tables with triggers that run for what apply writes: they find all rows that come
 before their own, and none that come after it.
 
-Changes of the table's key, tables with several unique keys, without a key or with triggers, impossible or broken histories (an insert after an
-insert), and changes that lack columns where the last change wins with its whole row, are not collapsed: they are written in source order, in *runs* of
-consecutive rows of one command in which no key repeats.
+Changes of the table's key, tables with several unique keys, without a key or with triggers, and impossible or broken histories (an insert after
+an insert) are not collapsed: they are written in source order, in *runs* of consecutive rows of one command in which no key repeats.
+
+Where the last change wins with its whole row (latest_timestamp), the first of several changes of a row decides: if no later change is there, none is
+there for those that follow either, and the last one's time is noted; otherwise the set fails.
 
 Longer than 500 lines: the definition of a set and its construction must be read together.
 """
@@ -45,7 +47,7 @@ from spark_apply.server import collapse_kernels as kernels
 from spark_apply.tables import TableFit
 from streams.cells import Cells, fixed
 from streams.cutting import select_rows, select_values
-from streams.lcr_batch import ABSENT, NULL, UNCHANGED, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion
+from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -253,7 +255,7 @@ def _without(step: ExpectedWrite, taken: NDArray[np.bool_]) -> ExpectedWrite | N
     write, times = step.write, step.write.times
     rest = replace(
         write, old=select_values(write.old, kept), new=select_values(write.new, kept),
-        times=None if times is None else replace(times, times_us=times.times_us[kept]),
+        times=None if times is None else times.of_rows(kept),
     )
     return ExpectedWrite(write=rest, expected=kept.shape[0] if step.expected else 0, rows=step.rows[kept])
 
@@ -400,7 +402,7 @@ class _TableRows:
         unset: uint64, shape (n, words): bit per column for which an UPDATE has no new value.
         direct: the original values, when the rows are one block of inserts.
         times: int64, shape (n,): when each was committed at `source`; None: of a table that nobody asks it of.
-        partial: bool, shape (n,): lacks a new value, once keys are found; None: as `times`.
+        noted: int64, shape (n,): when the last change of each one's key was committed, where `times` has the first; None: rows are not collapsed.
     """
 
     fit: TableFit
@@ -414,7 +416,7 @@ class _TableRows:
     key_lengths: NDArray[np.int32]
     times: NDArray[np.int64] | None = None
     source: str = ""
-    partial: NDArray[np.bool_] | None = None
+    noted: NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, blocks: list[_Block]) -> _TableRows:
@@ -455,14 +457,12 @@ class _TableRows:
             return None
         return WriteTimes(
             times_us=self.times[chosen], source=self.source, rank=known.rank(self.source), own_rank=known.rank(known.site),
-            has_tombstones=known.has_tombstones,
+            has_tombstones=known.has_tombstones, noted_us=None if self.noted is None else self.noted[chosen],
         )
 
     def find_keys(self) -> int:
         """Find keys and changed columns; returns COLLAPSED, or why keys do not identify the rows."""
         data, command = self.new.data, fixed(self.command)
-        if self.times is not None:
-            self.partial = self._lack_columns()
         answer = kernels.find_keys(
             data, command, self.old.offsets, self.old.lengths, self.new.offsets, self.new.lengths,
             fixed(np.array(self.fit.match, np.int64)), self.key_offsets, self.key_lengths,
@@ -472,14 +472,6 @@ class _TableRows:
             self.changed, self.unset,
         )
         return int(answer)
-
-
-    def _lack_columns(self) -> NDArray[np.bool_]:
-        """Which rows have not all new values; before `mark_columns` takes old ones for them."""
-        columns = list(self.fit.all_columns)
-        new, old = self.new.lengths[columns], self.old.lengths[columns]
-        lacks = (new == ABSENT) | ((new == UNCHANGED) & (old < NULL))
-        return np.asarray(lacks.any(axis=0) & (self.command != int(Command.DELETE)))
 
     def is_collapsible(self, answer: int) -> bool:
         """Whether the net changes of the keys may be written, by what `find_keys` answered."""
@@ -553,9 +545,7 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
     if rows.times is not None:
         if guards.shape[0]:
             return None  # the delete is to be noted, and a guard writes nothing
-        if _is_completed(rows.partial, hashes):
-            return None
-        work.times = _latest(rows.times, hashes)
+        work.times, work.noted = _first_and_last(rows.times, hashes)
     if guards.shape[0]:
         steps.append(ExpectedWrite(write=_delete(work, guards, compare=()), expected=0, rows=guards))
     steps += _deletes(work, _where(net, int(Command.DELETE), kernels.NET_DELETE_INSERT))
@@ -564,21 +554,13 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
     return steps
 
 
-def _latest(times: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """For each row when its key was changed last, by any of the rows."""
-    _, place = np.unique(hashes, return_inverse=True)
+def _first_and_last(times: NDArray[np.int64], hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each row when its key was changed by the first and by the last of the rows."""
+    _, first, place = np.unique(hashes, return_index=True, return_inverse=True)
+    last = np.zeros(first.shape[0], np.intp)
     place = place.reshape(-1)
-    latest = np.zeros(int(place.max()) + 1, np.int64)
-    np.maximum.at(latest, place, times)
-    return latest[place]
-
-
-def _is_completed(partial: NDArray[np.bool_] | None, hashes: NDArray[np.uint64]) -> bool:
-    """Whether a change that has not the whole row shares its key with others: what it lacks it would get from them, also where they lose."""
-    if partial is None or not partial.any():
-        return False
-    _, place, count = np.unique(hashes, return_inverse=True, return_counts=True)
-    return bool((count[place.reshape(-1)[partial]] > 1).any())
+    np.maximum.at(last, place, np.arange(place.shape[0]))
+    return times[first[place]], times[last[place]]
 
 
 def _copied(cells: Cells) -> Cells:

@@ -247,6 +247,38 @@ def test_sets_find_the_rows_that_were_changed_later_and_write_all_others(harness
     assert changed(rows[4], a="set") in site.rows()
 
 
+@pytest.mark.parametrize("last", [THERE, None])
+def test_of_several_changes_of_a_row_in_a_set_the_first_one_decides_and_the_last_one_is_noted(harness, session, last):
+    site = Site(harness, session, rows=[WAS, changed(WAS, id=2)])
+    at = now() - MINUTE
+    for row in site.rows():
+        assert site.apply(Lcr(old=row, new=changed(row, t=11)), source="c", at=at + 10) is None
+        assert site.apply(Lcr(old=changed(row, t=11), new=row), source="c", at=at + 20) is None
+    lcrs = [Lcr(old=WAS, new=HERE), Lcr(old=HERE, new=last)]
+
+    def planned(*times):
+        return batch_of(site.version, lcrs, each=True, first_scn=5000, times_us=times)
+
+    session.begin()
+    lost = planned(at + 19, at + 30)
+    assert execute_steps(session, plan_sets([lost], site.fits.fit)) is None
+    session.rollback()
+    session.begin()
+    plan = plan_resolvable([lost], site.fits.fit)
+    assert plan is not None
+    found = plan.around(session.conflicting)
+    assert found is not None
+    assert found[1].tolist() == [0, 1]
+    assert execute_steps(session, plan_sets([planned(at + 21, at + 30)], site.fits.fit)) is not None
+    session.commit((), 0)
+    rest = [changed(WAS, id=2)]
+    assert site.rows() == ([last, *rest] if last is not None else rest)
+    assert site.apply(Lcr(old=WAS, new=HERE), source="c", at=at + 29) is None
+    assert site.rows() == ([last, *rest] if last is not None else rest)
+    assert site.apply(Lcr(old=WAS, new=HERE), source="c", at=at + 31) is None
+    assert site.rows() == [HERE, *rest]
+
+
 def test_nothing_is_applied_that_is_ahead_of_the_clock_before_the_clock_has_passed_it(site, session):
     if not isinstance(session, PostgresSession):
         pytest.skip("the database in memory has no clock of its own")

@@ -18,8 +18,10 @@ Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Track
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import psycopg
 
 from databases.ports import LastChange
@@ -36,6 +38,7 @@ from databases.postgres.destination.writing.writes import (
     numbered,
     older_operator,
 )
+from streams.cutting import select_values
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from databases.ports import Write, WriteTimes
 
 __all__ = [
-    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "note_statements", "noted_later", "plan_last_changes", "read_last_changes",
+    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "note_statements", "noted_later", "noted_writes", "plan_last_changes", "read_last_changes",
     "wait_for_clock",
 ]
 
@@ -161,6 +164,25 @@ def note_statements(write: Write, catalog: CatalogTable, generation: int) -> tup
         statements.append(builder.statement(sql))
         wrapped += builder.wrapped.values()
     return tuple(statements), tuple(wrapped)
+
+
+def noted_writes(write: Write) -> Iterator[Write]:
+    """The writes whose times are to be noted for a write, in this order: of all rows, then of those of which it has several changes.
+
+    A note is refused where a later one is there. The first change of a row decides that, and the last one is what stays, as if they came one by one.
+
+    Args:
+        write: with `times` or without, then there is nothing to note.
+    """
+    if write.times is None:
+        return
+    yield write
+    if write.times.noted_us is None:
+        return
+    several = np.flatnonzero(write.times.noted_us != write.times.times_us)
+    if several.shape[0]:
+        times = replace(write.times, times_us=write.times.noted_us[several], noted_us=None)
+        yield replace(write, old=select_values(write.old, several), new=select_values(write.new, several), times=times)
 
 
 def noted_later(write: Write, catalog: CatalogTable) -> str:

@@ -81,6 +81,7 @@ from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
     forget_changes,
     note_statements,
+    noted_writes,
     plan_last_changes,
     read_last_changes,
     wait_for_clock,
@@ -431,7 +432,7 @@ class PostgresSession:
         self._in_transaction()
         both = [*writes, *writes]  # rows affected in the tables, then what is noted of them
         counts = [0] * len(both)
-        noted = list(counts)
+        noted = [0] * len(writes)
         statements: list[tuple[int, Statement]] = []
         self._note_fired(write.version for write in writes if write.row_count)
         for number, write in enumerate(writes):
@@ -445,8 +446,10 @@ class PostgresSession:
             else:
                 statements = self._add(both, number, plan.statements, counts, statements, is_paired=plan.paired)
             if write.times is not None:
-                self._latest_us = max(self._latest_us, int(write.times.times_us.max()))
-                noted[number] = len(plan.notes) * write.row_count
+                self._latest_us = max(self._latest_us, int(write.times.last_us.max()))
+            for timed in noted_writes(write):
+                noted[number] += len(plan.notes) * timed.row_count
+                both[len(writes) + number] = timed
                 statements = self._add(both, len(writes) + number, plan.notes, counts, statements)
         self._run_writes(both, statements, counts)
         if self._settings.check_foreign_keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -80,9 +81,8 @@ class Destination:
         return [shown(found) for found in self.store.rows("public", "c")]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
-    """Sources that know nothing of each other change the same keys, users do too: no history can be collapsed wrongly."""
+def concurrent(seed: int, *, one_by_one: bool) -> Destination:
+    """Two sources that know nothing of each other and a user change the same keys; what it leaves is the same whatever the groups are."""
     rng, at = random.Random(seed), Destination()
     known: dict[str, dict[int, Shown]] = {"a": {}, "c": {}}
     clock = {"a": 0, "c": 0}
@@ -105,7 +105,8 @@ def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
                 lcrs.append(Lcr(old=old, new=new))
                 at.note(source, clock[source], new[0], new)
             times.append(clock[source])
-        at.group(source, lcrs, times)
+        for first in range(len(lcrs)) if one_by_one else [0]:
+            at.group(source, lcrs[first : first + 1] if one_by_one else lcrs, times[first : first + 1] if one_by_one else times)
         assert at.rows() == sorted(found for *_, found in at.latest.values() if found is not None)
         if rng.random() < 0.3:
             # A user of the site, whose clock is not behind what was applied.
@@ -119,7 +120,20 @@ def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
                 at.store.insert("public", "c", [raw(found)])
             at.store.changed_here("public", "c", raw((key,)), clock_us, is_gone=found is None)
             at.note("b", clock_us, key, found)
-    assert {record.handler for record in at.database.conflicts(TOPOLOGY, last=1000)} == {"latest_timestamp"}
+    return at
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
+    """No history can be collapsed wrongly, and a change that lost is in the history also where a later one of its group won."""
+    groups, rows = concurrent(seed, one_by_one=False), concurrent(seed, one_by_one=True)
+    found, expected = ([
+        (each.source, each.command, each.kind, each.handler, each.outcome, each.columns, each.old, each.new, each.current)
+        for each in at.database.conflicts(TOPOLOGY, last=1000)
+    ] for at in (groups, rows))
+    assert {each[3] for each in expected} == {"latest_timestamp"}
+    assert Counter(found) == Counter(expected)
+    assert groups.store.changes == rows.store.changes
 
 
 def test_a_group_without_conflicts_is_one_transaction_of_sets_and_none_of_its_rows_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
