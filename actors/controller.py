@@ -209,11 +209,19 @@ class Controller(Host):
         self._identities: dict[str, str] = {}  # of the sites' databases, as of the preflight
         self._repeats |= self._must_note_kept
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
-        self._alerts = Alerts(self._file, self._clock)
 
-    def close(self) -> None:
-        """What is to be sent goes on being sent while the process lives."""
+    def failed(self) -> None:
+        """Tell it: nobody else can say that the controller does not bring up what the file says."""
+        try:
+            self._alerts.look(self.overview)
+        except Exception:  # its thread must not end over it: it may succeed the next time
+            log.exception("%s: no alert is sent now", self.name)
+
+    def end(self) -> bool:
+        """See `Host.end`. Until then alerts go on being sent, also while it is closed between two attempts."""
+        ended = super().end()
         self._alerts.stop()
+        return ended
 
     def step(self) -> float:
         """Reconcile, advance the set-up by one step, and collect the status of all components."""
@@ -221,14 +229,13 @@ class Controller(Host):
         self.reconcile()
         self._observe()
         self._advance()
-        if self._is_created and self._phase != "PREPARING":  # before, an operator is there; while preparing, nothing is observed
-            self._alerts.look(self.overview)
         if self._phase in {"RUNNING", "REFUSED"}:
             self._calls.settle()
         self._split_and_merge()
         self._note_receivers()
         self._follow_shapes()
         self._clear_left()
+        self._alerts.look(self.overview)  # at the end: `failed` looks at a step that does not come to it
         is_settled = self._phase == "REFUSED" or (self._phase == "RUNNING" and not self._outdated())
         return OBSERVE_INTERVAL_S if is_settled else _STARTING_POLL_S
 

@@ -119,6 +119,9 @@ class Host:
         """JSON-able facts for `status`; called from other threads at any time, even when not open."""
         return {}
 
+    def failed(self) -> None:
+        """Called when an error has become the state, before the pause; the component is closed. Must not raise."""
+
     def late_call(self) -> str:
         """What is known of a user's function that has had its time and does not end; empty: there is none. Called as `details`."""
         return ""
@@ -303,10 +306,12 @@ class Host:
         if is_timed(error):
             log.warning("%s: %s: %s", self.name, type(error).__name__, error.message)
             self._enter("RETRYING")
+            self.failed()
             self._wanted_changed.wait(self._backoff.next_s())
         else:
             log.error("%s: ABORTED: %s: %s; %s", self.name, type(error).__name__, error.message, error.hint)
             self._enter("ABORTED")
+            self.failed()
 
     def _try_again(self) -> None:
         """Run again after an error, also one that is not shown yet."""

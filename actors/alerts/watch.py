@@ -5,9 +5,14 @@ Pure: no clock, no thread. The controller gives an overview a second; `AlertWatc
     error_transaction   the error queue of an apply process has a transaction more than at the last look
     conflicts           so many conflicts within so many seconds at an apply process
     lag                 a destination is further behind its source than it may be, or nobody knows how far for as long
-    component           a component is stopped, has given up, waits for an operator or does not answer, for longer than a restart takes
+    component           a component, or the controller itself, is stopped, has given up, waits for an operator or does not answer, for longer than a
+                        restart takes; or it does not get beyond its start
 
-After a restart of the controller everything that holds then is told again: what began while it was away must not be missed.
+What is unknown is not over: what was told holds until it is known to be otherwise. After a restart of the controller everything that holds then is
+told again: what began while it was away must not be missed.
+
+States of `status` that are no alert: those in which changes pass, or wait for nothing but room (PAUSED FOR FLOW CONTROL, PAUSED FOR BANDWIDTH; `lag` tells these),
+a window of the schedule (CLOSED), the end of a copy (INSTANTIATING, which `lag` tells, too), and BYPASSED.
 """
 
 from __future__ import annotations
@@ -26,7 +31,16 @@ __all__ = ["Alert", "AlertWatch"]
 
 # A component that is ended by a crash, an edit or `up` is back within seconds, a Spark application within a minute.
 COMPONENT_AFTER_S = 60.0
-_BAD = frozenset({"ABORTED", "DISABLED", "UNREACHABLE", "RETRYING", "DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE"})
+# A database recovers after a crash, and a Spark application finds its executors, well within that.
+STARTING_AFTER_S = 300.0
+# Between two attempts a component shows for a moment that it starts, or even works. It waits 5 s at most between them (`streams.backoff`).
+STEADY_S = 10.0
+
+_STOPPED = frozenset({"ABORTED", "DISABLED", "UNREACHABLE", "RETRYING", "REFUSED", "NOT CREATED", "DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE"})
+_STARTING = frozenset({
+    "INITIALIZING", "STARTING DATABASE", "STARTING SPARK", "WAITING FOR PREPARATION", "SHUTTING DOWN CLEANLY",
+    "STARTING SITES", "PREFLIGHT", "PREPARING",  # the controller's
+})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +49,7 @@ class Alert:
 
     Args:
         kind: "error_transaction", "conflicts", "lag" or "component".
-        subject: the component, by its full name.
+        subject: the component, by its full name; "controller": the topology as a whole.
         message: what happened, without row values and secrets.
         fix: what to do.
         is_over: it has ended.
@@ -62,8 +76,11 @@ class AlertWatch:
     spec: AlertsSpec
     file: str
     _errors: dict[str, tuple[int, int]] = field(default_factory=dict)  # in the queue, and since the driver's start
-    _conflicts: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
-    _bad_since: dict[str, float] = field(default_factory=dict)
+    _conflicts: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)  # when, and how many since the first look
+    _counted: dict[str, int] = field(default_factory=dict)  # as the driver said last
+    _stopped_since: dict[str, float] = field(default_factory=dict)
+    _starting_since: dict[str, float] = field(default_factory=dict)
+    _retried_at: dict[str, float] = field(default_factory=dict)
     _unknown_since: dict[str, float] = field(default_factory=dict)
     _told: dict[tuple[str, str], str] = field(default_factory=dict)  # (kind, subject) of what holds, and its message
 
@@ -85,7 +102,10 @@ class AlertWatch:
         if self.spec.lag_s:
             holding |= dict(lag for flow in overview["flows"] for lag in self._lag(flow, now))
         if self.spec.component:
-            holding |= dict(bad for component in overview["components"] for bad in self._bad(component, now))
+            # What is not created while the topology is being brought up is not created because of that, which is told itself.
+            is_up = overview["state"] == "RUNNING"
+            observed = (_controller(overview), *(each for each in overview["components"] if is_up or each["state"] != "NOT CREATED"))
+            holding |= dict(stopped for component in observed for stopped in self._stopped(component, now, is_up=is_up))
         return [*found, *self._changes(holding, at_us)]
 
     # ------------------------------------------------------------------ inside
@@ -100,12 +120,14 @@ class AlertWatch:
             yield Alert(kind=kind, subject=subject, message=self._told.pop((kind, subject)), fix="", is_over=True, at_us=at_us)
 
     def _new_errors(self, component: Mapping[str, Any], at_us: int) -> Iterator[Alert]:
-        if "errors" not in component:
-            return  # it does not answer: what it knew last counts
-        name, there = str(component["name"]), int(component["errors"])
-        total = int(component.get("counters", {}).get("total_errors", 0))
+        total = component.get("counters", {}).get("total_errors")
+        if "errors" not in component or total is None:
+            return  # it does not answer, or its driver is starting and says 0: what it knew last counts
+        name, there, total = str(component["name"]), int(component["errors"]), int(total)
         before, total_before = self._errors.get(name, (0, total))
         self._errors[name] = there, total
+        if total < total_before:
+            total_before = 0  # another driver: its count is what happened since
         # One that was executed while another one failed does not show in the length; the other count begins anew with a driver.
         new = max(there - before, total - total_before, 0)
         if new:
@@ -115,16 +137,19 @@ class AlertWatch:
             )
 
     def _burst(self, component: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-        total = component.get("counters", {}).get("total_conflicts")
-        if total is None:
+        name, count = str(component["name"]), component.get("counters", {}).get("total_conflicts")
+        if count is None:
+            yield from self._still("conflicts", name)
             return
-        name, seen = str(component["name"]), self._conflicts.setdefault(str(component["name"]), deque())
-        if seen and seen[-1][1] > total:
-            seen.clear()  # another driver counts from zero
-        seen.append((now, int(total)))
+        count, seen = int(count), self._conflicts.setdefault(name, deque())
+        before = self._counted.get(name, count)
+        self._counted[name] = count
+        # Another driver counts from zero: what it says is what happened since.
+        total = (seen[-1][1] if seen else 0) + (count - before if count >= before else count)
+        seen.append((now, total))
         while len(seen) > 1 and seen[1][0] <= now - self.spec.conflicts_seconds:
             seen.popleft()
-        many = int(total) - seen[0][1]
+        many = total - seen[0][1]
         if many >= self.spec.conflicts_count:
             yield ("conflicts", name), (
                 f"{many} conflicts within {self.spec.conflicts_seconds:g} s", f"headrace conflicts {self.file} shows who won",
@@ -138,6 +163,8 @@ class AlertWatch:
                 yield ("lag", name), (
                     f"it is unknown how far {flow['destination']} is behind {flow['source']}", f"headrace status {self.file} says who does not answer",
                 )
+            else:
+                yield from self._still("lag", name)
             return
         self._unknown_since.pop(name, None)
         if lag_s > self.spec.lag_s:
@@ -145,13 +172,51 @@ class AlertWatch:
                 f"{flow['destination']} is more than {self.spec.lag_s:g} s behind {flow['source']}", f"headrace status {self.file} says what it waits for",
             )
 
-    def _bad(self, component: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    def _stopped(self, component: Mapping[str, Any], now: float, *, is_up: bool) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
         name, state = str(component["name"]), str(component["state"])
-        if state not in _BAD and not state.startswith("PAUSED: "):
-            self._bad_since.pop(name, None)
+        if state == "RETRYING":
+            self._retried_at[name] = now
+        is_stopped = state in _STOPPED or state.startswith("PAUSED: ")
+        is_starting = state in _STARTING
+        if not (is_stopped or is_starting):
+            if now - self._retried_at.get(name, -STEADY_S) < STEADY_S:
+                yield from self._still("component", name)
+                return
+            self._stopped_since.pop(name, None)
+            self._starting_since.pop(name, None)
             return
-        if now - self._bad_since.setdefault(name, now) >= COMPONENT_AFTER_S or state == "ABORTED":
-            error = component.get("last_error") or {}
-            why = component.get("detail") or component.get("problem") or error.get("message") or ""
-            fix = component.get("hint") or error.get("hint") or f"headrace status {self.file}"
-            yield ("component", name), (f"{state}{': ' + str(why) if why else ''}", str(fix))
+        if is_stopped:
+            since, after_s = self._stopped_since.setdefault(name, now), 0.0 if state == "ABORTED" else COMPONENT_AFTER_S
+        elif _waits_for_others(component, is_up=is_up):
+            self._starting_since.pop(name, None)
+            yield from self._still("component", name)
+            return
+        else:
+            since, after_s = self._starting_since.setdefault(name, now), STARTING_AFTER_S
+        if now - since < after_s:
+            yield from self._still("component", name)
+            return
+        error = component.get("last_error") or {}
+        why = component.get("detail") or component.get("problem") or component.get("database_problem") or error.get("message") or ""
+        fix = component.get("hint") or component.get("fix") or error.get("hint") or f"headrace status {self.file}"
+        yield ("component", name), (f"{state}{': ' + str(why) if why else ''}", str(fix))
+
+    def _still(self, kind: str, subject: str) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+        """What was told holds on: nobody knows that it is over."""
+        if (kind, subject) in self._told:
+            yield (kind, subject), (self._told[kind, subject], "")
+
+
+def _waits_for_others(component: Mapping[str, Any], *, is_up: bool) -> bool:
+    """Whether a component that starts does so for as long as others take, which are told themselves: the controller, or the first copy of a combined apply process."""
+    if component["kind"] == "controller":
+        return False
+    return not is_up or (component["kind"] == "capture" and bool(component.get("combined_with")))
+
+
+def _controller(overview: Mapping[str, Any]) -> dict[str, Any]:
+    """The topology's own state as that of a component: whether the controller could bring up what the file says."""
+    refused = [finding for finding in overview.get("findings", ()) if finding["is_error"]] if overview["state"] == "REFUSED" else []
+    more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    problem, fix = (f"{refused[0]['path']}: {refused[0]['problem']}{more}", refused[0]["fix"]) if refused else (overview.get("problem"), overview.get("fix"))
+    return {"name": "controller", "kind": "controller", "state": overview["state"], "problem": problem, "fix": fix}

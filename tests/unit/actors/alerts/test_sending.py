@@ -15,12 +15,15 @@ from typing import Any
 
 import pytest
 
-from actors.alerts import sending
+from actors.alerts import sending, watch
 from actors.alerts.sending import Alerts, Sender, deliver
+from actors.controller import Controller
+from databases.ports import Finding
 from headrace.status_view import notes
 from streams.clock import SystemClock, VirtualClock
+from streams.errors import DatabaseUnavailable
 from tests.support.actor_system import FakeActors
-from tests.support.controllers import started
+from tests.support.controllers import started, with_another_destination
 from topology.alerts import AlertsSpec, AlertTarget
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import examine, read_topology
@@ -228,7 +231,8 @@ def test_alert_comes_out_of_an_overview_at_the_hook(tmp_path: Path, hook: Hook):
     spec = read_topology(written(tmp_path, FILE.replace("    - {command: [mail, dba]}\n", "")), {"HOOK": hook.target().url, "TOKEN": TOKEN})
     alerts = Alerts(spec, SystemClock())
     overview = {
-        "at_us": 5, "flows": (), "components": [{"name": "apply:a", "kind": "apply", "state": "IDLE", "errors": 1, "counters": {}}],
+        "state": "RUNNING", "at_us": 5, "flows": (),
+        "components": [{"name": "apply:a", "kind": "apply", "state": "IDLE", "errors": 1, "counters": {"total_errors": 1}}],
     }
     alerts.look(lambda: overview)
     alerts.look(lambda: overview)
@@ -261,7 +265,80 @@ def test_controller_sends_what_it_sees_and_shows_in_the_status_what_was_not_sent
     (note,) = [note for note in notes(controller.overview()) if "alerts" in note.problem]
     assert note.problem == "alerts cannot be sent to webhook at 127.0.0.1: it answered 500"
     assert TOKEN not in json.dumps(controller.overview(), default=str)
-    controller.close()
+    controller.end()
+
+
+def with_hook(spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> Controller:
+    """A controller that runs, and whose alerts of components are sent with the next look."""
+    controller = started(replace(spec, alerts=AlertsSpec(to=(hook.target(),))), actors)
+    controller._enter("ENABLED")
+    monkeypatch.setattr(watch, "COMPONENT_AFTER_S", 0.0)
+    controller.step()
+    return controller
+
+
+def test_controller_that_does_not_bring_up_what_the_file_says_is_told_once_although_it_begins_again_and_again(
+    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch,
+):
+    controller = with_hook(spec, actors, hook, monkeypatch)
+
+    def refuses() -> None:
+        raise DatabaseUnavailable("no answer", hint="start it")
+
+    monkeypatch.setattr(controller, "_advance", refuses)
+    monkeypatch.setattr(controller._backoff, "next_s", lambda: 0.0)
+    for _ in range(5):
+        controller._attempt(controller._run_once)
+    until(lambda: len(hook.posts) == 1)
+    assert {name: hook.posts[0][2][name] for name in ("kind", "subject", "message", "fix")} == {
+        "kind": "component", "subject": "controller", "message": "RETRYING: no answer", "fix": "start it",
+    }
+    assert controller.overview()["alerts"][0]["waiting"] == 0
+    controller.end()
+
+
+def test_controller_that_gave_up_says_so_before_it_stops_looking(
+    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch,
+):
+    controller = with_hook(spec, actors, hook, monkeypatch)
+    (spec.state_dir / "desired.json").write_text('{"prepared": "', encoding="utf-8")
+    controller._attempt(controller._run_once)
+    until(lambda: len(hook.posts) == 1)
+    assert hook.posts[0][2]["message"].startswith("ABORTED: ")
+    assert "headrace up" in hook.posts[0][2]["fix"]
+    controller.end()
+
+
+def test_what_breaks_is_told_also_while_an_edit_is_refused(
+    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch,
+):
+    with_hook(spec, actors, hook, monkeypatch).end()
+    actors.findings["site:b"] = (Finding(path="site b", problem="no right", fix="GRANT it"),)
+    monkeypatch.setattr(watch, "COMPONENT_AFTER_S", 60.0)
+    edited = with_hook(with_another_destination(spec), actors, hook, monkeypatch)  # its operator went away
+    assert edited.detail_state() == "REFUSED"
+    until(lambda: hook.posts)
+    assert [(each[2]["subject"], each[2]["fix"]) for each in hook.posts] == [("controller", "GRANT it")]
+    actors.statuses["apply:x"] = {"state": "ABORTED", "last_error": {"message": "no room", "hint": "make some"}}
+    edited.step()
+    until(lambda: len(hook.posts) == 2)
+    assert (hook.posts[1][2]["subject"], hook.posts[1][2]["message"]) == ("apply:x", "ABORTED: no room")
+    edited.end()
+
+
+def test_alert_that_cannot_be_found_out_does_not_end_the_controllers_thread(
+    spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+):
+    controller = with_hook(spec, actors, hook, monkeypatch)
+
+    def breaks() -> None:
+        raise RuntimeError("no overview")
+
+    monkeypatch.setattr(controller, "overview", breaks)
+    assert not controller._attempt(breaks)
+    assert "no alert is sent now" in caplog.text
+    assert controller.status()["state"] == "ABORTED"
+    controller.end()
 
 
 def test_no_alert_is_wanted_and_none_is_sent(spec: TopologySpec, actors: FakeActors):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.alerts.watch import COMPONENT_AFTER_S, Alert, AlertWatch
+import pytest
+
+from actors.alerts.watch import COMPONENT_AFTER_S, STARTING_AFTER_S, STEADY_S, Alert, AlertWatch
 from topology.alerts import AlertsSpec, AlertTarget
 
 TO = (AlertTarget(name="command true", command=("true",)),)
@@ -20,14 +22,19 @@ class World:
             "name": "apply:a", "kind": "apply", "state": "IDLE", "errors": 0, "counters": {"total_errors": 0, "total_conflicts": 0},
         }
         self.queue: dict[str, Any] = {"name": "queue:q", "kind": "queue", "state": "ENABLED"}
+        self.topology: dict[str, Any] = {"state": "RUNNING", "findings": []}
 
     def look(self, after_s: float = 1.0) -> list[Alert]:
         self.now += after_s
         overview = {
-            "state": "RUNNING", "at_us": int(self.now * 1e6), "components": [self.apply, self.queue],
+            **self.topology, "at_us": int(self.now * 1e6), "components": [self.apply, self.queue],
             "flows": [{"apply": "a", "source": "dbs1", "destination": "dbs2", "lag_s": self.lag_s}],
         }
         return self.watch.look(overview, self.now)
+
+    def conflicts(self, total: int) -> list[Alert]:
+        self.apply["counters"] = {"total_errors": 0, "total_conflicts": total}
+        return self.look()
 
     def error(self, there: int, total: int) -> None:
         self.apply |= {"errors": there, "counters": {"total_errors": total, "total_conflicts": 0}}
@@ -79,6 +86,25 @@ def test_apply_process_that_does_not_answer_has_no_fewer_errors():
     assert world.look() == []
 
 
+def test_error_that_comes_after_a_restart_while_another_one_is_executed_is_told():
+    world = World()
+    world.error(1, 5)
+    world.look()
+    world.error(1, 1)  # another driver counts from zero, so this one came since; one was executed
+    assert world.look()[0].message == "1 new error transaction: 1 in the error queue"
+
+
+@pytest.mark.parametrize("state", ["INITIALIZING", "INSTANTIATING"])
+def test_errors_are_not_told_again_of_a_driver_that_begins_and_has_not_read_its_error_queue(state: str):
+    world = World(component=False)
+    world.error(2, 2)
+    world.look()
+    world.apply |= {"state": state, "errors": 0, "counters": {}}  # as `ApplyHost.status` shows it then
+    assert world.look() == []
+    world.error(2, 0)
+    assert world.look() == []
+
+
 def test_burst_of_conflicts_is_told_once_and_again_when_it_is_over():
     world = World(conflicts_count=10, conflicts_seconds=20.0)
     for total in (0, 5, 9):
@@ -99,6 +125,36 @@ def test_slow_conflicts_are_no_burst_and_a_restarted_driver_counts_from_zero():
         assert world.look(10.0) == []
     world.apply["counters"] = {"total_errors": 0, "total_conflicts": 0}
     assert world.look() == []
+
+
+def test_burst_across_a_restart_of_the_driver_is_told_with_what_came_before_and_after_it():
+    world = World(conflicts_count=10, conflicts_seconds=20.0)
+    assert world.conflicts(60) == []
+    assert world.conflicts(50)[0].message == "50 conflicts within 20 s"
+    other = World(conflicts_count=10, conflicts_seconds=20.0)
+    for total in (60, 66, 0):
+        assert other.conflicts(total) == []
+    assert other.conflicts(6)[0].message == "12 conflicts within 20 s"
+
+
+def test_burst_holds_while_nobody_knows_whether_it_goes_on():
+    world = World(conflicts_count=10, conflicts_seconds=20.0, component=False)
+    world.conflicts(0)
+    assert len(world.conflicts(50)) == 1
+    for unknown in ({"state": "UNREACHABLE"}, {"state": "INITIALIZING", "errors": 0, "counters": {}}):
+        world.apply = {"name": "apply:a", "kind": "apply", **unknown}
+        assert world.look(60.0) == []
+    assert [each.is_over for each in world.conflicts(0)] == [True]
+
+
+def test_lag_holds_while_it_is_unknown():
+    world = World(lag_s=30.0)
+    world.lag_s = 31.0
+    assert len(world.look()) == 1
+    world.lag_s = None  # type: ignore[assignment]
+    assert world.look() == world.look(31.0) == world.look() == []
+    world.lag_s = 0.1
+    assert world.look()[0].is_over
 
 
 def test_lag_is_told_when_it_is_too_long_and_when_nobody_knows_it():
@@ -145,3 +201,92 @@ def test_what_is_not_wanted_is_not_told():
     world.error(3, 3)
     world.apply["state"], world.lag_s = "ABORTED", 1e6
     assert world.look() == world.look(1e4) == []
+
+
+STOPPED = ("DISABLED", "UNREACHABLE", "RETRYING", "NOT CREATED", "DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE", "PAUSED: DISK IS FULL", "PAUSED: WAITING FOR ALTER")
+STARTING = ("INITIALIZING", "STARTING DATABASE", "STARTING SPARK", "WAITING FOR PREPARATION", "SHUTTING DOWN CLEANLY")
+WORKING = (
+    "ENABLED", "READY", "RUNNING", "IDLE", "WRITING", "RECEIVING", "WAITING FOR REDO", "CAPTURING CHANGES", "WAITING FOR 1 SUBSCRIBER(S) INITIALIZING", "WAITING FOR LCRS",
+    "SENDING", "PAUSED FOR FLOW CONTROL", "PAUSED FOR BANDWIDTH", "CLOSED", "APPLYING", "INSTANTIATING", "BYPASSED",
+)
+
+
+@pytest.mark.parametrize("state", STOPPED + STARTING + WORKING)
+def test_every_state_is_told_after_as_long_as_is_too_long_for_it(state: str):
+    world = World()
+    world.queue["state"] = state
+    assert world.look() == []
+    assert bool(world.look(COMPONENT_AFTER_S)) == (state in STOPPED)
+    assert bool(world.look(STARTING_AFTER_S)) == (state in STARTING)
+    world.queue["state"] = "ENABLED"
+    assert [each.is_over for each in world.look(STEADY_S)] == [True] * (state not in WORKING)
+
+
+def test_component_that_is_tried_again_and_again_is_told_although_it_seems_to_start_or_to_work_in_between():
+    world = World()
+    told = []
+    for state in ("RETRYING", "INITIALIZING", "ENABLED", "RETRYING") * 10:
+        world.queue["state"] = state
+        told += world.look(3.0)
+    assert [(each.message, each.is_over) for each in told] == [("RETRYING", False)]
+    world.queue["state"] = "ENABLED"
+    assert world.look(STEADY_S)[0].is_over
+
+
+def test_component_that_gave_up_is_not_over_while_it_does_not_answer_or_starts():
+    world = World()
+    world.queue["state"] = "ABORTED"
+    assert len(world.look()) == 1
+    for state in ("UNREACHABLE", "INITIALIZING"):
+        world.queue["state"] = state
+        assert world.look() == []
+    world.queue["state"] = "ENABLED"
+    assert world.look()[0].is_over
+
+
+def test_database_that_never_answered_and_redo_that_is_not_there_are_told_with_their_reason_and_the_way_on():
+    world = World()
+    world.queue |= {"name": "site:dbs2", "kind": "site", "state": "WAITING FOR PREPARATION", "problem": "its redo is not there", "fix": "mount the disk"}
+    world.look()
+    (told,) = world.look(STARTING_AFTER_S)
+    assert (told.message, told.fix) == ("WAITING FOR PREPARATION: its redo is not there", "mount the disk")
+    world = World()
+    world.queue |= {"name": "site:dbs2", "kind": "site", "state": "DATABASE DOES NOT ANSWER", "database_problem": "connection refused"}
+    world.look()
+    assert world.look(COMPONENT_AFTER_S)[0].message == "DATABASE DOES NOT ANSWER: connection refused"
+
+
+def test_capture_process_that_waits_for_the_first_copy_of_its_apply_process_is_not_told():
+    world = World()
+    world.queue = {"name": "capture:c", "kind": "capture", "state": "INITIALIZING", "combined_with": "a"}
+    world.look()
+    assert world.look(10 * STARTING_AFTER_S) == []
+
+
+def test_topology_that_is_refused_or_tried_again_is_told_and_what_is_not_created_because_of_that_is_not():
+    world = World()
+    finding = {"path": "site dbs1", "problem": "wal_level is replica", "fix": "set it to logical", "is_error": True}
+    world.topology = {"state": "REFUSED", "findings": [{**finding, "is_error": False, "problem": "a warning"}, finding, finding]}
+    world.queue["state"] = "NOT CREATED"
+    assert world.look() == []
+    (told,) = world.look(COMPONENT_AFTER_S)
+    assert (told.kind, told.subject, told.fix) == ("component", "controller", "set it to logical")
+    assert told.message == "REFUSED: site dbs1: wal_level is replica (and 1 more)"
+    world.topology = {"state": "STARTING SITES", "findings": []}
+    assert world.look() == []
+    world.topology, world.queue["state"] = {"state": "RUNNING", "findings": []}, "ENABLED"
+    assert [(each.subject, each.is_over) for each in world.look()] == [("controller", True)]
+    world.topology = {"state": "RETRYING", "findings": [], "problem": "no answer", "fix": "start it"}
+    world.look()
+    (told,) = world.look(COMPONENT_AFTER_S)
+    assert (told.message, told.fix) == ("RETRYING: no answer", "start it")
+
+
+def test_what_starts_while_the_databases_are_prepared_has_its_time_from_then_on():
+    world = World()
+    world.queue["state"] = "WAITING FOR PREPARATION"
+    world.look()
+    world.topology["state"] = "PREPARING"
+    world.look()
+    world.topology["state"] = "RUNNING"
+    assert world.look(10 * STARTING_AFTER_S) == []  # an open transaction of the source may hold it up for as long
