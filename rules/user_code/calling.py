@@ -2,7 +2,7 @@
 
 Only rows of tables with a function are looked at. As a function changes values alone, the other rows stay the columns that they are.
 
-A function that raises, does not end in time, or returns what it must not is an error of the client (`TransformationError`): nothing of the
+A function that raises, does not end in time, leaves too many threads, or returns what it must not is an error of the client (`TransformationError`): nothing of the
 batch goes on. The error names the function, its file and line, and the LCR; it has no values: a function that masks them would be betrayed
 by `headrace status`. One that ends the process is not called for the same LCR for ever (`last_call`).
 """
@@ -18,7 +18,8 @@ import numpy as np
 from rules.transformation import TransformationError
 from rules.user_code.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
 from rules.user_code.last_call import CRASHES_MAX, LastCall
-from rules.user_code.loading import load, message_of, place_of, place_of_call
+from rules.user_code.loading import load, message_of, place_of, place_of_call, place_of_function
+from rules.user_code.threads import THREADS_MAX, FunctionThreads
 from rules.user_code.time_limit import TooLong, time_limit
 from streams.building import values_of_lcrs
 from streams.cutting import without_unused
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["CustomCalls", "loaded_function"]
 
 _CORRECT = "correct the function and run `headrace up`; or take it out of the rule"
+_END_THREADS = "it must end the threads that it starts, or give what they do to one pool that its module makes; then run `headrace up`"
 _NOT_VALUES = (ABSENT, UNCHANGED)
 
 
@@ -67,6 +69,7 @@ class CustomCalls:
         self._decode = None if types is None else types.decoded
         self._encode = None if types is None else types.encoded
         self._functions: dict[CustomTransformation, Callable[[RowLcr], object]] = dict(loaded or {})
+        self._threads: dict[CustomTransformation, FunctionThreads] = {}
 
     def batch(self, batch: LcrBatch, customs: Mapping[int, CustomTransformation]) -> LcrBatch:
         """A batch behind the functions.
@@ -121,11 +124,13 @@ class CustomCalls:
             self._last_call.late = _failure(batch, row, what, "").message
 
     def _called(self, lcr: RowLcr, batch: LcrBatch, row: int, custom: CustomTransformation) -> list[RowLcr]:
-        function = self._functions.get(custom)
+        function, threads = self._functions.get(custom), self._threads.get(custom)
+        if threads is None:
+            threads = self._threads[custom] = FunctionThreads()
         try:
             if function is None:
                 function = self._functions[custom] = loaded_function(custom)
-            with time_limit(custom.timeout_s, _never, late=lambda frame: self._note_late(frame, batch, row, custom)):
+            with threads.call(), time_limit(custom.timeout_s, _never, late=lambda frame: self._note_late(frame, batch, row, custom)):
                 result = function(lcr)
             found = _lcrs(result, custom)
             for each in found:
@@ -147,6 +152,10 @@ class CustomCalls:
                 batch, row, f"{custom.function} failed at {place_of(error, custom.code)}: {text}",
                 _CORRECT,
             ) from error
+        if (left := threads.count) > THREADS_MAX:
+            raise _failure(
+                batch, row, f"{custom.function} has left {left} threads running, and {THREADS_MAX} are allowed; it is at {place_of_function(function)}", _END_THREADS,
+            )
         return found
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from rules.user_code.source import CodeFile, UserCode, UserFunction
 from streams.errors import ConfigError
 
-__all__ = ["load", "message_of", "place_of", "place_of_call"]
+__all__ = ["load", "message_of", "place_of", "place_of_call", "place_of_function"]
 
 _ROOT = "headrace_code_"
 
@@ -81,6 +81,16 @@ def place_of_call(frame: FrameType, code: UserCode) -> str:
         code: the folder's modules.
     """
     return _place(traceback.extract_stack(frame), code)
+
+
+def place_of_function(found: Callable[..., Any]) -> str:
+    """Where a function begins: as `place_of`.
+
+    Args:
+        found: what `load` returned.
+    """
+    code = getattr(inspect.unwrap(found), "__code__", None)
+    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}" if isinstance(code, CodeType) else "a place that it does not tell"
 
 
 def _place(frames: traceback.StackSummary, code: UserCode) -> str:

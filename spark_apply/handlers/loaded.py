@@ -14,9 +14,9 @@ from rules.user_code.handlers import (
     ExecutionHandler,
     HandlerRules,
 )
-from rules.user_code.loading import load, place_of
+from rules.user_code.loading import load, place_of, place_of_function
 from rules.user_code.time_limit import TooLong, time_limit
-from spark_apply.handlers.memory import MemoryBounds
+from spark_apply.handlers.process_bounds import ProcessBounds
 from streams.errors import HandlerError, StreamsError
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ class Handlers:
         self.rules, self.decode, self.encode = rules, decode, encode
         self._functions = load_all(rules)
         self._dml: dict[tuple[str, str, str], tuple[DmlHandler, ...]] = {}
-        self.memory = MemoryBounds()
+        self.bounds = ProcessBounds()
+        self._places: dict[str, str] = {}  # of the functions that were called, by name: name and place
         self.running = ""
         """What is called right now, for `status`; empty: nothing."""
 
@@ -119,12 +120,13 @@ class Handlers:
             holds: whether it waits for the database just now: a statement has a bound of its own, and must not be interrupted.
 
         Raises:
-            HandlerError: it raised, or had its time; says where.
+            HandlerError: it raised, had its time, or left too many threads; says where.
             AttemptFailed: see there.
         """
         self.running = function.name
+        called = self._places.get(function.name) or self._place(function.name)
         try:
-            with self.memory.call(function.name), time_limit(self.rules.timeout_s, holds):
+            with self.bounds.call(called), time_limit(self.rules.timeout_s, holds):
                 self._functions[function.name](*arguments)
         except (AttemptFailed, KeyboardInterrupt):
             raise
@@ -138,6 +140,11 @@ class Handlers:
             raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {text}") from error
         finally:
             self.running = ""
+        self.bounds.check_transaction(called)
+
+    def _place(self, name: str) -> str:
+        self._places[name] = f"{name} ({place_of_function(self._functions[name])})"
+        return self._places[name]
 
 
 class ExecutionHandlers(Handlers):

@@ -207,7 +207,7 @@ class ApplyServer:
         Raises:
             FencedError: a newer incarnation exists: end.
             DatabaseError: an operator must act first (a missing right, for example).
-            HandlersGrew: users' handlers have taken too much memory: end; everything that was reported before is durable.
+            HandlersGrew: users' handlers have taken too much memory, or too many threads: end; everything that was reported before is durable.
         """
         if self._wake_at is not None and now < self._wake_at:
             return self._answer(is_idle=True)
@@ -216,7 +216,7 @@ class ApplyServer:
             is_idle = not self._advance()
             # Within a streamed transaction it would only begin again; there the bound of a call is the end of it.
             if self._context is not None and not any(work.is_begun for _, work in self._work.values()):
-                self._context.handlers.memory.check()
+                self._context.handlers.bounds.check()
             self._forget_changes(now)
         except UnfitTableError as error:
             self._pause(error, now)

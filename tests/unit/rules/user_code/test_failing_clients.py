@@ -36,6 +36,7 @@ from tests.unit.rules.user_code.test_custom import custom
 CORRECT = "def mask(lcr):\n    return lcr\n"
 BROKEN = {
     "raises": "raise ValueError('no')", "hangs": "while True: pass", "returns nothing": "return None", "killed": "raise KeyboardInterrupt",
+    "leaves threads": "import threading, time; [threading.Thread(target=time.sleep, args=(2,), daemon=True).start() for _ in range(65)]",
 }
 
 
@@ -119,7 +120,9 @@ def _check_told(error: BaseException, body: str) -> None:
     assert "own:mask" in error.message
     assert "transaction" in error.message
     assert error.hint
-    if "return None" not in body:
+    if "threading" in body:
+        assert "has left 65 threads running, and 64 are allowed; it is at handlers/own.py, line 1, in mask" in error.message
+    elif "return None" not in body:
         assert "handlers/own.py, line 3, in mask" in error.message
 
 

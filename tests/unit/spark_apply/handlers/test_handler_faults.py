@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import re
 import resource
+import sys
 import threading
 import time
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +17,7 @@ import pytest
 from databases.memory.destination import MemorySession
 from rules.conflict_handlers import ConflictHandler
 from spark_apply.groups import GroupResult, GroupRetry
-from spark_apply.handlers import memory
+from spark_apply.handlers import process_bounds
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.server import resolution
@@ -103,7 +107,7 @@ def test_a_call_that_asks_for_more_memory_than_it_may_have_is_an_error_with_its_
 
 
 def test_what_the_process_itself_holds_by_now_is_not_taken_from_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "CALL_BYTES_MAX", 512 << 20)
+    monkeypatch.setattr(process_bounds, "CALL_BYTES_MAX", 512 << 20)
     text = "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 2:\n        bytearray(16 << 20)\n"
     at = Handled(rules_of(text, dml=["run"]))
     at.apply(inserts(1))
@@ -114,16 +118,101 @@ def test_what_the_process_itself_holds_by_now_is_not_taken_from_a_call(monkeypat
 
 
 def test_a_handler_that_leaks_ends_its_process_between_transactions_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "GROWTH_BYTES_MAX", 8 << 20)
-    monkeypatch.setattr(memory, "_LOOK_CALLS", 1)
+    monkeypatch.setattr(process_bounds, "GROWTH_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(process_bounds, "_LOOK_CALLS", 1)
     gc.collect()  # what earlier tests left must not be freed between the two looks: the process would have shrunk
     at = Handled(rules_of("kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    kept.append(b'x' * (128 << 20))\n", dml=["run"]))
-    with pytest.raises(memory.HandlersGrew, match=r"has grown by .* MiB since its handlers were loaded \(own:run\)") as told:
+    with pytest.raises(process_bounds.HandlersGrew, match=r"has grown by .* MiB since its handlers were loaded \(own:run \(handlers/own\.py, line 2, in run\)\)") as told:
         at.apply(inserts(1), inserts(2))
     assert told.value.retry is Retry.TIMED
     assert "keeps what it should forget" in told.value.hint
     at.server = at.new_server()
     assert at.values() == {1: "a", 2: "a"}  # their commit came before
+
+
+THREADS = "import threading\ndef run(lcr, session):\n    import own_gate  # that of this test: the module is loaded once\n    lcr.execute(True)\n    threading.Thread(target=own_gate.wait, daemon=True).start()\n"
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """What the threads of `THREADS` wait for."""
+    gate, module = threading.Event(), types.ModuleType("own_gate")
+    module.wait = lambda: gate.wait(60)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_gate", module)
+    yield gate
+    gate.set()
+
+
+def test_a_handler_that_leaves_a_thread_per_row_costs_a_process_now_and_then_and_no_row(gate: threading.Event) -> None:
+    at, told, scn = Handled(rules_of(THREADS, dml=["run"])), list[str](), 100
+    keys, running, most = range(1, 401), threading.active_count(), 0
+    while len(at.values()) < len(keys) and len(told) < 20:
+        done = len(at.values())  # they are committed in order
+        at.scn = scn + 10 * done
+        try:
+            # As the coordinator says behind the first death.
+            at.apply(*map(inserts, keys[done:]), is_careful=bool(told))
+        except process_bounds.HandlersGrew as error:
+            told.append(f"{error.message} {error.hint}")
+            most = max(most, threading.active_count() - running)
+            gate.set()  # its process is gone
+            until(lambda: threading.active_count() <= running)
+            gate.clear()
+            at.server = at.new_server()
+    assert (at.values(), at.errors()) == (dict.fromkeys(keys, "a"), ())
+    assert at.store.handler_calls == {}
+    assert 4 <= len(told) <= 8
+    assert most <= process_bounds.TRANSACTION_THREADS_MAX
+    assert all("own:run (handlers/own.py, line 2, in run) has left" in each and "must end the threads that it starts" in each for each in told)
+    assert "has left 65 threads running in the apply server's process, and 64 are allowed: another process takes its place" in told[-1]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("gate")
+def test_a_transaction_that_leaves_more_threads_than_a_process_may_have_goes_into_the_error_queue_and_no_other_one() -> None:
+    at = Handled(rules_of(THREADS, dml=["run"]))
+    large = [row for key in range(10, 210) for row in inserts(key)]
+    with pytest.raises(process_bounds.HandlersGrew):
+        at.apply(inserts(1), large, inserts(2), is_careful=True)
+    # Some more than the bound: after the attempt its rows were applied one by one.
+    assert re.search(r"own:run \(handlers/own\.py, line 2, in run\) left 1[23]\d threads running, 1[23]\d of them since its transaction began", only(at))
+    assert at.values() == {1: "a"}
+    at.server, at.scn = at.new_server(), 120
+    at.apply(inserts(2))
+    assert (at.values(), len(at.errors())) == ({1: "a", 2: "a"}, 1)
+
+
+def test_threads_that_end_those_of_a_module_and_those_of_the_process_are_not_counted(gate: threading.Event) -> None:
+    own = [threading.Thread(target=gate.wait, args=(60,), daemon=True) for _ in range(40)]
+    text = (
+        "import own_gate, threading\nfor _ in range(40):\n    threading.Thread(target=own_gate.wait, daemon=True).start()\n"
+        "def run(lcr, session):\n    lcr.execute(True)\n    thread = threading.Thread(target=print)\n    thread.start()\n    thread.join()\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]))
+    at.apply(inserts(1))
+    for thread in own:
+        thread.start()
+    keys = range(1, 101)
+    at.apply(*map(inserts, keys[1:]))
+    assert (at.values(), at.errors()) == (dict.fromkeys(keys, "a"), ())
+
+
+@pytest.mark.usefixtures("gate")
+def test_threads_that_a_handlers_thread_starts_are_the_handlers() -> None:
+    text = (
+        "import own_gate, threading\ndef many():\n    for _ in range(70):\n        threading.Thread(target=own_gate.wait, daemon=True).start()\n"
+        "def run(commit_scn, session):\n    thread = threading.Thread(target=many)\n    thread.start()\n    thread.join()\n"
+    )
+    at = Handled(rules_of(text, precommit="run"))
+    with pytest.raises(process_bounds.HandlersGrew, match=r"own:run \(handlers/own\.py, line 5, in run\) has left 70 threads"):
+        at.apply(inserts(1))
+    assert at.values() == {1: "a"}
 
 
 def test_printing_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,9 +334,6 @@ def test_a_commit_whose_answer_is_lost_is_made_once(committed: bool) -> None:
 
 def test_a_server_that_dies_in_a_handler_leaves_nothing_behind() -> None:
     text = f"import own_state\ndef run(lcr, session):\n    lcr.execute(True)\n{LOG}    own_state.calls += 1\n    if own_state.calls == 2:\n        raise KeyboardInterrupt\n"
-    import sys
-    import types
-
     state = types.ModuleType("own_state")
     state.calls = 0  # type: ignore[attr-defined]
     sys.modules["own_state"] = state

@@ -1,8 +1,11 @@
-"""How much memory users' handlers may take in an apply server's process.
+"""How much memory and how many threads users' handlers may take in an apply server's process.
 
-Two bounds. A single call that asks for `CALL_BYTES_MAX` more than the process had before its destination transaction gets a MemoryError where it
+Memory has two bounds. A single call that asks for `CALL_BYTES_MAX` more than the process had before its destination transaction gets a MemoryError where it
 asks: its transaction goes into the error queue with the line. What the process holds for itself by then (groups that wait) is not counted. What calls leave
 behind is looked at between destination transactions: a process that has grown by `GROWTH_BYTES_MAX` since the handlers were loaded ends and is replaced, which costs some seconds, and `status` says so. Only on Linux; elsewhere the operating system's bounds are all there is.
+
+Threads have two bounds as well. A process in which calls of a handler have left more than `THREADS_MAX` running is replaced in the same way. A transaction whose calls leave
+`TRANSACTION_THREADS_MAX` more than were there before its destination transaction goes into the error queue: until its end nothing can be replaced.
 """
 
 from __future__ import annotations
@@ -14,27 +17,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rules.user_code.threads import THREADS_MAX, FunctionThreads
 from streams.errors import HandlerError, Retry
 
-__all__ = ["CALL_BYTES_MAX", "GROWTH_BYTES_MAX", "HandlersGrew", "MemoryBounds"]
+__all__ = ["CALL_BYTES_MAX", "GROWTH_BYTES_MAX", "TRANSACTION_THREADS_MAX", "HandlersGrew", "ProcessBounds"]
 
 GROWTH_BYTES_MAX = 1 << 30
 """Far more than a handler's caches should hold, and less than what a node has beside the databases."""
 CALL_BYTES_MAX = 2 << 30
 """More than `GROWTH_BYTES_MAX`, so that a leak replaces the process before it fails a call."""
 
+TRANSACTION_THREADS_MAX = 2 * THREADS_MAX
+"""More than `THREADS_MAX`, so that what short transactions leave replaces the process and fails none of them; and fewer than the stacks that fill `CALL_BYTES_MAX` (8 MiB each)."""
+
 _LOOK_CALLS = 100  # a look takes some 20 microseconds, as long as a short call
 _DATA_KB = "VmData:"
+_END_THREADS = "a handler must end the threads that it starts, or give what they do to one pool that its module makes"
 
 
 class HandlersGrew(HandlerError):  # noqa: N818 - says what is the matter
-    """The process of an apply server has grown while users' handlers ran in it; another one takes its place."""
+    """The process of an apply server has grown, or has too many threads, while users' handlers ran in it; another one takes its place."""
 
     code = "HDR-5005"
     retry = Retry.TIMED
 
 
-class MemoryBounds:
+class ProcessBounds:
     """See the module. One per process, made when the handlers are loaded."""
 
     def __init__(self) -> None:
@@ -43,21 +51,30 @@ class MemoryBounds:
         self._is_before = True  # no function was called in this destination transaction
         self._calls = 0
         self._grown = 0
-        self._names: dict[str, None] = {}  # of the functions that were called
+        self._threads: dict[str, FunctionThreads] = {}  # of the functions that were called
+        self._threads_before = 0
 
     @contextmanager
-    def call(self, name: str) -> Iterator[None]:
+    def call(self, function: str) -> Iterator[None]:
         """Bound what a function may ask for while it runs.
 
         Args:
-            name: of the function.
+            function: its name and place.
         """
-        self._names[name] = None
+        threads = self._threads.get(function)
+        if threads is None:
+            threads = self._threads[function] = FunctionThreads()
+        with threads.call(), self._memory():
+            yield
+
+    @contextmanager
+    def _memory(self) -> Iterator[None]:
         self._calls += 1
         if self._calls % _LOOK_CALLS == 0:
             self._grown = _resident_bytes() - self._resident
         if self._is_before:
             self._data, self._is_before = _data_bytes(), False
+            self._threads_before = self._thread_count()
         if not self._data:
             yield
             return
@@ -72,16 +89,38 @@ class MemoryBounds:
             if is_less:
                 resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
+    def check_transaction(self, function: str) -> None:
+        """See that a transaction's calls do not leave too many threads; after each.
+
+        Args:
+            function: as it was called.
+
+        Raises:
+            HandlerError: they do.
+        """
+        left = self._thread_count() - self._threads_before
+        if left >= TRANSACTION_THREADS_MAX:
+            raise HandlerError(f"{function} left {self._threads[function].count} threads running, {left} of them since its transaction began", hint=_END_THREADS)
+
+    def _thread_count(self) -> int:
+        return sum(each.count for each in self._threads.values())
+
     def check(self) -> None:
-        """See that the process has not grown too large; between destination transactions.
+        """See that the process has not grown too large, and has no more threads than it may; between destination transactions.
 
         Raises:
             HandlersGrew: it has: end it.
         """
         self._is_before = True
+        for function, threads in self._threads.items():
+            if threads.count > THREADS_MAX:
+                raise HandlersGrew(
+                    f"{function} has left {threads.count} threads running in the apply server's process, and {THREADS_MAX} are allowed: another process takes"
+                    " its place", hint=_END_THREADS,
+                )
         if self._grown > GROWTH_BYTES_MAX:
             raise HandlersGrew(
-                f"the apply server's process has grown by {self._grown >> 20:,} MiB since its handlers were loaded ({', '.join(self._names)}):"
+                f"the apply server's process has grown by {self._grown >> 20:,} MiB since its handlers were loaded ({', '.join(self._threads)}):"
                 " another process takes its place",
                 hint="a handler keeps what it should forget: look for lists and caches of its modules that only grow",
             )
