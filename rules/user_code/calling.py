@@ -19,7 +19,7 @@ from rules.transformation import TransformationError
 from rules.user_code.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
 from rules.user_code.last_call import CRASHES_MAX, LastCall
 from rules.user_code.loading import load, message_of, place_of, place_of_call, place_of_function
-from rules.user_code.threads import THREADS_MAX, FunctionThreads
+from rules.user_code.threads import THREADS_MAX, threads_of
 from rules.user_code.time_limit import TooLong, time_limit
 from streams.building import values_of_lcrs
 from streams.cutting import without_unused
@@ -69,7 +69,6 @@ class CustomCalls:
         self._decode = None if types is None else types.decoded
         self._encode = None if types is None else types.encoded
         self._functions: dict[CustomTransformation, Callable[[RowLcr], object]] = dict(loaded or {})
-        self._threads: dict[CustomTransformation, FunctionThreads] = {}
 
     def batch(self, batch: LcrBatch, customs: Mapping[int, CustomTransformation]) -> LcrBatch:
         """A batch behind the functions.
@@ -124,9 +123,7 @@ class CustomCalls:
             self._last_call.late = _failure(batch, row, what, "").message
 
     def _called(self, lcr: RowLcr, batch: LcrBatch, row: int, custom: CustomTransformation) -> list[RowLcr]:
-        function, threads = self._functions.get(custom), self._threads.get(custom)
-        if threads is None:
-            threads = self._threads[custom] = FunctionThreads()
+        function, threads = self._functions.get(custom), threads_of(str(custom.function))
         try:
             if function is None:
                 function = self._functions[custom] = loaded_function(custom)

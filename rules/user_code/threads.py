@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["THREADS_MAX", "FunctionThreads"]
+__all__ = ["THREADS_MAX", "FunctionThreads", "threads_of"]
 
 THREADS_MAX = 64
 """Two of the pools that Python makes by default, which have 32 threads at most; one thread per row exceeds it at once."""
@@ -19,10 +19,11 @@ _OWNER = "headrace_owner"  # attribute of a thread
 _CALLED = threading.local()  # `threads`: of the function that a thread calls
 _INSTALLING = threading.Lock()
 _start = threading.Thread.start
+_of_process: dict[str, FunctionThreads] = {}
 
 
 class FunctionThreads:
-    """The threads of one function in this process."""
+    """The threads of one function."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,6 +58,16 @@ class FunctionThreads:
         """
         with self._lock:
             self._running.add(thread)
+
+
+def threads_of(function: str) -> FunctionThreads:
+    """Those of a function in this process, whichever of its clients and tasks call it, one after the other or at once.
+
+    Args:
+        function: name and version.
+    """
+    found = _of_process.get(function)
+    return _of_process.setdefault(function, FunctionThreads()) if found is None else found
 
 
 def _noted_start(thread: threading.Thread) -> None:
