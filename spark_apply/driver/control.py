@@ -329,6 +329,9 @@ class ApplyControl:
             # It gives its groups back, over and over, when the reader sees nothing wrong with the table.
             paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))
             status.detail = next(paused, "")
+            replaced = next((server for server in facts if server.failure), None)
+            if not status.detail and replaced is not None:
+                status.detail, status.hint = f"apply server {replaced.server} was replaced: {replaced.failure}", replaced.failure_hint
         for name in sorted(reader.strangers):
             status.instantiation.append(pb.InstantiationProgress(
                 owner=name.owner, name=name.name, state="FAILED", problem=f"{_STRANGER}: {restart_hint(self.config.apply)}",

@@ -40,6 +40,7 @@ PROGRESS_TIMEOUT_S = 600.0
 # A server that ends with an unexpected error this often within the window will do so again.
 FAILURES_MAX = 5
 FAILURES_WINDOW_S = 120.0
+FAILURE_TOLD_S = 86_400.0  # the process was replaced, and nothing else shows that; an operator looks at least once a day
 # Incarnations of apply servers are above this: before there were any, rounds of copies had sessions of the same numbers, and
 # counted their incarnations from 1 (`spark_apply.copy.sessions`).
 _COPY_INCARNATIONS_MAX = 1 << 32
@@ -59,6 +60,8 @@ class ServerFacts:
     host: str
     attempts: int
     has_joined: bool
+    failure: str = ""  # why an earlier process of it ended, and what to do about it
+    failure_hint: str = ""
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class _Server:
     join_at: float = 0.0
     heard_at: float = 0.0
     failures: deque[float] = field(default_factory=deque)
+    failure: tuple[str, str, float] = ("", "", 0.0)  # the last one, its hint, and when
 
 
 class ApplyServers:
@@ -103,12 +107,14 @@ class ApplyServers:
 
     def facts(self) -> tuple[ServerFacts, ...]:
         """Facts about every apply server."""
+        told_since = self._clock.monotonic() - FAILURE_TOLD_S
         return tuple(
             ServerFacts(
                 server=server.number, state=self._coordinator.server_state(server.number, server.state), detail=server.detail, hint=server.hint,
                 pid=server.stream.hello.pid if server.stream else 0,
                 host=server.stream.hello.host if server.stream else "", attempts=server.attempts,
                 has_joined=server.joined,
+                **({"failure": server.failure[0], "failure_hint": server.failure[1]} if server.failure[2] > told_since else {}),
             )
             for server in self._servers
         )
@@ -261,6 +267,7 @@ class ApplyServers:
             raise DestinationRestarted(message, hint=failure.hint, apply=self._config.apply)
         now = self._clock.monotonic()
         server.failures.append(now)
+        server.failure = failure.message, failure.hint, now
         while server.failures[0] < now - FAILURES_WINDOW_S:
             server.failures.popleft()
         if failure.final or len(server.failures) >= FAILURES_MAX:

@@ -76,6 +76,23 @@ def test_several_columns_of_which_one_is_changed_or_null(pair: Pair) -> None:
     assert [error.conflict_type for error in pair.errors()] == ["foreign_key"]
 
 
+@pytest.mark.parametrize("at_the_source", ["MATCH SIMPLE", "MATCH FULL"])
+def test_match_full_is_checked_as_match_simple_is(pair: Pair, at_the_source: str) -> None:
+    tables = "CREATE TABLE o (a int, b int, PRIMARY KEY (a, b)); CREATE TABLE p (id int PRIMARY KEY, a int, b int, FOREIGN KEY (a, b) REFERENCES o {})"
+    pair.create(tables.format(at_the_source), tables.format("MATCH FULL"))
+    pair.run("INSERT INTO o VALUES (1, 1), (1, 2)", "INSERT INTO p VALUES (1, 1, 1), (2, NULL, NULL)", "UPDATE p SET b = 2 WHERE id = 1")
+    if at_the_source == "MATCH SIMPLE":  # with MATCH FULL the source itself refuses such a row
+        pair.run("INSERT INTO p VALUES (3, 9, NULL)", "BEGIN; INSERT INTO p VALUES (4, 1, 2); UPDATE p SET b = NULL WHERE id = 4; COMMIT")
+    engine = pair.apply()
+    assert pair.errors() == ()
+    pair.assert_same("SELECT * FROM p ORDER BY 1")
+    pair.there.execute("SET session_replication_role = replica; DELETE FROM o WHERE b = 1; SET session_replication_role = origin")
+    pair.run("INSERT INTO p VALUES (5, 1, 1)", "INSERT INTO p VALUES (6, 1, 2)", "UPDATE p SET b = 1 WHERE id = 1")
+    pair.more(engine)
+    assert [error.conflict_type for error in pair.errors()] == ["foreign_key", "foreign_key"]
+    assert pair.there.execute("SELECT id FROM p WHERE b IS NOT NULL ORDER BY 1").fetchall() == [(1,), (6,)]
+
+
 BROKEN = {
     "a row that refers to nothing": ("DELETE FROM o WHERE id = 2", ["INSERT INTO p VALUES (7, 2)"]),
     "a row that refers to nothing from now on": ("DELETE FROM o WHERE id = 2", ["UPDATE p SET o = 2"]),

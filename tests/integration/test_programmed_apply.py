@@ -38,10 +38,16 @@ applies:
       - {table: shop.orders, function: "orders:apply_order"}
 """
 CODE = '''
+import threading
+import time
+
+
 def apply_order(lcr, session):
     status = lcr.get_value("new", "status", use_old=False)
     if status is not None and status.decoded == "bad":
         raise ValueError("no such status")
+    for _ in range(70 if status is not None and status.decoded == "threads" else 0):
+        threading.Thread(target=time.sleep, args=(600,)).start()
     session.execute("INSERT INTO shop.seen (id, command) VALUES ($1, $2)", lcr.get_value("new", "id").decoded, lcr.command_type)
     lcr.execute(conflict_resolution=True)
 '''
@@ -81,7 +87,29 @@ def test_handlers_transformations_and_order_work_on_the_executors(folder: Path) 
         assert system.execute("dbs2", "SELECT count(*), count(full_name) FROM shop.clients") == [(21, 21)]
         assert system.execute("dbs2", "SELECT status, count(*) FROM shop.orders GROUP BY 1 ORDER BY 1") == [("new", 10), ("paid", 10)]
         assert system.execute("dbs2", "SELECT command, count(*) FROM shop.seen GROUP BY 1 ORDER BY 1") == [("INSERT", 20), ("UPDATE", 10)]
+        _replaces_the_process(system)
         _fails_whole(system)
+
+
+def _replaces_the_process(system: System) -> None:
+    """A handler that leaves threads running costs its executor's worker, and no row; `status` says which code in which file."""
+
+    def workers() -> dict[int, int]:
+        return {server["server"]: server["pid"] for server in system.status("apply:a")["servers"] if server["pid"] and server["state"] != "INITIALIZING"}
+
+    before = wait_until("both servers run", lambda: len(found := workers()) == 2 and found)
+    system.execute("dbs1", "INSERT INTO shop.orders VALUES (40, 'threads')")
+    after = wait_until("another process has taken its place", lambda: len(found := workers()) == 2 and found != before and found)
+    (gone,) = set(before.values()) - set(after.values())
+    wait_until("the process has ended, its threads with it", lambda: not Path(f"/proc/{gone}").exists())
+    status = system.status("apply:a")
+    assert "orders:apply_order (" in status["detail"]
+    assert "code/orders.py, line 6, in apply_order) has left 70 threads running" in status["detail"]
+    assert "must end the threads" in status["hint"]
+    system.execute("dbs1", "INSERT INTO shop.orders VALUES (41, 'new')")
+    system.wait_caught_up()
+    assert system.execute("dbs2", "SELECT id, count(*) FROM shop.seen WHERE id >= 40 GROUP BY 1 ORDER BY 1") == [(40, 1), (41, 1)]
+    assert system.execute("dbs2", "SELECT count(*) FROM headrace.dba_apply_error") == [(0,)]
 
 
 def _fails_whole(system: System) -> None:

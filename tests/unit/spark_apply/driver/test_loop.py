@@ -406,6 +406,23 @@ def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> No
         driver.host.turn(0.0)
 
 
+def test_why_a_server_was_replaced_is_told_for_a_day(driver: Driver) -> None:
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    control = ApplyControl(config=driver.config, cores=cores)
+    failure = pb.ServerMessage(failure=pb.ServerFailure(error="HandlersGrew", message="own:run has left 65 threads running", hint="end them"))
+    stream = driver.start_task(0)
+    driver.run()
+    driver.gate.receive(stream, failure)
+    driver.gate.lost(stream, "its task ended")
+    driver.host.turn(0.0)
+    driver.start_task(0)
+    driver.run()
+    status = control._read(cores)
+    assert (status.detail, status.hint) == ("apply server 0 was replaced: own:run has left 65 threads running", "end them")
+    driver.clock.advance(servers_module.FAILURE_TOLD_S)
+    assert control._read(cores).detail == ""
+
+
 def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)
