@@ -102,10 +102,9 @@ class AlertWatch:
         if self.spec.lag_s:
             holding |= dict(lag for flow in overview["flows"] for lag in self._lag(flow, now))
         if self.spec.component:
-            # What is not created while the topology is being brought up is not created because of that, which is told itself.
-            is_up = overview["state"] == "RUNNING"
-            observed = (_controller(overview), *(each for each in overview["components"] if is_up or each["state"] != "NOT CREATED"))
+            observed, is_up = (_controller(overview), *overview["components"]), overview["state"] == "RUNNING"
             holding |= dict(stopped for component in observed for stopped in self._stopped(component, now, is_up=is_up))
+            self._forget({str(component["name"]) for component in observed})
         return [*found, *self._changes(holding, at_us)]
 
     # ------------------------------------------------------------------ inside
@@ -185,12 +184,12 @@ class AlertWatch:
             self._stopped_since.pop(name, None)
             self._starting_since.pop(name, None)
             return
-        if is_stopped:
-            since, after_s = self._stopped_since.setdefault(name, now), 0.0 if state == "ABORTED" else COMPONENT_AFTER_S
-        elif _waits_for_others(component, is_up=is_up):
+        if _waits_for_others(component, is_up=is_up):
             self._starting_since.pop(name, None)
             yield from self._still("component", name)
             return
+        if is_stopped:
+            since, after_s = self._stopped_since.setdefault(name, now), 0.0 if state == "ABORTED" else COMPONENT_AFTER_S
         else:
             since, after_s = self._starting_since.setdefault(name, now), STARTING_AFTER_S
         if now - since < after_s:
@@ -201,6 +200,12 @@ class AlertWatch:
         fix = component.get("hint") or component.get("fix") or error.get("hint") or f"headrace status {self.file}"
         yield ("component", name), (f"{state}{': ' + str(why) if why else ''}", str(fix))
 
+    def _forget(self, present: set[str]) -> None:
+        """Components that left: one of the same name that comes later begins anew."""
+        for since in (self._stopped_since, self._starting_since, self._retried_at):
+            for name in since.keys() - present:
+                del since[name]
+
     def _still(self, kind: str, subject: str) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
         """What was told holds on: nobody knows that it is over."""
         if (kind, subject) in self._told:
@@ -208,10 +213,11 @@ class AlertWatch:
 
 
 def _waits_for_others(component: Mapping[str, Any], *, is_up: bool) -> bool:
-    """Whether a component that starts does so for as long as others take, which are told themselves: the controller, or the first copy of a combined apply process."""
-    if component["kind"] == "controller":
+    """Whether a component that starts, or is not created, waits for others, which are told themselves: the controller, or the first copy of a combined apply process."""
+    state = component["state"]
+    if component["kind"] == "controller" or state not in _STARTING | {"NOT CREATED"}:
         return False
-    return not is_up or (component["kind"] == "capture" and bool(component.get("combined_with")))
+    return not is_up or (state != "NOT CREATED" and component["kind"] == "capture" and bool(component.get("combined_with")))
 
 
 def _controller(overview: Mapping[str, Any]) -> dict[str, Any]:

@@ -290,3 +290,17 @@ def test_what_starts_while_the_databases_are_prepared_has_its_time_from_then_on(
     world.look()
     world.topology["state"] = "RUNNING"
     assert world.look(10 * STARTING_AFTER_S) == []  # an open transaction of the source may hold it up for as long
+
+
+def test_component_that_left_and_comes_back_begins_anew_and_one_that_was_told_is_not_over_because_a_change_is_refused():
+    world = World()
+    queue = world.queue
+    queue["state"] = "DISABLED"
+    world.look()
+    world.queue = {"name": "queue:other", "kind": "queue", "state": "ENABLED"}
+    world.look(COMPONENT_AFTER_S)
+    world.queue = {**queue, "state": "NOT CREATED"}
+    assert world.look() == []
+    assert [each.subject for each in world.look(COMPONENT_AFTER_S)] == ["queue:q"]
+    world.topology = {"state": "REFUSED", "findings": []}
+    assert world.look() == []
