@@ -59,7 +59,7 @@ class RealSites:
     def take(self, step: str) -> None:
         """See `tests.support.concurrent_writes`."""
         if step == "deliver":
-            while any([self._arrive(*way) for way in self._way]):
+            while any(self._arrive(*way) for way in self._way):
                 pass
         elif "<-" in step:
             self._arrive(*(part.strip() for part in step.split("<-")))
