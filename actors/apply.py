@@ -310,6 +310,13 @@ class ApplyHost(Host):
         """Its parameters, rules, transformations, handlers and keys, as the views of the destination show them; empty before its first driver."""
         return self._described
 
+    def views(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of the destination's views by their names, but for those of the error queue; from what its driver knows, so the destination is not asked."""
+        from databases.destination_views import rows_said
+
+        said = self._driver.control.said() if self._driver is not None else {}
+        return rows_said(said or {"topology": self._spec.name, "apply_name": self._apply.name, "configuration": self._described})
+
     def errors(self) -> list[dict[str, Any]]:
         """The error queue of this apply process, read from the destination."""
         with self._destination() as destination:

@@ -1,13 +1,14 @@
 """What an apply process is and how it is doing, as plain data: what the views of the destination show.
 
-Names follow the manuals' columns; `databases.postgres.views` reads them by name. No row values, no secrets.
+Names follow the manuals' columns; `databases.destination_views` reads them by name. No row values, no secrets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from databases.destination_views import time_text
 from rules.clients_before import ClientsBefore
 from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from rules.transformation import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.server_streams import ServerFacts
     from streams.table_name import TableName
 
-__all__ = ["configuration_of", "state_of"]
+__all__ = ["configuration_of", "said_of", "state_of"]
 
 
 def configuration_of(config: ApplyConfig) -> dict[str, Any]:
@@ -81,6 +82,29 @@ def state_of(status: str, coordinator: ApplyCoordinator, reader: ApplyReader, se
             }
             for each in servers
         ],
+    }
+
+
+def said_of(
+    config: ApplyConfig, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any], *, observed_us: int, applied_us: int,
+) -> dict[str, Any]:
+    """What `databases.destination_views.rows_said` makes the rows of views of, without the destination.
+
+    Args:
+        config: of the apply process.
+        epoch: of its driver.
+        configuration: `configuration_of` it.
+        state: see `state_of`.
+        observed_us: when that was.
+        applied_us: when the driver learned last that the recorded low watermark has moved; 0: not since it started.
+    """
+    known = state["coordinator"]
+    return {
+        "topology": config.topology, "apply_name": config.apply, "epoch": epoch, "observed_time": time_text(observed_us), "configuration": configuration,
+        "state": state, "progress": {
+            "epoch": epoch, "applied_message_number": known["durable_scn"], "oldest_message_number": known["durable_scn"], "apply_time": time_text(applied_us),
+            "servers": known["active_server_count"], "applied_message_create_time": time_text(known["last_commit_time_us"]),
+        },
     }
 
 

@@ -17,6 +17,7 @@ from topology.downstream import redo_receivers
 from topology.problems import nearest
 from topology.proof.findings import proof_findings
 from topology.proof.meetings import meetings
+from topology.proof.neighbours import neighbour_findings
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 from topology.transformations import overlap_findings, transformation_findings
@@ -79,8 +80,9 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
         # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
         if not chained:
             proof = Proof(spec, classes)
-            of_proof = tuple(proof_findings(proof))
-            findings += [*_without_changes(proof), *of_proof, *meetings(spec, proof)]
+            with_handlers = proof.telling_apart(table for apply in spec.applies for table in apply.conflicts.tables)
+            of_proof = (*proof_findings(proof), *neighbour_findings(with_handlers))
+            findings += [*_without_changes(proof), *of_proof, *meetings(spec, with_handlers)]
         findings += _idle(spec)
     return Checked(findings=tuple(findings), of_proof=of_proof, proof=proof)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from databases.destination_views import error_rows
 from streams.errors import StreamsError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ ERRORS_MAX = 100
 
 
 def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSystem]) -> dict[str, Any]:
-    """The overview, with each apply process's `configuration` and `error_transactions`; without what does not answer.
+    """The overview, with each apply process's `configuration`, `error_transactions` and `views`; without what does not answer.
 
     Args:
         overview: of the topology.
@@ -32,18 +33,28 @@ def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSy
         return dict(overview)
     try:
         actors = connect()
-        configurations = _asked(actors, applies, "configuration")
+        configurations, views = _asked(actors, applies, "configuration"), _asked(actors, applies, "views")
         errors = _asked(actors, [name for name, each in applies.items() if each.get("errors")], "errors")
     except StreamsError:
         return dict(overview)
     return {**overview, "components": [
-        {**each, **_found(configurations, errors, each)} if each["name"] in applies else each for each in overview["components"]
+        {**each, **_with_views(overview["topology"], each, _found(configurations, errors, each), views.get(each["name"]))} if each["name"] in applies else each
+        for each in overview["components"]
     ]}
 
 
 def _asked(actors: ActorSystem, names: Iterable[str], method: str) -> dict[str, Any]:
     answers = actors.call_all(list(names), method, timeout_s=ASK_TIMEOUT_S)
     return {name: answer for name, answer in answers.items() if not isinstance(answer, StreamsError)}
+
+
+def _with_views(topology: str, component: Mapping[str, Any], found: dict[str, Any], views: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What was found, and the rows of the views by the views' names and columns; those of the error queue only where it answered."""
+    if not views:
+        return found
+    errors = found.get("error_transactions")
+    queue = {} if errors is None else error_rows(topology, component["name"].removeprefix("apply:"), errors)
+    return {**found, "views": {**views, **queue}}
 
 
 def _found(configurations: Mapping[str, Any], errors: Mapping[str, Any], component: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
@@ -118,6 +118,10 @@ class ApplyControl:
             status = self._core_status(cores)
         status.instantiation.extend(_progress_message(table) for table in list(self.tables.values()))
         return status
+
+    def said(self) -> dict[str, Any]:
+        """What the views show of it, see `described.said_of`; empty: it does not apply yet."""
+        return self.cores.host.said if self.cores is not None else {}
 
     def compare(self, request: pb.CompareRequest) -> Iterator[pb.TableComparison]:
         """Compare source and destination tables; yields one result per table as soon as it is known."""

@@ -40,7 +40,7 @@ from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
-from spark_apply.described import configuration_of, state_of
+from spark_apply.described import configuration_of, said_of, state_of
 from spark_apply.driver.coordinator import ErrorOutcome
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
@@ -192,6 +192,7 @@ class CoordinatorHost:
         self._record_at = self._alter_at = self._describe_at = self._described_at = 0.0
         self._configuration = configuration_of(config)
         self._described: dict[str, Any] = {}
+        self._said: dict[str, Any] = {}
         self._forget_at = self._clock.monotonic() + FIT_AGE_MAX_S
         self._dequeue_at: float | None = None  # dequeuing is to begin, as soon as the destination answers
         self._confirm_at: float | None = None  # a stream is open, and the destination is to be asked for the newest epoch
@@ -279,6 +280,11 @@ class CoordinatorHost:
     def last_applied_us(self) -> int:
         """When the low watermark last moved with data, microseconds since the epoch."""
         return self._last_applied_us
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """How it was doing when it last looked what to write for the views, see `described.said_of`; empty: it did not yet. Any thread may read it."""
+        return self._said
 
     @property
     def problem(self) -> str:
@@ -610,6 +616,9 @@ class CoordinatorHost:
         """
         now, config = self._clock.monotonic(), self._config
         state = state_of(status, self._coordinator, self._reader, self.servers.facts(), problem)
+        self._said = said_of(
+            config, self._epoch, self._configuration, state, observed_us=self._clock.time_us(), applied_us=self._last_applied_us,
+        )
         if state == self._described and now < self._described_at + DESCRIBE_AT_LEAST_S:
             return
         try:

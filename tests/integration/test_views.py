@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from databases.connectors import DatabaseAccess
+from databases.destination_views import LEFT_OUT, VIEWS, rows_said
 from databases.ports import ApplyProgress
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import VERSION, VERSIONS, schema_version
-from databases.postgres.views import VIEWS
+from headrace.commands.described import with_descriptions
 from protos import codec
 from rules.conditions.condition import Condition
 from rules.conditions.parsing import parse
@@ -37,7 +41,7 @@ from rules.user_code.binds import read_statement
 from rules.user_code.custom import CustomTransformation
 from rules.user_code.handlers import DmlHandler, ErrorHandler, HandlerRules
 from rules.user_code.source import UserFunction
-from spark_apply.described import configuration_of, state_of
+from spark_apply.described import configuration_of, said_of, state_of
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.reader import ReaderStatistics
@@ -137,6 +141,60 @@ def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDesti
     database.record_low_watermark("top", "a", progress.epoch, Scn(500))
     assert shown("applied_message_number, oldest_message_number", "dba_apply_progress") == [(500, 500)]
     assert "secret" not in str(rows(destination_database, "SELECT configuration::text, state::text FROM headrace.apply_state"))
+
+
+class Answering:
+    """The apply process, as `status --json` asks it."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def call_all(self, names: Any, method: str, *, timeout_s: float) -> dict[str, Any]:
+        return dict.fromkeys(names, self.answers[method])
+
+
+def shown_as_json(value: Any) -> Any:
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+
+
+def test_status_as_json_has_the_rows_of_the_views_under_their_columns(database: PostgresDestination, destination_database: str):
+    """Of an apply process with something in every view; what only the destination has is the same short list here and in docs/views.md."""
+    table = TableToInstantiate(
+        identity="1", source=TableName("hr", "t"), destination=TableName("old", "staff"), object_numbers=(1,),
+        transformations=(Transformation(operations=(DeleteColumns(deleted=("ssn",)), RenameTable(owner="old", name="staff"))),),
+    )
+    keys = TableSettings(key_columns=(KeyColumns(owner="hr", name="t", columns=("a", "b")),))
+    described = config(tables=(table,), destination=replace(config().destination, tables=keys))
+    nothing = np.empty(0, np.uint64)
+    epoch = database.raise_epoch("top", "a").epoch
+    session = database.open_session("top", "a", server=0, epoch=epoch, tag=b"")
+    session.begin()
+    number = session.put_error(error_transaction(apply="a"), b"x", nothing, part=0, readable=["id=1"])
+    session.commit([], 0)
+    session.close()
+    said = state([(number, nothing)])
+    database.describe_apply("top", "a", epoch, configuration_of(described), said)
+    answers = {
+        "configuration": configuration_of(described), "errors": [asdict(error) for error in database.errors("top", "a")],
+        "views": rows_said(said_of(described, epoch, configuration_of(described), said, observed_us=5, applied_us=0)),
+    }
+    overview = {"topology": "top", "components": [{"name": "apply:a", "kind": "apply", "errors": 1}]}
+    views = json.loads(json.dumps(with_descriptions(overview, lambda: Answering(**answers))["components"][0]["views"]))  # type: ignore[arg-type, return-value]
+    assert {view.name for view in VIEWS} - set(views) == {"dba_apply_error_edits", "dba_apply_conflict_history", "dba_apply_instantiated_objects"}
+    other = {"observed_time", "apply_time", "servers"}  # of the driver's own look
+    with psycopg.connect(destination_database, autocommit=True, row_factory=dict_row) as user:
+        for name, found in views.items():
+            cursor = user.execute(f"SELECT * FROM headrace.{name}".encode())
+            assert cursor.description is not None
+            columns = [column.name for column in cursor.description]
+            expected = cursor.fetchall()
+            assert expected, name
+            assert [list(row) for row in found] == [columns] * len(expected), name
+            left_out = [column for column in columns if (name, column) in LEFT_OUT]
+            assert all(row[column] is None for row in found for column in left_out), name
+            rest = [column for column in columns if column not in other and column not in left_out]
+            shown = [[shown_as_json(row[column]) for column in rest] for row in expected]
+            assert sorted(map(str, shown)) == sorted(str([row[column] for column in rest]) for row in found), name
 
 
 def test_parameters_that_were_set_are_shown_as_they_are(database: PostgresDestination, destination_database: str):

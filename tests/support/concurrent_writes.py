@@ -1,7 +1,8 @@
 """Sites that write the same rows at the same time, and send each other what they did: the histories that tell which handlers converge.
 
 A site is a database in memory with table `c`, users who change it, and an apply process for each other site, row by row, with
-that site's conflict handlers. What applies made is not sent on: the sites are linked with each other directly. Each source's
+that site's conflict handlers. What applies made is not sent on: the sites are linked with each other directly. Over a hub, dbs1, the others
+know the hub alone: it sends each of them what its users wrote and what it applied from the rest, as its database has it. Each source's
 transactions come in order; how the sources interleave at a site is the history's.
 
 A history is a list of steps, and is written as people write it:
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 
@@ -54,6 +55,7 @@ class Combination:
         repeats: texts and times come again: nothing tells two changes apart.
         times: of latest_timestamp; the site's name is put in.
         waits: a site's clock is not behind what is applied there, as the product sees to it; False: it is set back.
+        hub: dbs1 is the hub, and the others know it alone.
     """
 
     name: str
@@ -65,6 +67,12 @@ class Combination:
     repeats: bool = False
     times: RowTimes | None = None
     waits: bool = True
+    hub: bool = False
+
+    def neighbours(self, name: str) -> list[str]:
+        """The sites that a site sends to and applies from."""
+        names = [f"dbs{n + 1}" for n in range(self.sites)]
+        return [other for other in names if other != name and (not self.hub or names[0] in {name, other})]
 
 
 class Users:
@@ -113,7 +121,7 @@ class _Site:
     fits: TableFits
     settings: dict[str, ConflictSettings]
     time_us: int = 0  # of its database
-    sent: dict[str, deque[tuple[Lcr, int]]] = field(default_factory=dict)  # and when it was committed
+    sent: dict[str, deque[tuple[tuple[Lcr, ...], int]]] = field(default_factory=dict)  # transactions, and when they were committed
 
 
 class Sites:
@@ -135,7 +143,7 @@ class Sites:
             )
             store.insert("public", "c", [raw((key, "", "", TIME_FIRST, 100, "")) for key in (1, 2)])
             database = MemoryDestination(store=store)
-            others = [other for other in self.names if other != name]
+            others = combination.neighbours(name)
             sessions = {
                 other: database.open_session("t", other, server=0, epoch=database.raise_epoch("t", other).epoch, tag=b"\0") for other in others
             }
@@ -163,16 +171,17 @@ class Sites:
     def take(self, step: str) -> None:
         """One step; a change of a row that is not there, or of a key that is taken, is no change."""
         if step == "deliver":
-            for name in self.names:
-                for other in self.names:
-                    if name != other and self.combination.times is not None:
-                        self._arrive_together(name, other)
-                    while name != other and self._sites[other].sent[name]:
-                        self._arrive(name, other)
+            while any(waiting for site in self._sites.values() for waiting in site.sent.values()):
+                for name in self.names:
+                    for other in self.combination.neighbours(name):
+                        if self.combination.times is not None:
+                            self._arrive_together(name, other)
+                        while self._sites[other].sent[name]:
+                            self._arrive(name, other)
             return
         if "<-" in step:
             name, other = (part.strip() for part in step.split("<-"))
-            if self._sites[other].sent[name]:
+            if self._sites[other].sent.get(name):
                 self._arrive(name, other)
             return
         name, _, what = step.partition(": ")
@@ -196,7 +205,7 @@ class Sites:
         site.time_us += 1
         self._note(site, old, new)
         for waiting in site.sent.values():
-            waiting.append((Lcr(old=old, new=new), site.time_us))
+            waiting.append(((Lcr(old=old, new=new),), site.time_us))
 
     def _note(self, site: _Site, old: Shown | None, new: Shown | None) -> None:
         """What the database of a site knows of a user's change, under latest_timestamp."""
@@ -213,11 +222,12 @@ class Sites:
 
     def _arrive(self, name: str, source: str) -> None:
         site = self._sites[name]
-        lcr, time_us = self._sites[source].sent[name].popleft()
+        lcrs, time_us = self._sites[source].sent[name].popleft()
+        before = self._rows(site)
         session, resolution = site.sessions[source], Resolution(site.settings[source])
         self._scn += 10
         session.begin()  # type: ignore[attr-defined]
-        batch = batch_of(self._version, [lcr], first_scn=self._scn, source=source, times_us=[time_us])
+        batch = batch_of(self._version, lcrs, first_scn=self._scn, source=source, times_us=[time_us])
         failure = apply_rows(session, batch, site.fits.fit, resolution)  # type: ignore[arg-type]
         if failure is not None:
             session.rollback()  # type: ignore[attr-defined]
@@ -225,16 +235,17 @@ class Sites:
             return
         session.commit((), 0)  # type: ignore[attr-defined]
         self.met += len(resolution.records)
-        site.time_us = max(site.time_us, time_us) if self.combination.waits else site.time_us
+        self._applied(name, source, time_us, before)
 
     def _arrive_together(self, name: str, source: str) -> None:
         """Apply all transactions that wait as one group of sets, or nothing if there is a conflict."""
         site, waiting = self._sites[name], self._sites[source].sent[name]
-        if not waiting:
+        if not waiting or any(len(lcrs) > 1 for lcrs, _ in waiting):
             return
+        before = self._rows(site)
         session = site.sessions[source]
         batch = batch_of(
-            self._version, [lcr for lcr, _ in waiting], each=True, first_scn=self._scn + 10, source=source, times_us=[time for _, time in waiting],
+            self._version, [lcr for (lcr,), _ in waiting], each=True, first_scn=self._scn + 10, source=source, times_us=[time for _, time in waiting],
         )
         session.begin()  # type: ignore[attr-defined]
         try:
@@ -247,8 +258,28 @@ class Sites:
         session.commit((), 0)  # type: ignore[attr-defined]
         self.grouped += len(waiting)
         self._scn += 10 * len(waiting)
-        site.time_us = max(site.time_us, waiting[-1][1]) if self.combination.waits else site.time_us
+        self._applied(name, source, waiting[-1][1], before)
         waiting.clear()
+
+    def _applied(self, name: str, source: str, time_us: int, before: Mapping[int, Shown]) -> None:
+        """A commit of an apply process: the clock has passed the times that it applied, and a hub sends on what its log has of it, with its own time."""
+        site = self._sites[name]
+        site.time_us = max(site.time_us, time_us) if self.combination.waits else site.time_us
+        after = self._rows(site)
+        lcrs = tuple(
+            Lcr(old=before.get(number), new=after.get(number)) for number in sorted({*before, *after}) if before.get(number) != after.get(number)
+        )
+        if not self.combination.hub or name != self.names[0] or not lcrs:
+            return
+        site.time_us += 1
+        for other, waiting in site.sent.items():
+            if other != source:
+                waiting.append((lcrs, site.time_us))
+
+    @staticmethod
+    def _rows(site: _Site) -> dict[int, Shown]:
+        """The rows of a site by what stays of a row when it is updated, its key too."""
+        return {number: shown(row) for number, row in site.store.tables["public", "c"].rows.items()}
 
     # ------------------------------------------------------------------ the end
 

@@ -76,6 +76,16 @@ DIVERGENT = (
     _latest("latest_timestamp without tombstones, deletes", "update", "update", "delete", tombstones=False),
     _latest("latest_timestamp without tombstones, key updates", "update", "move", tombstones=False),
     replace(_latest("latest_timestamp, a clock is set back", "update", tombstones=True), waits=False),
+    replace(_latest("latest_timestamp over a hub", "update", "update", "insert", tombstones=True), sites=3, hub=True),
+)
+
+# Where times do not decide: each two neighbours are two sites, and what the hub applied is to a spoke what the hub wrote.
+OVER_A_HUB = (
+    *(replace(each, sites=3, hub=True) for each in CONVERGENT if each.sites == 2 and each.times is None and each is not _PRIORITY),
+    *(
+        replace(_PRIORITY, name=f"site_priority {' before '.join(order)}", handlers=everywhere(handler("site_priority", priority=order)), sites=3, hub=True)
+        for order in (("dbs1", "dbs2", "dbs3"), ("dbs2", "dbs1", "dbs3"), ("dbs2", "dbs3", "dbs1"))
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from rules.rule import ANY_TAG
 from streams.tags import DEFAULT_APPLY_TAG
 from topology.proof.hops import OWN, Hop, Place
 from topology.proof.reach import Proof
-from topology.proof.words import Client, finding_at, made_with, path_text, place_in_file, some
+from topology.proof.words import Client, as_far_as, finding_at, made_with, path_text, place_in_file, some
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = ["Duplicates"]
@@ -152,7 +152,7 @@ class Duplicates:
             problem += f"; so do those made at {some(others, 'sites')}"
         path, fix = self._mended(found)
         deciding = self._deciding(found)
-        return finding_at(path, problem + _as_far_as(deciding), fix, is_error=not (self._spec.allow_cycle or deciding))
+        return finding_at(path, problem + as_far_as(deciding), fix, is_error=not (self._spec.allow_cycle or deciding))
 
     def _deciding(self, found: _Duplicate) -> tuple[str, ...]:
         """The clients whose conditions may keep a change from arriving once more."""
@@ -166,7 +166,7 @@ class Duplicates:
         return finding_at(
             f"applies.{last.apply.name}",
             f"applies.{first.apply.name} applies the same changes of {last.source} to {last.site}, "
-            f"such as those of {self._proof.names(found.tables)[0]}{made_with(self._proof, found.place)}{_as_far_as(deciding)}",
+            f"such as those of {self._proof.names(found.tables)[0]}{made_with(self._proof, found.place)}{as_far_as(deciding)}",
             "keep one of them, or let their rules include different tables", is_error=not (self._spec.allow_cycle or deciding),
         )
 
@@ -239,10 +239,6 @@ def _is_behind_another(hops: tuple[Hop, ...]) -> bool:
     """Whether a path comes to one of its sites twice before its end: the cause is there, and is reported of that site."""
     sites = [hops[0].source, *(hop.site for hop in hops[:-1])]
     return len(set(sites)) < len(sites)
-
-
-def _as_far_as(deciding: tuple[str, ...]) -> str:
-    return f", as far as the conditions of {' and '.join(deciding)} are TRUE: whether one change passes all of them is not proven" if deciding else ""
 
 
 def _exclusion(tag: bytes) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from databases.ports import Finding
 from rules.conflict_handlers import KINDS
-from rules.rule import Rule, RuleSet
-from topology.change_classes import ChangeClasses
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 
@@ -21,14 +19,9 @@ def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
 
     Args:
         spec: routed, without errors.
-        proof: of `spec`.
+        proof: of `spec`, which tells every table with a handler apart.
     """
-    # A table with a handler is told apart from all others, also where the rules speak of its whole schema.
     handled = {table for apply in spec.applies for table in apply.conflicts.tables}
-    if handled:
-        of_tables = RuleSet(include=tuple(Rule(owner=owner, name=name) for owner, name in sorted(handled)))
-        own = (client.rules for clients in (spec.captures, spec.propagations, spec.applies) for client in clients)
-        proof = Proof(spec, ChangeClasses([*own, of_tables]))
     found: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], int] = {}
     for (origins, sites), tables in _written_together(proof).items():
         for number, table in enumerate(proof.classes.tables):

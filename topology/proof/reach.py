@@ -34,11 +34,11 @@ originated, and every change reaches every other database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from rules.rule import Rule
+from rules.rule import Rule, RuleSet
 from topology.change_classes import ChangeClasses
 from topology.proof.hops import OWN, Called, Hop, Place, Spread, by_names, together
 from topology.spec import TopologySpec
@@ -124,6 +124,18 @@ class Proof:
         rows_by_tag = tuple(classes.with_tag(by_rows, place) for place in range(len(classes.tags)))
         names = classes.named_behind(way.clients)
         return Hop(way, by_tag, classes.place_of(way.apply.tag), rows_by_tag, names, sum(1 << table for table in names))
+
+    def telling_apart(self, tables: Iterable[tuple[str, str]]) -> Proof:
+        """The proof in which each of some tables is told apart from all others, also where the rules speak of its whole schema.
+
+        Args:
+            tables: schema and name; none: it is this proof.
+        """
+        named = tuple(Rule(owner=owner, name=name) for owner, name in sorted(set(tables)))
+        if not named:
+            return self
+        own = (client.rules for clients in (self.spec.captures, self.spec.propagations, self.spec.applies) for client in clients)
+        return Proof(self.spec, ChangeClasses([*own, RuleSet(include=named)]))
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from topology.proof.hops import Hop, Place
 from topology.proof.reach import Proof, tag_text
 from topology.spec import CaptureSpec, PropagationSpec
 
-__all__ = ["Client", "clients_of", "finding_at", "made_with", "path_text", "place_in_file", "rules_of", "some", "taken_on"]
+__all__ = ["Client", "as_far_as", "clients_of", "finding_at", "made_with", "path_text", "place_in_file", "rules_of", "some", "taken_on"]
 
 NAMED_MAX = 3  # of tables, sites and the like: the reader wants an example, `--json` has all
 
@@ -60,6 +60,15 @@ def made_with(proof: Proof, place: Place) -> str:
     if tag == len(proof.classes.tags) - 1:
         return " in a transaction that its user tagged"
     return f" in a transaction that its user tagged {tag_text(proof.classes.tags[tag])}"
+
+
+def as_far_as(deciding: tuple[str, ...]) -> str:
+    """What is added where conditions decide.
+
+    Args:
+        deciding: the clients that have them (`Proof.conditions_on`); empty: nothing is added.
+    """
+    return f", as far as the conditions of {' and '.join(deciding)} are TRUE: whether one change passes all of them is not proven" if deciding else ""
 
 
 def place_in_file(client: Client) -> str:

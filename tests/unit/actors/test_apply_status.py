@@ -46,6 +46,19 @@ def test_position_is_as_old_as_the_question_though_the_process_stood_still_after
     assert host._latest["low_watermark_scn"] == 7
 
 
+def test_views_of_an_apply_process_come_from_its_driver_and_without_one_from_its_configuration(spec: Any) -> None:
+    host = ApplyHost(spec, "x", "label")
+    host._described = {"source_database": "a", "rules": [{"schema_name": "hr"}]}
+    views = host.views()
+    assert [(row["topology"], row["streams_name"], row["streams_type"], row["schema_name"], row["object_name"]) for row in views["dba_streams_rules"]] == [
+        (spec.name, "x", "APPLY", "hr", None),
+    ]
+    assert views["dba_apply"] == views["dba_apply_progress"] == views["v_streams_apply_coordinator"] == views["v_streams_apply_server"] == []
+    said = {"topology": "t", "apply_name": "x", "epoch": 7, "configuration": {}, "state": {"status": "ENABLED"}}
+    host._driver = SimpleNamespace(control=SimpleNamespace(said=lambda: said))
+    assert [(row["apply_name"], row["epoch"], row["status"]) for row in host.views()["dba_apply"]] == [("x", 7, "ENABLED")]
+
+
 def test_apply_process_that_starts_is_looked_at_often_until_it_is_ready_or_waits_for_something_else(spec: Any) -> None:
     clock, ready = Clock(), [False]
     host = made(spec, clock, lambda: pb.ApplyStatus(ready=ready[0]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from databases.destination_views import VIEWS
 from databases.postgres.destination.schema import VERSIONS
-from databases.postgres.views import VIEWS
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "views.md").read_text(encoding="utf-8")
 
@@ -15,12 +15,12 @@ def test_every_column_of_every_view_is_documented_with_its_comment():
     for view in VIEWS:
         section = DOCUMENT.split(f"\n## {view.name}\n")[1].split("\n## ")[0]
         assert view.comment in section
-        assert re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE) == [(name, meaning) for name, _, meaning in view.columns]
+        assert re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE) == [(column.name, column.meaning) for column in view.columns]
 
 
 def test_every_view_and_column_has_a_comment_in_the_schema():
     made = "\n".join(statement for version in VERSIONS for statement in version)
     for view in VIEWS:
         assert f"COMMENT ON VIEW headrace.{view.name} IS" in made
-        for name, _, _ in view.columns:
-            assert f"COMMENT ON COLUMN headrace.{view.name}.{name} IS" in made
+        for column in view.columns:
+            assert f"COMMENT ON COLUMN headrace.{view.name}.{column.name} IS" in made

@@ -42,6 +42,7 @@ def test_an_apply_process_has_its_configuration_and_its_error_transactions_witho
     found = described(overview({"name": "apply:a", "kind": "apply", "errors": ERRORS_MAX + 5}), actors)
     assert found["apply:a"]["configuration"] == configuration
     assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}] * ERRORS_MAX
+    assert "views" not in found["apply:a"], "it did not answer"
     assert found["queue:q"] == {"name": "queue:q", "kind": "queue"}
 
 
@@ -51,6 +52,20 @@ def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_sh
     assert (found["apply:a"]["configuration"], found["apply:a"]["error_transactions"]) == ({"rules": []}, [])
     assert found["apply:b"] == {"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"}
     assert ("apply:a", "errors") not in actors.asked
+
+
+def test_views_have_those_of_the_error_queue_beside_what_the_apply_process_says_and_not_where_the_queue_is_not_known() -> None:
+    error = {
+        "number": 3, "source": "s", "transaction_id": 77, "commit_scn": 150, "commit_time_us": 0, "row_count": 2, "failed_position": -1, "depends_on": 2,
+        "conflict_type": "", "sqlstate": "", "message": "it waits", "created_us": 0, "readable": ["id=4711"], "edits": 0,
+    }
+    said = {"dba_apply": [{"apply_name": "a"}]}
+    component = {"name": "apply:a", "kind": "apply", "errors": 1}
+    found = described(overview(component), Applying({("apply:a", "views"): said, ("apply:a", "errors"): [error]}))["apply:a"]["views"]
+    assert [(row["topology"], row["apply_name"], row["local_transaction_id"], row["message_number"]) for row in found["dba_apply_error"]] == [("t", "a", 3, 0)]
+    assert (found["dba_apply"], found["dba_apply_error_messages"]) == (said["dba_apply"], [])
+    assert "4711" not in str(found)
+    assert described(overview(component), Applying({("apply:a", "views"): said}))["apply:a"]["views"] == said
 
 
 def test_status_as_json_has_them_and_a_cluster_that_is_gone_takes_nothing_from_it(

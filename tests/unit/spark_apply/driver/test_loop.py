@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from databases.connectors import DatabaseAccess
+from databases.destination_views import rows_said
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore
 from databases.ports import ErrorEdit, Instantiation
@@ -686,6 +687,12 @@ def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds
     state = described()[2]
     assert state["coordinator"]["total_applied"] == len(driver.history)
     assert [server["server_id"] for server in state["servers"]] == [0, 1]
+    views = rows_said(driver.host.said)
+    (progress,), (coordinator,) = views["dba_apply_progress"], views["v_streams_apply_coordinator"]
+    assert (progress["applied_message_number"], progress["servers"], progress["source_database"]) == (driver.batches[-1].through_scn, 1, SOURCE)
+    assert progress["apply_time"] is not None
+    assert coordinator["total_applied"] == len(driver.history)
+    assert [row["server_id"] for row in views["v_streams_apply_server"]] == [0, 1]
     driver.host.run(lambda: True)
     assert described()[2]["status"] == "DISABLED"
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.support.concurrent_writes import Sites, every_history, find_divergence, random_steps
-from tests.support.convergence import CONVERGENT, DIVERGENT, DOCUMENT, documented, named
+from tests.support.convergence import CONVERGENT, DIVERGENT, DOCUMENT, OVER_A_HUB, documented, named
 
 WRITES = 14  # in a history: several for each row and site
 SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0")) / len(CONVERGENT)
@@ -30,6 +30,27 @@ def test_sites_end_equal_and_without_errors_whatever_happens_at_the_same_time(co
         applied += sites.met
         seed += 1
     assert applied > seed, "hardly a conflict: the histories show nothing"
+
+
+@pytest.mark.parametrize("combination", OVER_A_HUB, ids=named)
+def test_what_makes_two_sites_equal_makes_sites_over_a_hub_equal(combination):
+    met = 0
+    for seed in range(HISTORIES):
+        steps, sites = random_steps(combination, seed, WRITES), Sites(combination)
+        assert sites.run(steps), f"seed {seed}: {find_divergence(combination, [seed], WRITES)} {sites.failures}"
+        met += sites.met
+    assert met > HISTORIES, "hardly a conflict: the histories show nothing"
+
+
+def test_a_spoke_that_only_receives_follows_its_hub_under_latest_timestamp():
+    """Everything comes to it from one site, in that site's order: no times are compared."""
+    (combination,) = (each for each in DIVERGENT if each.hub)
+    met = 0
+    for seed in range(HISTORIES):
+        steps, sites = [step for step in random_steps(combination, seed, WRITES) if not step.startswith("dbs3:")], Sites(combination)
+        assert sites.run(steps), steps
+        met += sites.met
+    assert met > HISTORIES
 
 
 @pytest.mark.parametrize("combination", DIVERGENT, ids=named)
