@@ -33,12 +33,12 @@ demo: setup
 	@$(BIN)/headrace demo $(ARGS)
 
 # First what needs the processor, with a minute of simulated topologies (`check` runs one seed of each), in a worker per core. Then tests on real
-# servers, which mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes last and
-# has the machine to itself: beside other tests it meets time limits of Ray's own (a node that is not up after 30 s).
+# servers, which mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes last, in two workers, each
+# with topologies of its own (`tests.support.shared`): one alone leaves a third of two cores idle while it waits for what starts.
 test: lint
 	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 2 --durations 10 -m 'not cluster' $(FAST)
 	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 4 --durations 10 -m 'not cluster' $(SLOW)
-	@$(BIN)/python -m pytest --durations 20 -m cluster $(FAST) $(SLOW)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m cluster $(FAST) $(SLOW)
 
 check: lint
 	@$(BIN)/python -m pytest -q -n 2 -m 'not postgres and not cluster and not long' $(FAST)

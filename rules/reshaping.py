@@ -6,6 +6,7 @@ are alike behind the transformation (an ALTER added a column that does not trave
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -186,30 +187,40 @@ def _values(values: ColumnValues | None, places: tuple[int, ...], added: Sequenc
     """
     if values is None:
         return None
-    count = values.row_count
+    count, before = values.row_count, values.starts.tolist()
     lengths = np.empty((len(places), count), np.int32)
     blocks: list[NDArray[np.uint8]] = []
-    starts = np.zeros(len(places) + 1, np.int64)
-    given, column = iter(added), 0
-    while column < len(places):
-        place, end = places[column], column + 1
+    starts, given = [0], iter(added)
+    for column, end, place in _neighbours(places):
         if place >= 0:
-            # Neighbours that stay neighbours are one block.
-            while end < len(places) and places[end] == place + end - column:
-                end += 1
-            last = place + end - column
+            last, moved = place + end - column, starts[-1] - before[place]
             lengths[column:end] = values.lengths[place:last]
-            begin = int(values.starts[place])
-            block = values.data[begin : int(values.starts[last])]
-            starts[column + 1 : end + 1] = values.starts[place + 1 : last + 1] + (starts[column] - begin)
+            blocks.append(values.data[before[place] : before[last]])
+            starts += [start + moved for start in before[place + 1 : last + 1]]
         else:
             value = next(given)
-            lengths[column] = len(value) if isinstance(value, bytes) else NULL if value is None else value
-            block = np.frombuffer(value * count if isinstance(value, bytes) else b"", np.uint8)
-            starts[end] = starts[column] + block.shape[0]
-        blocks.append(block)
-        column = end
-    return ColumnValues(lengths=lengths, data=np.concatenate(blocks) if blocks else np.empty(0, np.uint8), starts=starts)
+            if isinstance(value, bytes):
+                lengths[column] = len(value)
+                blocks.append(np.frombuffer(value * count, np.uint8))
+                starts.append(starts[-1] + len(value) * count)
+            else:
+                lengths[column] = NULL if value is None else value
+                starts.append(starts[-1])
+    data = np.concatenate(blocks) if blocks else np.empty(0, np.uint8)
+    return ColumnValues(lengths=lengths, data=data, starts=np.array(starts, np.int64))
+
+
+@functools.lru_cache(_VERSIONS_MAX)
+def _neighbours(places: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+    """Columns that stay neighbours, whose bytes are one block: the first one, the one behind the last, and the place of the first before; -1: an added one."""
+    found: list[tuple[int, int, int]] = []
+    for column, place in enumerate(places):
+        first, end, begin = found[-1] if found else (0, 0, -1)
+        if place >= 0 and begin >= 0 and place == begin + end - first:
+            found[-1] = (first, column + 1, begin)
+        else:
+            found.append((column, column + 1, place))
+    return tuple(found)
 
 
 def transformed_version(version: TableVersion, transformation: Transformation) -> tuple[TableVersion, Shape]:

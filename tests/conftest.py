@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -22,7 +23,7 @@ if str(ROOT) not in sys.path:  # `tests` is not installed
     sys.path.insert(0, str(ROOT))
 
 from tests.support.processes import Process, end, left_over  # noqa: E402 - needs the line above
-from tests.support.shared import by_what_they_share, end_what_is_no_longer_needed, note_last  # noqa: E402 - the same
+from tests.support.shared import by_what_they_share, end_what_is_no_longer_needed, note_last, unit_of  # noqa: E402 - the same
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
 
@@ -55,6 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     by_what_they_share(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile` keeps files together that share something, too."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(ROOT / nodeid.partition("::")[0])
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

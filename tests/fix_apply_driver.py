@@ -1,4 +1,4 @@
-"""Spark drivers of apply processes: a Ray for the session, and one pair of databases with its mined queue per module."""
+"""A Ray for the session; and Spark drivers of apply processes on it, with one pair of databases and its mined queue per module."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from actors.cluster.local import LocalCluster
+from actors.runtime import disconnect, prepare_process
 from databases.embedded import EmbeddedServer
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess, execute
 from tests.support.shared import shared
@@ -37,7 +38,17 @@ def ray_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
         cluster = LocalCluster(folder)
         stack.callback(cluster.stop)
         cluster.start()
+        stack.callback(disconnect)  # Ray ends a process that has lost its head
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def ray_address(ray_cluster: LocalCluster) -> str:
+    """Where that Ray is, for a topology that is a module's own; this process can connect to it."""
+    address = ray_cluster.address()
+    assert address is not None
+    prepare_process(address, ray_cluster.client_environment())
+    return address
 
 
 @pytest.fixture(scope="session")

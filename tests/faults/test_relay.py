@@ -43,11 +43,11 @@ def _tables(servers: dict[str, EmbeddedServer]) -> None:
 
 
 @pytest.fixture
-def relay(one_way: System) -> Iterator[System]:
+def relay(ray_address: str) -> Iterator[System]:
     with system_folder("relay") as folder:
         file = folder / "relay.yaml"
         file.write_text(textwrap.dedent(RELAY))
-        with running(read_topology(file), folder, _tables, address=one_way.deployment.cluster.address()) as system:
+        with running(read_topology(file), folder, _tables, address=ray_address) as system:
             yield system
 
 

@@ -61,10 +61,9 @@ def _tables(servers: dict[str, EmbeddedServer]) -> None:
 
 
 @pytest.fixture(scope="module")
-def edited(one_way: System) -> Iterator[System]:
+def edited(ray_address: str) -> Iterator[System]:
     """The topology, with one destination; the last file is taken down with it."""
-    address = one_way.deployment.cluster.address()
-    with system_folder("edits") as folder, running(_spec(folder), folder, _tables, address=address) as system:
+    with system_folder("edits") as folder, running(_spec(folder), folder, _tables, address=ray_address) as system:
         yield system
 
 

@@ -40,7 +40,7 @@ def is_binary(spelled: str) -> bool:
 
 @pytest.mark.parametrize("form", ["binary", "text"])
 def test_every_type_survives_copying_and_every_kind_of_change(
-    one_way: System, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path,
+    ray_address: str, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path,
     fresh_database: Callable[[EmbeddedServer], str], monkeypatch: pytest.MonkeyPatch, form: str,
 ):
     dsns = {"a": fresh_database(pg_source), "b": fresh_database(pg_destination)}
@@ -48,7 +48,7 @@ def test_every_type_survives_copying_and_every_kind_of_change(
         monkeypatch.setenv(f"TEST_TYPES_{site.upper()}_DSN", dsn)
     file = tmp_path / "types.yaml"
     file.write_text(textwrap.dedent(TYPES.format(form=form)))
-    deployment = Deployment(read_topology(file), one_way.deployment.cluster.address() or "")
+    deployment = Deployment(read_topology(file), ray_address)
     with psycopg.connect(dsns["a"], autocommit=True) as source, psycopg.connect(dsns["b"], autocommit=True) as target:
         for number in range(7):  # or user types had the same numbers at both sides
             target.execute(f"CREATE TYPE public.shift_{number} AS ENUM ()")

@@ -14,6 +14,7 @@ import pytest
 from psycopg import conninfo
 from rich.console import Console
 
+from actors.cluster.local import LocalCluster
 from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment
 from headrace.inspection import check_topology
@@ -66,7 +67,7 @@ def plain_role() -> Iterator[Callable[[EmbeddedServer, str], str]]:
 
 
 def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
-    one_way: System, pg_15: EmbeddedServer, pg_16: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path,
+    ray_cluster: LocalCluster, ray_address: str, pg_15: EmbeddedServer, pg_16: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path,
     fresh_database: Callable[[EmbeddedServer], str], plain_role: Callable[[EmbeddedServer, str], str],
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -87,7 +88,7 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
     given = _grant_what_is_printed(file, admins)
     assert {site for site, _ in given} == set(servers)
 
-    deployment = Deployment(read_topology(file), one_way.deployment.cluster.address() or "")
+    deployment = Deployment(read_topology(file), ray_address)
     try:
         assert deployment.up()["state"] == "RUNNING"
         system = System(deployment, {}, tmp_path)
@@ -103,7 +104,7 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
             assert there == here
             assert there[0][0] == 801
         assert all(answer["equal"] for answer in system.verify())
-        _assert_nowhere(PASSWORD, system, one_way)
+        _assert_nowhere(PASSWORD, system, ray_cluster)
     finally:
         assert deployment.down() == []
         # Nothing runs any more that could do it: the databases are asked from here.
@@ -123,15 +124,15 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
         assert _execute(admins[site], "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'headrace:test_own/%'") == [(0,)]
 
 
-def _assert_nowhere(secret: str, system: System, cluster: System) -> None:
+def _assert_nowhere(secret: str, system: System, cluster: LocalCluster) -> None:
     """Not in what is shown, in no file of the topology or of Ray, and in no process list; it is looked for where it is, too."""
     overview = system.wait_overview()
     console = Console(record=True, file=io.StringIO(), width=200)
     console.print(render(overview))
     assert secret not in json.dumps(overview) + console.export_text()
-    facts = cluster.deployment.cluster.facts()
+    facts = cluster.facts()
     assert facts is not None
-    folders = [system.spec.state_dir, cluster.spec.state_dir / "logs", Path(facts.temporary)]
+    folders = [system.spec.state_dir, cluster.state_dir / "logs", Path(facts.temporary)]
     assert places_with(secret, folders) == []
     planted = system.folder / "planted"
     planted.write_text(f"password={secret}")

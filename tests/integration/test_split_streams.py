@@ -59,10 +59,10 @@ def _subscribers(system: System) -> set[str]:
     return {str(each["subscriber"]) for each in system.status("queue:q_src")["subscribers"]}
 
 
-def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_go_on_as_if_it_were_not_there(one_way: System, folder: Path):
+def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_go_on_as_if_it_were_not_there(ray_address: str, folder: Path):
     file = folder / "split.yaml"
     file.write_text(TOPOLOGY)
-    with running(read_topology(file), folder, _tables, address=one_way.deployment.cluster.address()) as system:
+    with running(read_topology(file), folder, _tables, address=ray_address) as system:
         opens = {name: system.status(name)["opens_total"] for name in OTHERS}
         with steady_load(system, _write):
             wait_until("rows arrive", lambda: system.execute("far", "SELECT count(*) FROM notes") > [(20,)])

@@ -49,9 +49,8 @@ def _make_tables(servers: dict[str, EmbeddedServer]) -> None:
 
 
 @pytest.fixture(scope="module")
-def system(one_way: System) -> Iterator[System]:
-    address = one_way.deployment.cluster.address()
-    with system_folder("over-time") as folder, running(_read(folder, TABLES), folder, _make_tables, address=address) as system:
+def system(ray_address: str) -> Iterator[System]:
+    with system_folder("over-time") as folder, running(_read(folder, TABLES), folder, _make_tables, address=ray_address) as system:
         yield system
 
 

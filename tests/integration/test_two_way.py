@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from actors.cluster.local import LocalCluster
 from databases.embedded import EmbeddedServer
 from headrace.security.authority import make_certificates
 from protos.redo_link import RedoWatchClient
@@ -68,14 +69,14 @@ def _assert_encrypted(system: System) -> None:
         wait_until("it is counted", lambda name=name: system.status(name)["wire"]["refused_connections"] == 1)
 
 
-def _assert_keys_nowhere(system: System, cluster: System) -> None:
+def _assert_keys_nowhere(system: System, cluster: LocalCluster) -> None:
     """What is inside of the private keys is in no file but theirs, and in no process list."""
-    facts = cluster.deployment.cluster.facts()
+    facts = cluster.facts()
     assert facts is not None
     for site in system.spec.sites:
         assert site.tls is not None
         line = site.tls.key.read_text().splitlines()[1]
-        assert places_with(line, [system.spec.state_dir, cluster.spec.state_dir / "logs", Path(facts.temporary)]) == []
+        assert places_with(line, [system.spec.state_dir, cluster.state_dir / "logs", Path(facts.temporary)]) == []
         assert places_with(line, [system.folder]) == [str(site.tls.key)]
 
 
@@ -89,13 +90,12 @@ def _spec(folder: Path) -> TopologySpec:
 
 
 @pytest.fixture(scope="module")
-def two_way(one_way: System) -> Iterator[System]:
-    address = one_way.deployment.cluster.address()
-    with system_folder("two-way") as folder, running(_spec(folder), folder, _tables, address=address) as system:
+def two_way(ray_address: str) -> Iterator[System]:
+    with system_folder("two-way") as folder, running(_spec(folder), folder, _tables, address=ray_address) as system:
         yield system
 
 
-def test_changes_of_both_sites_arrive_once_and_none_comes_home(one_way: System, two_way: System):
+def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: LocalCluster, two_way: System):
     for number, site in enumerate(("a", "b")):
         two_way.execute(site, f"INSERT INTO sales.stock SELECT n * 2 + {number}, 0 FROM generate_series(1, 200) n")
     two_way.wait_caught_up()
@@ -108,7 +108,7 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(one_way: System, 
     wait_until("their drivers were asked after that", lambda: _answered_us(two_way) > since)
     assert _returned(two_way) == 0
     _assert_encrypted(two_way)
-    _assert_keys_nowhere(two_way, one_way)
+    _assert_keys_nowhere(two_way, ray_cluster)
 
 
 def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(two_way: System):

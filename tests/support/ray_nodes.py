@@ -37,6 +37,8 @@ ENDED_S = 20.0  # Ray ends a node's workers within seconds; then the rest is kil
 OBJECT_STORE_BYTES = 80_000_000  # nearly the least that Ray takes; it is not touched
 # Idle workers end, and Ray's allocators keep less: as on a private cluster.
 _LEAN = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_threshold_ms": "60000", "MALLOC_ARENA_MAX": "2", "RAY_worker_niceness": "0"}
+# `ray start --block` that is told to end waits so long for its actors to be idle, which Headrace's never are; `ray stop` does not.
+_AT_ONCE = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
 # A node whose connections are refused is gone after 15 s, as on any cluster; one that is only slow has more than Ray's own 10 s for an answer.
 _PATIENT = {"RAY_health_check_timeout_ms": "60000"}
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -119,7 +121,7 @@ class RayNode:
         self.state_dir.mkdir(parents=True, exist_ok=True)
         (self.folder / "own" / "tmp").mkdir(parents=True, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable, **_LEAN, **self._cluster.access, MARK: self._mark}
+        environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable, **_LEAN, **_AT_ONCE, **self._cluster.access, MARK: self._mark}
         if self.name != HEAD and has_own_disks():
             environment["TMPDIR"] = "/tmp"  # its own
         with self._log.open("wb") as output:

@@ -1,22 +1,27 @@
 """What many tests share ends with the last of them: an idle topology of two sites costs a tenth of a core, and the tests that come later start others.
 
-Modules that share one are run one after the other (`by_what_they_share`). A fixture of the session opens what it shares in `shared`, and
-`end_what_is_no_longer_needed` closes that behind the last module that uses it.
+Modules that share one are run one after the other (`by_what_they_share`), by the same worker where there are several (`unit_of`). A fixture of the
+session opens what it shares in `shared`, and `end_what_is_no_longer_needed` closes that behind the last module that uses it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-__all__ = ["by_what_they_share", "end_what_is_no_longer_needed", "note_last", "shared"]
+__all__ = ["by_what_they_share", "end_what_is_no_longer_needed", "note_last", "shared", "unit_of"]
 
 # Session fixtures, in the order in which their modules come; what needs another one stands behind it.
 SHARED = ("one_way", "ray_cluster", "spark_process")
+# How a module's text says that it uses one of them: who divides tests among workers has only their names.
+_USES = re.compile(r"\b(one_way|ray_cluster|ray_address|make_drivers): ")
+_LONGEST = "multisite"  # the folder whose modules begin first, so that no worker ends long after the others
 _OPEN = pytest.StashKey[dict[str, ExitStack]]()
 _LAST = pytest.StashKey[dict[str, pytest.Item]]()
 
@@ -39,12 +44,26 @@ def by_what_they_share(items: list[pytest.Item]) -> None:
     used: dict[Path, set[str]] = {}
     for item in items:
         used.setdefault(item.path, set()).update(name for name in SHARED if name in _fixtures(item))
-    items.sort(key=lambda item: _place(used[item.path]))
+    for path, names in used.items():
+        assert not names or unit_of(path) in SHARED, f"{path} uses {names} and does not name it as an argument: see _USES"
+    items.sort(key=lambda item: _place(item.path, used[item.path]))
 
 
-def _place(used: set[str]) -> tuple[int, int]:
+def _place(path: Path, used: set[str]) -> tuple[int, int]:
     """Where a module comes, by which of `SHARED` it uses."""
-    return min(map(SHARED.index, used), default=len(SHARED)), len(used)
+    last = -1 if path.parent.name == _LONGEST else len(SHARED)
+    return min(map(SHARED.index, used), default=last), len(used)
+
+
+@functools.cache
+def unit_of(path: Path) -> str:
+    """What one worker runs one after the other: the modules that use the same of `SHARED`, or a module that uses none.
+
+    Args:
+        path: of the module.
+    """
+    used = {name if name in SHARED else "ray_cluster" for name in _USES.findall(path.read_text())}
+    return min(used, key=SHARED.index, default=str(path))
 
 
 def note_last(session: pytest.Session) -> None:
