@@ -435,6 +435,7 @@ def _reach_text(plan: Plan) -> Iterator[str]:
 
 def _reached_text(reached: ReachedSite) -> str:
     over = f", over {' and '.join(reached.sites[1:-1])}" if reached.sites[1:-1] else ""
+    over += f", as {' and '.join(reached.names)}" if reached.names else ""
     hops = len(reached.sites) - 1
     times = "" if reached.times == "once" else f", {reached.times}"
     # What a condition says of a row is not proven: this is who gets it at most.

@@ -68,6 +68,7 @@ class ReachedSite:
         sites: the shortest path, every site on it, those without a database too.
         components: on the same path, in order.
         conditions: those of them whose conditions let some of the changes pass, and not others; empty: all of them arrive.
+        names: what the tables are called there; empty: as at the origin.
     """
 
     site: str
@@ -75,6 +76,7 @@ class ReachedSite:
     sites: tuple[str, ...]
     components: tuple[str, ...]
     conditions: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,8 +346,21 @@ class Proof:
                 yield ReachedSite(
                     site=site, times=CYCLE if there.endless & table else TWICE if there.twice & table else ONCE,
                     sites=self.sites_of(hops), components=tuple(name for hop in hops for name in hop.way.components),
-                    conditions=self.conditions_on(hops, place[1], table),
+                    conditions=self.conditions_on(hops, place[1], table), names=self._names_at(place, site, table),
                 )
+
+    def _names_at(self, place: Place, site: str, table: int) -> tuple[str, ...]:
+        """What a table of a place is called at a site where its changes arrive; empty: by its own name."""
+        found: set[int] = set()
+        for (there, _), called in self.spread(place).once.items():
+            found |= {name for name, tables in called.items() if there == site and tables & table}
+        if found == {OWN}:
+            return ()
+        pattern = self._name(table)
+        texts = {name: ".".join(self.classes.tables[name]) for name in found if name != OWN}
+        if pattern.endswith(".*"):  # the tables of a schema have another one, and their names
+            texts = {name: f"{text.partition('.')[0]}.*" for name, text in texts.items()}
+        return tuple(sorted({pattern if name == OWN else texts[name] for name in found}))
 
     def conditions_on(self, hops: tuple[Hop, ...], tag: int, tables: int) -> tuple[str, ...]:
         """The clients on a path whose conditions decide about changes of some tables.
@@ -380,6 +395,7 @@ class Proof:
                     told_apart |= {there.once, there.twice, there.endless}
                 spread = self.spread((origin, tag))
                 told_apart.update(spread.as_themselves.values())
+                told_apart |= {tables for called in spread.once.values() for name, tables in called.items() if name != OWN}
         parts = [going] if going else []
         for tables in told_apart:
             parts = [part for whole in parts for part in (whole & tables, whole & ~tables) if part]

@@ -76,9 +76,26 @@ applies:
     assert {line.origin: [(line.tables, site.site, site.times) for site in line.reached] for line in Proof(spec).reach()} == {
         "dbs1": [(("hr.t",), "dbs2", "once")], "dbs2": [(("sales.u",), "dbs1", "once")],
     }
+    assert {line.origin: [site.names for site in line.reached] for line in Proof(spec).reach()} == {"dbs1": [("sales.u",)], "dbs2": [("hr.t",)]}
     assert any("applies.a1" in each or "captures.c2" in each for each in problems(tmp_path, text.replace(" TAGGED", ", tagged: true")) if "come home" in each)
     _, warned = findings(tmp_path, text.replace(" TAGGED", ""))
     assert [each.partition("such as ")[2].partition(",")[0] for each in warned] == ["sales.u", "hr.t"]  # both write it, and nothing resolves conflicts
+
+
+def test_plan_shows_what_tables_are_called_where_they_arrive(tmp_path):
+    spec = read(tmp_path, """
+topology: t
+sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}, dbs3: {database: {kind: embedded}}}
+queues: {q1: {site: dbs1}, q2: {site: dbs2}, q3: {site: dbs3}}
+captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{table: hr.t}, {table: hr.u}, {table: "sales.*"}]}}}
+propagations: {p2: {from: q1, to: q2}, p3: {from: q1, to: q3}}
+applies:
+  a2: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: hr.t, transform: [{rename_table: x.v}]}, {table: hr.u}]}}
+  a3: {site: dbs3, source: dbs1, queue: q3, rules: {include: [{table: hr.t}, {table: "sales.*", transform: [{rename_schema: shop}]}]}}
+""")
+    assert [line.strip() for line in make_plan(spec).as_text().splitlines() if line.startswith("    dbs1")] == [
+        "dbs1 -> dbs2 (1 hop, as x.v), dbs3 (1 hop)", "dbs1 -> dbs2 (1 hop)", "dbs1 -> dbs3 (1 hop, as shop.*)",
+    ]
 
 
 def test_rows_that_are_in_two_tables_of_a_site_do_not_meet(tmp_path):
