@@ -71,7 +71,7 @@ def test_tables_are_copied_under_load_and_their_changes_follow_without_a_gap(dri
         driver = drivers.start()
         driver.wait_ready()
         time.sleep(1.0)
-    assert counts["transactions"] > 100
+        wait_for("a hundred transactions", lambda: counts["transactions"] > 100, STARTING_S)
     assert_same(drivers, driver)
     recorded = execute(
         drivers.queue.destination_dsn, "SELECT name, state, scn > 0, digest <> '' FROM headrace.instantiation ORDER BY name"

@@ -29,6 +29,7 @@ from actors.cluster.local import LocalCluster
 from actors.staging.queue import QueueCore
 from databases.connectors import DatabaseAccess, decoder_for
 from databases.postgres.source.database import PostgresSource
+from headrace.chaos.load import paced
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.queue_link import EnqueueClient, QueueServer
@@ -393,7 +394,9 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
         with psycopg.connect(dsn) as connection:
             number = client
             deadline = time.monotonic() + duration_s
-            while not stop.is_set() and time.monotonic() < deadline:
+            for _ in paced(stop, LOAD_PAUSE_S):
+                if time.monotonic() >= deadline:
+                    return
                 number += clients
                 delta = number % 19 - 9
                 connection.execute("UPDATE accounts SET balance = balance + %s WHERE id = %s", (delta, number % 500 + 1))
@@ -402,7 +405,6 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
                 connection.commit()
                 with lock:
                     counts["transactions"] += 1
-                time.sleep(LOAD_PAUSE_S)
 
     threads = [threading.Thread(target=write, args=(client,), daemon=True) for client in range(clients)]
     for thread in threads:
