@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +12,14 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from databases.postgres.destination import lost_times
 from databases.postgres.destination.lost_times import lost_until, sample_times
 from streams.errors import DatabaseError
 from tests import fix_postgres
 from tests.contract.test_latest_timestamp import HERE, THERE, WAS, Site, changed, now, tried
 from tests.support.conflicts import Lcr
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
+from tests.support.postgres_redo import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -88,9 +91,6 @@ def test_what_was_changed_before_commit_times_were_switched_off_and_on_is_not_gu
             site.harness._admin.execute(f"ALTER SYSTEM SET track_commit_timestamp = {value}")
             freezing.restart()
             site.harness._admin = psycopg.connect(freezing.dsn(), autocommit=True)
-            if value == "off":
-                with psycopg.connect(freezing.dsn(), autocommit=True) as user, pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
-                    sample_times(user, age_s=WEEK_S, every_s=0)
         assert not is_known(site)
         destination = site.harness.destination()
         epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
@@ -233,3 +233,16 @@ def test_samples_need_commit_times(fresh_database: Callable[[EmbeddedServer], st
             site.session.sample_times(age_s=WEEK_S, every_s=0)
     finally:
         server.destroy()
+
+
+def test_the_first_samples_of_several_sessions_do_not_meet(site: Site, destination_database: str) -> None:
+    """All servers of an apply process begin at the same time."""
+    with psycopg.connect(destination_database) as first, psycopg.connect(destination_database, autocommit=True) as second:
+        lost_times._begin(first)
+        thread = threading.Thread(target=sample_times, args=(second,), kwargs={"age_s": WEEK_S, "every_s": 0})
+        thread.start()
+        wait_until(lambda: site.harness._admin.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").fetchone()[0])
+        first.commit()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(samples(site)) == 2

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["keep_noted_times", "lost_until", "newest_sample", "sample_times", "was_lost"]
 
 _WINDOW = 64  # transactions: so many that were all rolled back are taken for lost
+_OWN_WINDOW = 10_000  # transactions, of which one has the time of this server's clock: what applies changes commits at times of its own
 _UNFROZEN_S = 86_400.0
 """Where the server lost times before the first sample, nobody knows how long transactions ran that are lost. Hardly one runs for longer than a day."""
 _KEPT_AT_ONCE = 200_000  # notes in one call: a second or two, in which the server applies nothing
@@ -87,7 +88,8 @@ _FOREIGN = f"DELETE FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.xmin::pg
 _INSERT = "INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
 _SAMPLE = f"""{_INSERT}
 SELECT 0, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, 1, NULL, 0, false, {_MINE}
-WHERE NOT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE} AND pg_catalog.abs(EXTRACT(epoch FROM pg_catalog.clock_timestamp() - {_AT.format("s.key1")})) < %s)
+WHERE NOT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE} AND pg_catalog.abs(EXTRACT(epoch FROM pg_catalog.clock_timestamp() - COALESCE(s.changed_at, {_AT.format("s.key1")}))) < %s)
+ON CONFLICT DO NOTHING
 """
 # Never earlier than the samples below it, also where the clock was set back.
 _END = f"""UPDATE headrace.row_change s SET source = {_MINE},
@@ -102,10 +104,12 @@ _OLD = f"""DELETE FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 < (
 _WHERE = """SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8,
 (SELECT max(pg_catalog.age(d.datfrozenxid)) FROM pg_catalog.pg_database d)"""
 # Numbers below 3 are no transactions: of 0 the server would not even say that it knows nothing.
-_KNOWN = f"""SELECT n, at FROM pg_catalog.generate_series(%s::int8, %s::int8) n, LATERAL (
-    SELECT CASE WHEN n & 4294967295 > 2 THEN {_AT.format("n")} END AS at) known WHERE at IS NOT NULL ORDER BY n LIMIT 1"""
+_KNOWN = f"""SELECT n, c."timestamp" FROM pg_catalog.generate_series(%s::int8, %s::int8) n,
+LATERAL {_AT.format("CASE WHEN n & 4294967295 > 2 THEN n ELSE 3 END").replace("_timestamp", "_timestamp_origin")} c
+WHERE c."timestamp" IS NOT NULL AND (c.roident = 0 OR %s) ORDER BY n LIMIT 1"""
 _FIRST = f"""{_INSERT}
-SELECT 0, %s::int8, 1, LEAST(pg_catalog.clock_timestamp(), %s::timestamptz + pg_catalog.make_interval(secs => %s::double precision)), 0, false, {_MINE}"""
+SELECT 0, %s::int8, 1, LEAST(pg_catalog.clock_timestamp(), %s::timestamptz + pg_catalog.make_interval(secs => %s::double precision)), 0, false, {_MINE}
+ON CONFLICT DO NOTHING"""
 
 
 def sample_times(connection: psycopg.Connection[Any], *, age_s: float, every_s: float) -> None:
@@ -134,14 +138,14 @@ def _begin(connection: psycopg.Connection[Any]) -> None:
     low, high = max(end - 2**31, 2), end
     while high - low > 1:
         middle = (low + high) // 2
-        is_known = connection.execute(_KNOWN.encode(), (middle, min(middle + _WINDOW, end) - 1)).fetchone() is not None
+        is_known = connection.execute(_KNOWN.encode(), (middle, min(middle + _WINDOW, end) - 1, True)).fetchone() is not None
         low, high = (low, middle) if is_known else (middle, high)
-    found = connection.execute(_KNOWN.encode(), (high, min(high + _WINDOW, end) - 1)).fetchone()
+    found = connection.execute(_KNOWN.encode(), (high, min(high + _OWN_WINDOW, end) - 1, False)).fetchone()
     if found is None:
         return
     number, at = found
     # Where more is lost than is frozen, the server began to keep times when it started: nothing ran then.
-    is_frozen = number - (end - frozen_age) <= _WINDOW
+    is_frozen = high - (end - frozen_age) <= _WINDOW
     connection.execute(_FIRST.encode(), (number, at, _UNFROZEN_S if is_frozen else 0.0))
 
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
+from databases.memory.destination import MemoryDestination, MemorySession
 from databases.memory.store import MemoryStore, destination_column
 from protos import codec
 from rules.conflict_handlers import ConflictRules
 from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.server.apply_server import FORGET_AGAIN_S, FORGET_EVERY_S, ApplyServer
 from spark_apply.server.resolution import ConflictSettings
+from streams.errors import DatabaseUnavailable
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, by_time, raw, shown
 from tests.support.writes import version_of
@@ -161,3 +162,26 @@ def test_a_servers_session_forgets_now_and_then_what_is_kept_no_longer(monkeypat
         at.servers["a"].step(moment)
         assert len(asked) == times, moment
     assert asked[0] == (100.0, 50)
+
+
+def test_how_far_commit_times_go_back_is_noted_with_a_session_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[tuple[float, float]] = []
+    monkeypatch.setattr(MemorySession, "sample_times", lambda session, *, age_s, every_s: noted.append((age_s, every_s)))
+    at = Destination()
+    assert noted == [(100.0, FORGET_EVERY_S / 2)] * 2  # before the first group of each server
+    for moment in (1.0, FORGET_EVERY_S, FORGET_EVERY_S + 1):
+        at.servers["a"].step(moment)
+    assert len(noted) == 3
+
+
+def test_a_session_in_which_that_cannot_be_noted_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions: list[MemorySession] = []
+
+    def fails(session: MemorySession, *, age_s: float, every_s: float) -> None:
+        sessions.append(session)
+        raise DatabaseUnavailable("gone")
+
+    monkeypatch.setattr(MemorySession, "sample_times", fails)
+    with pytest.raises(DatabaseUnavailable):
+        Destination()
+    assert [session.is_closed for session in sessions] == [True]
