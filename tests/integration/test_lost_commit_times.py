@@ -246,3 +246,13 @@ def test_the_first_samples_of_several_sessions_do_not_meet(site: Site, destinati
         thread.join(30)
         assert not thread.is_alive()
     assert len(samples(site)) == 2
+
+
+def test_a_tie_with_a_delete_that_keeps_its_time_is_decided_as_before(site: Site) -> None:
+    site.user(WAS, None)
+    assert site.session.forget_changes(age_s=WEEK_S, count=1000) == 0
+    (at,) = site.harness._admin.execute("SELECT (extract(epoch FROM changed_at) * 1000000)::int8 FROM headrace.row_change WHERE is_gone").fetchone()
+    assert not tried(site, site.session, Lcr(new=THERE), at=at)
+    assert site.apply(Lcr(new=THERE), at=at) is None
+    assert site.rows() == []
+    assert tried(site, site.session, Lcr(new=THERE), at=at + 1)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["keep_noted_times", "lost_until", "newest_sample", "sample_times", "was_lost"]
+__all__ = ["keep_noted_times", "lost_until", "sample_times", "was_earlier", "was_lost"]
 
 _WINDOW = 64  # transactions: so many that were all rolled back are taken for lost
 _OWN_WINDOW = 10_000  # transactions, of which one has the time of this server's clock: what applies changes commits at times of its own
@@ -73,12 +73,19 @@ def was_lost(xmin: str) -> str:
     return f"{_whole(xmin)} OPERATOR(pg_catalog.<) {_ENDED}"
 
 
-def newest_sample() -> str:
-    """A moment before which everything was committed whose time is lost, as SQL, asked once in a statement; NULL: not known."""
+def was_earlier(xmin: str, at: str) -> str:
+    """The condition that a row whose commit time is lost was changed before a moment; NULL: not known.
+
+    The newest sample is asked once in a statement, and answers for what arrives in time; each row is looked up only where that is not enough.
+
+    Args:
+        xmin: of the row.
+        at: the moment.
+    """
+    newest = f"(SELECT s.{{}} FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.changed_at IS NOT NULL ORDER BY s.key1 DESC LIMIT 1)"
     return (
-        f"(SELECT CASE WHEN {_AT.format('s.key1')} IS NOT NULL THEN s.changed_at END FROM headrace.row_change s"
-        f" WHERE {_IS_SAMPLE} AND s.key1 OPERATOR(pg_catalog.>) ({_NEXT} OPERATOR(pg_catalog.-) 2147483648)"
-        " AND s.changed_at IS NOT NULL ORDER BY s.key1 DESC LIMIT 1)"
+        f"({at} OPERATOR(pg_catalog.>) {newest.format('changed_at')} AND {_whole(xmin)} OPERATOR(pg_catalog.<) {newest.format('key1')}"
+        f" OR {at} OPERATOR(pg_catalog.>) {lost_until(xmin)})"
     )
 
 

@@ -40,7 +40,7 @@ import numpy as np
 
 from databases.ports import FoundRows, Write, WriteTimes
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
-from databases.postgres.destination.lost_times import lost_until, newest_sample, was_lost
+from databases.postgres.destination.lost_times import was_earlier, was_lost
 from databases.postgres.types import conversion_of, type_with_modifier
 from streams.errors import BugError
 from streams.lcr_batch import Column, ColumnValues, Command
@@ -346,10 +346,9 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable) -> str:
         f" WHERE r.relation OPERATOR(pg_catalog.=) {catalog.oid} AND r.key1 OPERATOR(pg_catalog.=) pg_catalog.hash_record_extended(ROW({key}), 0)"
         f" AND r.key2 OPERATOR(pg_catalog.=) pg_catalog.hash_record_extended(ROW({key}), 1)"
     )
-    # What arrives in time is later than the newest sample: no row is asked for more than its xmin.
     return (
         f'(SELECT CASE WHEN c."timestamp" IS NOT NULL THEN c.roident OPERATOR(pg_catalog.<>) 0 OR c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) u.at'
-        f" ELSE u.at OPERATOR(pg_catalog.>) {newest_sample()} OR NOT ({was_lost('t.xmin')}) OR u.at OPERATOR(pg_catalog.>) {lost_until('t.xmin')} OR ({applied}) END"
+        f" ELSE {was_earlier('t.xmin', 'u.at')} OR NOT ({was_lost('t.xmin')}) OR ({applied}) END"
         " FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c)"
     )
 
