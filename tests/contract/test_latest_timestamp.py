@@ -330,6 +330,21 @@ def test_a_change_that_may_be_earlier_than_the_users_whose_time_is_lost_is_not_g
     assert site.rows() == ([THERE] if new else [])
 
 
+def test_what_takes_the_key_of_a_row_whose_time_is_lost_is_not_guessed(site):
+    site.sample()
+    other = changed(WAS, id=2)
+    assert site.apply(Lcr(new=other), at=now() - 2 * MINUTE) is None
+    before = site.user(WAS, HERE)
+    site.sample()
+    site.lose_times()
+    for lcr, kind in ((Lcr(new=THERE), "insert_exists"), (Lcr(old=other, new=THERE), "update_exists")):
+        failure = site.apply(lcr, at=before - 1)
+        assert failure is not None
+        assert failure.conflict_type == kind
+        assert "may be forgotten" in failure.message
+        assert site.rows() == [HERE, other]
+
+
 def test_what_the_user_changed_before_a_sample_is_earlier_though_its_time_is_lost(site, session):
     site.user(WAS, HERE)
     at = site.sample() + 1

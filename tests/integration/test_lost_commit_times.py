@@ -181,9 +181,19 @@ def test_a_clock_that_is_set_back_does_not_make_a_sample_earlier_than_the_one_be
     assert samples(site)[-1][1] == pytest.approx(ahead, abs=0.001)
 
 
+def test_the_number_of_a_transaction_is_the_newest_with_its_bits(site: Site) -> None:
+    (end,) = site.harness._admin.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8").fetchone()
+    for xmin, whole in ((3, 3), (end - 1, end - 1), (end + 1000, end + 1000), (end + 2_000_000, end + 2_000_000 - 2**32), (2**32 - 1, -1)):
+        expression = lost_times._whole(f"'{xmin}'::xid")
+        assert site.harness._admin.execute(f"SELECT {expression}").fetchone() == (whole,)
+
+
 def test_samples_of_a_restored_dump_are_dropped(site: Site) -> None:
     site.sample()
+    site.harness._admin.execute("VACUUM (FULL, FREEZE) headrace.row_change")
     earlier = samples(site)
+    site.session.sample_times(age_s=WEEK_S, every_s=3600)
+    assert samples(site) == earlier
     site.harness._admin.execute("CREATE TEMP TABLE dump AS SELECT * FROM headrace.row_change; TRUNCATE headrace.row_change; INSERT INTO headrace.row_change SELECT * FROM dump")
     assert samples(site) == earlier
     site.sample()
