@@ -58,6 +58,7 @@ from databases.ports import (
     TableShape,
     TruncatedTable,
     Write,
+    WriteTimes,
 )
 from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -492,12 +493,12 @@ class MemorySession:
         known = self._store.changes.setdefault((write.version.owner, write.version.name), {})
         notes = list(_notes_of(found, write))
         # As the real one: a row that was changed later here is not found, and what is noted is looked at behind the write.
-        if any((there := known.get(key)) is not None and there.own_us is not None and there.is_later_than(write.times, n) for n, key, _ in notes):
+        if any((there := known.get(key)) is not None and (there.own_us is not None or there.lost_us) and _stays(there, write.times, n) for n, key, _ in notes):
             return -1
         count = self._write(write)
         for number, key, is_gone in notes:
             before = known.get(key)
-            if before is not None and before.is_later_than(write.times, number):
+            if before is not None and _stays(before, write.times, number):
                 return -1
             self._note_change(found, known, key, LastChange(
                 noted_us=int(write.times.last_us[number]), noted_rank=write.times.rank, noted_source=write.times.source, is_gone=is_gone,
@@ -674,7 +675,7 @@ class MemorySession:
             return None
         known = self._store.changes.get((write.version.owner, write.version.name), {})
         if write.times is not None:
-            later = [n for n, key, _ in _notes_of(found, write) if key in known and known[key].is_later_than(write.times, n)]
+            later = [n for n, key, _ in _notes_of(found, write) if key in known and _stays(known[key], write.times, n)]
             numbers = sorted({*numbers, *later})
         return np.array(numbers, np.int64)
 
@@ -684,19 +685,25 @@ class MemorySession:
         found = self._table(write)
         assert write.old is not None
         known = self._store.changes.get((write.version.owner, write.version.name), {})
+        changes = (known.get(key, LastChange()) for key in rows_of(write.old, _key_places(found, write), write))
         return tuple(
-            replace(known.get(key, LastChange()), forgotten_us=self._store.forgotten_us) for key in rows_of(write.old, _key_places(found, write), write)
+            replace(change, forgotten_us=self._store.forgotten_us, lost_us=_lost_us(change, write.times) if write.times is not None else 0) for change in changes
         )
+
+    def sample_times(self, *, age_s: float, every_s: float) -> None:  # noqa: ARG002
+        """See `DestinationSession.sample_times`: `MemoryStore.lose_times` says itself how late what it loses was."""
+        self._live()
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
         """See `DestinationSession.forget_changes`."""
         self._live()
         store, oldest = self._store, self._store.clock.time_us() - int(age_s * 1e6)
-        noted = sorted((each.noted_us or each.own_us or 0, table, key) for table, keys in store.changes.items() for key, each in keys.items())
+        noted = sorted((each.noted_us or each.own_us or each.lost_us, table, key) for table, keys in store.changes.items() for key, each in keys.items())
         gone = [each for place, each in enumerate(noted) if each[0] < oldest or place < len(noted) - count]
         for time_us, table, key in gone:
             del store.changes[table][key]
             store.forgotten_us = max(store.forgotten_us, time_us)
+        store.kept_times.update((table, key) for table, keys in store.changes.items() for key in keys)
         return len(gone)
 
     def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:  # noqa: ARG002
@@ -874,6 +881,16 @@ class MemorySession:
         self._live()
         if self._state != "open":
             raise BugError(f"a transaction is needed, the session is {self._state}")
+
+
+def _lost_us(change: LastChange, times: WriteTimes) -> int:
+    """`LastChange.lost_us`; without tombstones a delete counts for nothing."""
+    return 0 if change.is_gone and not times.has_tombstones else change.lost_us
+
+
+def _stays(change: LastChange, times: WriteTimes, row: int) -> bool:
+    """Whether a change is later than a row of a write, or may be."""
+    return change.is_later_than(times, row) or replace(change, lost_us=_lost_us(change, times)).may_be_later_than(times, row)
 
 
 def _key_places(found: StoredTable, write: Write) -> tuple[int, ...]:

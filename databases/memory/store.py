@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Row = tuple[bytes | None, ...]
-_COMMITTED = ("tables", "processes", "errors", "edits", "conflicts", "instantiations", "recorded", "changes", "forgotten_us")
+_COMMITTED = ("tables", "processes", "errors", "edits", "conflicts", "instantiations", "recorded", "changes", "kept_times", "forgotten_us")
 
 
 def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
@@ -224,6 +224,7 @@ class MemoryStore:
         self.roles: set[str] = set()  # that a session may take
         self.conflicts: dict[int, tuple[str, ConflictRecord]] = {}  # by number: the topology, and what happened
         self.changes: dict[tuple[str, str], dict[Row, LastChange]] = {}  # by table and key: only of tables with latest_timestamp
+        self.kept_times: set[tuple[tuple[str, str], Row]] = set()  # of deletes by users: by table and key, those whose times are not lost any more
         self.forgotten_us = 0  # what was noted of changes up to then may be forgotten
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
         self.recorded: dict[tuple[str, str, str, str], int] = {}  # the number of the table that an instantiation was recorded of
@@ -331,6 +332,19 @@ class MemoryStore:
         """
         found = LastChange(noted_us=time_us, is_gone=True) if is_gone else LastChange(own_us=time_us)
         self.changes.setdefault((owner, name), {})[key] = found
+        self.kept_times.discard(((owner, name), key))
+
+    def lose_times(self, time_us: int) -> None:
+        """Lose the times of what users did, as a server does that freezes rows: it is only known to be no later than a moment.
+
+        Args:
+            time_us: that moment, microseconds since the epoch.
+        """
+        for table, known in self.changes.items():
+            for key, found in known.items():
+                is_own_delete = found.noted_us is not None and not found.noted_source and (table, key) not in self.kept_times
+                if found.own_us is not None or is_own_delete:
+                    known[key] = LastChange(is_gone=found.is_gone, lost_us=time_us)
 
     def rows(self, owner: str, name: str) -> list[Row]:
         """The rows, sorted; with what open transactions have written.

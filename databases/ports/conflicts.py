@@ -100,6 +100,7 @@ class LastChange:
         noted_source: that site; empty: a delete by a session of this site.
         is_gone: what is noted is a delete.
         forgotten_us: what was noted up to then may be forgotten; 0: nothing is.
+        lost_us: a session of this site may have changed or deleted the row last, at a time that is lost, then or earlier; 0: none has.
     """
 
     own_us: int | None = None
@@ -108,6 +109,16 @@ class LastChange:
     noted_source: str = ""
     is_gone: bool = False
     forgotten_us: int = 0
+    lost_us: int = 0
+
+    def may_be_later_than(self, times: WriteTimes, row: int = 0) -> bool:
+        """Whether nobody knows which is later: the row was changed here at a time that is lost, and not known to be earlier.
+
+        Args:
+            times: of the write.
+            row: its number in the write.
+        """
+        return 0 < self.lost_us >= int(times.times_us[row]) and not self.is_later_than(times, row)
 
     def is_later_than(self, times: WriteTimes, row: int = 0) -> bool:
         """Whether the row was changed later than a row of a write, which loses then.

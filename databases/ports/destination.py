@@ -448,6 +448,17 @@ class DestinationSession(TableWriter, Protocol):
         """
         ...
 
+    def sample_times(self, *, age_s: float, every_s: float) -> None:
+        """Note how far the database's own commit times go back, so that what is lost of them later is known, in transactions of its own.
+
+        Without it, nobody knows how late a row can have been changed whose time is lost: whatever arrives for it is undecided.
+
+        Args:
+            age_s: changes that are older need not be told from each other, seconds.
+            every_s: nothing is noted where that was done so recently, seconds.
+        """
+        ...
+
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
         """Which rows of a write would meet a conflict now, without locking anything: it may be otherwise when they are written.
 

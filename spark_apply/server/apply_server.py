@@ -141,6 +141,11 @@ class ApplyServer:
         if self._is_connected:
             return
         session = self._open_session()
+        try:
+            self._sample_times(session)
+        except BaseException:
+            session.close()
+            raise
         if self._context is None:
             self._context = self._new_context(session=session, fit_of=self._fits.fit_or_error)
         self._context.session, self._is_connected = session, True
@@ -264,8 +269,13 @@ class ApplyServer:
         if self._forget_at is None:
             self._forget_at = now + FORGET_EVERY_S
         elif now >= self._forget_at:
+            self._sample_times(self._context.session)
             forgotten = self._context.session.forget_changes(age_s=times.age_s, count=times.count)
             self._forget_at = now + (FORGET_AGAIN_S if forgotten else FORGET_EVERY_S)
+
+    def _sample_times(self, session: DestinationSession) -> None:
+        if self._times is not None:
+            session.sample_times(age_s=self._times.age_s, every_s=FORGET_EVERY_S / 2)
 
     def _end(self, number: int, last: ServerMessage) -> None:
         _, work = self._work.pop(number)

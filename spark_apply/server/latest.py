@@ -193,7 +193,10 @@ def _look(session: DestinationSession, asked: Sequence[tuple[TimedRow, tuple[_Va
     made = []
     for (row, (values, leaves_row)), in_the_way, last in zip(asked, found, lasts, strict=True):
         assert row.write.times is not None
-        made.append(_Place(values, leaves_row, in_the_way, last, last.is_later_than(row.write.times)))
+        loses = last.is_later_than(row.write.times)
+        if row.write.command is Command.DELETE and in_the_way is None and last.may_be_later_than(row.write.times):
+            loses = True  # there is nothing to delete: whichever delete was the later one, what is noted stays
+        made.append(_Place(values, leaves_row, in_the_way, last, loses))
     return made
 
 
@@ -229,8 +232,12 @@ def _kind(command: Command, places: list[_Place]) -> str:
     if first.row is None:
         return _missing(command)
     if first.row.differs or first.loses:
-        return f"{command.name.lower()}_differs"
+        return _differs(command)
     return "update_exists" if last is not first and (last.row is not None or last.loses) else ""
+
+
+def _differs(command: Command) -> str:
+    return "insert_exists" if command is Command.INSERT else f"{command.name.lower()}_differs"
 
 
 def _missing(command: Command) -> str:
@@ -242,6 +249,12 @@ def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple
     times = row.write.times
     assert times is not None
     for place in places:
+        if not place.loses and place.last.may_be_later_than(times):
+            reason = (
+                f"{METHOD}: it was committed before {_shown(place.last.lost_us)}, and the server does not know any more when the row was changed or"
+                " deleted here up to then: it may be forgotten (autovacuum_freeze_max_age, track_commit_timestamp)"
+            )
+            raise TimeUnknown(kind or _differs(row.write.command), reason, found)
         unknown = place.last.own_us is None and place.last.noted_us is None and kind not in {"", "delete_missing"}
         if unknown and int(times.times_us[0]) <= place.last.forgotten_us:
             reason = (

@@ -42,8 +42,21 @@ class Site(Conflicts):
         self.is_memory = isinstance(harness, MemoryHarness)
         if tombstones and not self.is_memory:
             harness._admin.execute("SELECT headrace.keep_tombstones('c')")
+        self.sampled_us = 0
         for row in rows:
             assert self.apply(Lcr(new=row), at=now() - 10 * MINUTE) is None
+
+    def sample(self) -> int:
+        """What the site changed before is known to be no later than the answer, also where its times are lost."""
+        self.session.sample_times(age_s=7 * 86_400, every_s=0)
+        if not self.is_memory:
+            while self.harness._admin.execute("SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 1 AND changed_at IS NULL").fetchone()[0]:
+                self.session.sample_times(age_s=7 * 86_400, every_s=3600)  # another transaction of the server ran
+        self.sampled_us = now()
+        return self.sampled_us
+
+    def lose_times(self) -> None:
+        self.harness.lose_times(self.sampled_us)
 
     def user(self, old, new) -> int:
         """A user's change; afterwards it is later than the answer."""
@@ -279,6 +292,144 @@ def test_of_several_changes_of_a_row_in_a_set_the_first_one_decides_and_the_last
     assert site.rows() == [HERE, *rest]
 
 
+# ------------------------------------------------------------------ times that the server has lost
+
+
+def tried(site, session, *lcrs, at) -> bool:
+    """Whether LCRs succeed as sets; `conflicting` must say the same of each."""
+    batch = batch_of(site.version, lcrs, each=True, first_scn=site.scn, times_us=[at] * len(lcrs))
+    site.scn += 10 * len(lcrs)
+    session.begin()
+    plan = plan_resolvable([batch], site.fits.fit)
+    assert plan is not None
+    found = plan.around(session.conflicting)
+    is_done = execute_steps(session, plan_sets([batch], site.fits.fit)) is not None
+    if is_done:
+        session.commit((), 0)
+    else:
+        session.rollback()
+    assert is_done == (found is None or not (found[1] >= 0).any())
+    return is_done
+
+
+@pytest.mark.parametrize("old", [WAS, HERE], ids=["differs", "as it was"])
+@pytest.mark.parametrize("new", [THERE, None], ids=["update", "delete"])
+def test_a_change_that_may_be_earlier_than_the_users_whose_time_is_lost_is_not_guessed(site, session, old, new):
+    site.sample()
+    before = site.user(WAS, HERE)
+    after = site.sample()
+    site.lose_times()
+    for at in (before - 1, before + 1):
+        assert not tried(site, session, Lcr(old=old, new=new), at=at)
+        failure = site.apply(Lcr(old=old, new=new), at=at)
+        assert failure is not None
+        assert failure.conflict_type == ("update_differs" if new else "delete_differs")
+        assert "does not know any more when the row was changed" in failure.message
+        assert site.rows() == [HERE]
+    assert tried(site, session, Lcr(old=HERE, new=new), at=after + 1)
+    assert site.rows() == ([THERE] if new else [])
+
+
+def test_what_takes_the_key_of_a_row_whose_time_is_lost_is_not_guessed(site):
+    site.sample()
+    other = changed(WAS, id=2)
+    assert site.apply(Lcr(new=other), at=now() - 2 * MINUTE) is None
+    before = site.user(WAS, HERE)
+    site.sample()
+    site.lose_times()
+    for lcr, kind in ((Lcr(new=THERE), "insert_exists"), (Lcr(old=other, new=THERE), "update_exists")):
+        failure = site.apply(lcr, at=before - 1)
+        assert failure is not None
+        assert failure.conflict_type == kind
+        assert "may be forgotten" in failure.message
+        assert site.rows() == [HERE, other]
+
+
+def test_what_the_user_changed_before_a_sample_is_earlier_though_its_time_is_lost(site, session):
+    site.user(WAS, HERE)
+    at = site.sample() + 1
+    if not site.is_memory:
+        site.harness._admin.execute("CREATE TABLE other (id int4)")
+        site.session.sample_times(age_s=7 * 86_400, every_s=0)
+    site.lose_times()
+    assert tried(site, session, Lcr(old=HERE, new=THERE), at=at)
+    assert site.apply(Lcr(old=WAS, new=changed(HERE, b="late")), source="c", at=at + 1) is None
+    assert site.rows() == [changed(HERE, b="late")]
+
+
+def test_rows_that_were_applied_are_known_though_the_server_lost_its_times(site, session):
+    site.sample()
+    at = now() - MINUTE
+    assert site.apply(Lcr(old=WAS, new=HERE), source="c", at=at) is None
+    site.sample()
+    site.lose_times()
+    assert not tried(site, session, Lcr(old=HERE, new=THERE), at=at - 1)
+    assert site.apply(Lcr(old=HERE, new=THERE), at=at - 1) is None
+    assert site.rows() == [HERE]
+    assert tried(site, session, Lcr(old=HERE, new=THERE), at=at + 1)
+    assert site.apply(Lcr(old=THERE, new=WAS), source="c", at=at + 2) is None
+    assert site.rows() == [WAS]
+
+
+def test_a_row_that_was_deleted_at_a_time_that_is_lost_does_not_come_back(site, session):
+    site.sample()
+    before = site.user(WAS, None)
+    after = site.sample()
+    site.lose_times()
+    for lcr, kind in ((Lcr(old=WAS, new=THERE), "update_missing"), (Lcr(new=THERE), "insert_exists")):
+        assert not tried(site, session, lcr, at=before - 1)
+        failure = site.apply(lcr, at=before - 1)
+        assert failure is not None
+        assert failure.conflict_type == kind
+        assert "may be forgotten" in failure.message
+    assert site.apply(Lcr(old=WAS), at=before - 1) is None
+    assert site.rows() == []
+    assert tried(site, session, Lcr(new=THERE), at=after + 1)
+    assert site.rows() == [THERE]
+
+
+def test_without_tombstones_a_delete_whose_time_is_lost_counts_for_nothing(harness, session):
+    site = Site(harness, session, rows=[WAS], tombstones=False)
+    before = site.user(WAS, None)
+    site.sample()
+    site.lose_times()
+    assert site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
+    assert site.rows() == [THERE]
+
+
+def test_a_delete_that_is_looked_at_in_time_keeps_its_time(site, session):
+    site.sample()
+    before = site.user(WAS, None)
+    after = now()
+    assert session.forget_changes(age_s=60, count=1000) == 0
+    site.sample()
+    site.lose_times()
+    assert site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
+    assert site.rows() == []
+    assert site.apply(Lcr(old=WAS, new=THERE), at=after + 1) is None
+    assert site.rows() == [THERE]
+
+
+def test_a_delete_whose_time_is_lost_is_not_forgotten_without_a_mark(site, session):
+    site.sample()
+    before = site.user(WAS, None)
+    after = site.sample()
+    site.lose_times()
+    assert session.forget_changes(age_s=3600, count=1000) == 0
+    failure = site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
+    assert failure is not None
+    assert "does not know any more when" in failure.message
+    assert session.forget_changes(age_s=0, count=1000) == 1
+    failure = site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
+    assert failure is not None
+    assert "may be forgotten (tombstones: retention_days, count)" in failure.message
+    assert site.apply(Lcr(old=WAS, new=THERE), at=after + 1) is None
+    assert site.rows() == [THERE]
+
+
+# ------------------------------------------------------------------ clocks
+
+
 def test_nothing_is_applied_that_is_ahead_of_the_clock_before_the_clock_has_passed_it(site, session):
     if not isinstance(session, PostgresSession):
         pytest.skip("the database in memory has no clock of its own")
@@ -289,3 +440,16 @@ def test_nothing_is_applied_that_is_ahead_of_the_clock_before_the_clock_has_pass
         site.apply(Lcr(old=THERE, new=HERE), at=now() + 60 * MINUTE)
     session.rollback()
     assert site.rows() == [THERE]
+
+
+def test_of_several_changes_of_a_row_in_a_set_the_one_that_is_furthest_ahead_of_the_clock_counts(site, session):
+    """A source's clock that was set back between them: alone, the first one is refused."""
+    if not isinstance(session, PostgresSession):
+        pytest.skip("the database in memory has no clock of its own")
+    batch = batch_of(site.version, [Lcr(old=WAS, new=HERE), Lcr(old=HERE, new=THERE)], each=True, first_scn=5000, times_us=[now() + 60 * MINUTE, now()])
+    session.begin()
+    assert execute_steps(session, plan_sets([batch], site.fits.fit)) is not None
+    with pytest.raises(DatabaseError, match="clock of a source is more than 5 s ahead"):
+        session.commit((), 0)
+    session.rollback()
+    assert site.rows() == [WAS]

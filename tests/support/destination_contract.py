@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import psycopg
@@ -73,6 +74,10 @@ class MemoryHarness:
 
     def crash(self) -> None:
         self._store.end_life()
+
+    def lose_times(self, until_us: int) -> None:
+        """Lose the commit times of what users did; only that it was committed before a moment stays known."""
+        self._store.lose_times(until_us)
 
     def forget_applies(self) -> None:
         """Like a restore to a time before the first apply process ran, while the server keeps running."""
@@ -151,6 +156,19 @@ class PostgresHarness:
         self._admin.close()
         self._server.restart(immediate=True)
         self._admin = psycopg.connect(self._dsn, autocommit=True)
+
+    def lose_times(self, until_us: int) -> None:
+        """Freeze every row of every database, which autovacuum does by itself: commit times up to now are lost."""
+        number = self._admin.execute("SELECT pg_current_xact_id()::xid::text").fetchone()[0]
+        self._admin.execute("ALTER DATABASE template0 ALLOW_CONNECTIONS true")
+        names = [name for (name,) in self._admin.execute("SELECT datname FROM pg_database WHERE datconnlimit <> -2")]
+        until = time.monotonic() + 60
+        while self._admin.execute("SELECT pg_xact_commit_timestamp(%s::text::xid) IS NOT NULL", (number,)).fetchone()[0]:
+            assert time.monotonic() < until, "the server still knows the times: a transaction or a slot of another test is old"
+            for name in names:
+                with psycopg.connect(self._server.dsn(name), autocommit=True) as connection:
+                    connection.execute("VACUUM (FREEZE)")
+        self._admin.execute("ALTER DATABASE template0 ALLOW_CONNECTIONS false")
 
     def forget_applies(self) -> None:
         """Like a restore of a dump from before the first apply process ran, while the server keeps running."""

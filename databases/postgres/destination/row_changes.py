@@ -3,7 +3,8 @@
 What apply processes write is noted there with the time of its commit at the source, by the hash of the key, in the transaction of the
 data. A change by a session of this site is not noted: its row carries the number of its transaction (xmin), and the server knows when
 that was committed (`track_commit_timestamp`) and that it has no origin. So users pay nothing, but for deletes: of those no row is left,
-and the trigger that `headrace.keep_tombstones` makes notes them, without a time: it is the commit's of the note itself.
+and the trigger that `headrace.keep_tombstones` makes notes them, without a time: it is the commit's of the note itself. The server does
+not keep such times for long: `lost_times` says what is known of rows and notes without one.
 
 A statement that writes rows finds none that was changed later here, and the one behind it notes their times unless a later one is
 noted. In that order, because so does a session's DELETE: it locks the row, then the note. Whoever comes second waits at the row or at
@@ -27,6 +28,7 @@ import psycopg
 from databases.ports import LastChange
 from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable, ValueForm
+from databases.postgres.destination.lost_times import keep_noted_times, lost_until, was_lost
 from databases.postgres.destination.writing.pipeline import Statement
 from databases.postgres.destination.writing.writes import (
     PG_EPOCH_US,
@@ -97,6 +99,10 @@ $made$""",
 
 _US = "(EXTRACT(epoch FROM {}) * 1000000)::pg_catalog.int8"
 _NOTED = "COALESCE(r.changed_at, pg_catalog.pg_xact_commit_timestamp(r.xmin))"
+_LOST = (
+    "CASE WHEN r.rank OPERATOR(pg_catalog.<) 0 THEN r.changed_at"
+    f" WHEN r.relation IS NOT NULL AND {_NOTED} IS NULL THEN COALESCE({lost_until('r.xmin')}, pg_catalog.clock_timestamp()) END"
+)
 
 
 def _key(write: Write, catalog: CatalogTable) -> list[int]:
@@ -121,10 +127,11 @@ def _note_is_older(times: WriteTimes, at: str, rank: str) -> str:
     """The condition that the note `r` does not keep a change from being the last one."""
     gone = "" if times.has_tombstones else " OR r.is_gone"
     own = (
-        f"COALESCE(pg_catalog.pg_xact_commit_timestamp(r.xmin) OPERATOR(pg_catalog.{older_operator(times)}) {at}, true)"
+        f"CASE WHEN r.rank OPERATOR(pg_catalog.<) 0 THEN r.changed_at OPERATOR(pg_catalog.<) {at}"
+        f" ELSE COALESCE({_NOTED} OPERATOR(pg_catalog.{older_operator(times)}) {at}, {lost_until('r.xmin')} OPERATOR(pg_catalog.<) {at}, false) END"
     )
     return (
-        f"(r.source OPERATOR(pg_catalog.=) {literal(times.source)}{gone} OR CASE WHEN r.changed_at IS NULL THEN {own}"
+        f"(r.source OPERATOR(pg_catalog.=) {literal(times.source)}{gone} OR CASE WHEN r.source OPERATOR(pg_catalog.=) '' THEN {own}"
         f" ELSE r.changed_at OPERATOR(pg_catalog.<) {at} OR (r.changed_at OPERATOR(pg_catalog.=) {at} AND r.rank OPERATOR(pg_catalog.<=) {rank}) END)"
     )
 
@@ -218,9 +225,17 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
         " LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c"
         f" WHERE {keyed(builder, find, [])} AND c.roident OPERATOR(pg_catalog.=) 0"
     )
+    # A row that has the xmin of its note is as an apply process left it.
+    lost = (
+        f"SELECT COALESCE({lost_until('t.xmin')}, pg_catalog.clock_timestamp()) FROM {catalog.relation} t,"
+        f" LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])} AND c.\"timestamp\" IS NULL"
+        f" AND (r.xmin OPERATOR(pg_catalog.=) t.xmin AND r.source OPERATOR(pg_catalog.<>) '') IS NOT TRUE AND {was_lost('t.xmin')}"
+    )
+    lost_note = _LOST if write.times is not None and write.times.has_tombstones else "NULL"
     forgotten = f"SELECT {_US.format('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
     sql = (
-        f"SELECT ({own}), {_US.format(_NOTED)}, r.rank, r.source, r.is_gone, ({forgotten}) FROM {numbered(builder)}"
+        f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {_US.format(_NOTED)} END, r.rank, r.source, r.is_gone, ({forgotten}),"
+        f" {_US.format(f'GREATEST(({lost}), {lost_note})')} FROM {numbered(builder)}"
         f" LEFT JOIN headrace.row_change r ON r.relation = {catalog.oid} AND r.key1 = {first} AND r.key2 = {second} ORDER BY u.r"
     )
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
@@ -233,10 +248,10 @@ def read_last_changes(result: PGresult) -> Iterator[LastChange]:
         result: of it.
     """
     for row in range(result.ntuples):
-        own, noted, rank, source, gone, forgotten = (result.get_value(row, place) for place in range(6))
+        own, noted, rank, source, gone, forgotten, lost = (result.get_value(row, place) for place in range(7))
         yield LastChange(
             own_us=None if own is None else int(own), noted_us=None if noted is None else int(noted), noted_rank=int(rank or 0),
-            noted_source=(source or b"").decode(), is_gone=gone == b"t", forgotten_us=int(forgotten or 0),
+            noted_source=(source or b"").decode(), is_gone=gone == b"t", forgotten_us=int(forgotten or 0), lost_us=int(lost or 0),
         )
 
 
@@ -259,11 +274,11 @@ def wait_for_clock(latest_us: int) -> Statement:
 _FORGET = f"""
 WITH bound AS (
     SELECT GREATEST(pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => %s::double precision),
-        (SELECT at FROM (SELECT {_NOTED} AS at FROM headrace.row_change r WHERE NOT ({_FORGOTTEN_KEY})
+        (SELECT at FROM (SELECT {_NOTED} AS at FROM headrace.row_change r WHERE r.relation <> 0
                          ORDER BY 1 DESC NULLS LAST OFFSET %s LIMIT 1) x)) AS at OFFSET 0),
 old AS MATERIALIZED (
     SELECT r.relation, r.key1, r.key2, {_NOTED} AS at FROM headrace.row_change r, bound
-    WHERE COALESCE({_NOTED} < bound.at, true) AND NOT ({_FORGOTTEN_KEY}) LIMIT {_FORGOTTEN_MAX} FOR UPDATE OF r SKIP LOCKED),
+    WHERE {_NOTED} < bound.at AND r.relation <> 0 LIMIT {_FORGOTTEN_MAX} FOR UPDATE OF r SKIP LOCKED),
 gone AS (DELETE FROM headrace.row_change r USING old WHERE (r.relation, r.key1, r.key2) = (old.relation, old.key1, old.key2) RETURNING old.at),
 newest AS (SELECT max(at) AS at, count(*) AS gone FROM gone)
 INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)
@@ -281,5 +296,6 @@ def forget_changes(connection: psycopg.Connection[Any], *, age_s: float, count: 
         age_s: what is younger stays, seconds.
         count: so many stay at most.
     """
+    keep_noted_times(connection)
     row = connection.execute(_FORGET.encode(), (age_s, count)).fetchone()
     return int(row[0]) if row else 0

@@ -99,7 +99,7 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         if rows.found is not FoundRows.ONE:
             return None
         builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[])
-        own = keyed(builder, rows.find, rows.compare) + (f" AND {not_later_here(write.times)}" if write.times is not None else "")
+        own = keyed(builder, rows.find, rows.compare) + (f" AND {not_later_here(write.times, catalog)}" if write.times is not None else "")
         condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {own})"
     if write.times is not None:
         condition += f" OR {noted_later(write, catalog)}"

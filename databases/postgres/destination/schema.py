@@ -21,7 +21,8 @@ The tables
                       while after the transaction was executed.
     apply_state       what an apply process is, and how it was doing when it wrote this last: a few times a minute, fenced by its epoch.
     conflict_history  one row per conflict that an apply process met, whatever became of it; bounded as it is written.
-    row_change        when the last change of a key was made, and where: see `row_changes`, which has its definition.
+    row_change        when the last change of a key was made, and where: see `row_changes`, which has its definition. Its rows of relation 0 are what was
+                      forgotten, and samples: see `lost_times`.
     instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
                       the table here that it is of, `recorded_in` the number of this table when that was recorded.
 

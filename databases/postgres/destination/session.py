@@ -77,6 +77,7 @@ from databases.postgres.destination.fencing import (
 )
 from databases.postgres.destination.handler_sql import checks_of, refused_sql, run_statements
 from databases.postgres.destination.kept_session import KEPT, NO_TIMEOUT, SETTLE, SessionGuard, timeout_of
+from databases.postgres.destination.lost_times import sample_times
 from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
     forget_changes,
@@ -446,7 +447,7 @@ class PostgresSession:
             else:
                 statements = self._add(both, number, plan.statements, counts, statements, is_paired=plan.paired)
             if write.times is not None:
-                self._latest_us = max(self._latest_us, int(write.times.last_us.max()))
+                self._latest_us = max(self._latest_us, int(write.times.times_us.max()), int(write.times.last_us.max()))
             for timed in noted_writes(write):
                 noted[number] += len(plan.notes) * timed.row_count
                 both[len(writes) + number] = timed
@@ -677,6 +678,14 @@ class PostgresSession:
             raise BugError(f"changes are forgotten in a transaction of their own, and the session is {self._state.value}")
         with translated("forgetting the times of old changes"):
             return forget_changes(self._connection, age_s=age_s, count=count)
+
+    def sample_times(self, *, age_s: float, every_s: float) -> None:
+        """See `DestinationSession.sample_times`."""
+        self._live()
+        if self._state is not _State.IDLE:
+            raise BugError(f"times are sampled in a transaction of their own, and the session is {self._state.value}")
+        with translated("noting how far commit times go back"):
+            sample_times(self._connection, age_s=age_s, every_s=every_s)
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
         """See `DestinationSession.conflicting`."""

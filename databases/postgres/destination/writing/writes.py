@@ -40,6 +40,7 @@ import numpy as np
 
 from databases.ports import FoundRows, Write, WriteTimes
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
+from databases.postgres.destination.lost_times import was_earlier, was_lost
 from databases.postgres.types import conversion_of, type_with_modifier
 from streams.errors import BugError
 from streams.lcr_batch import Column, ColumnValues, Command
@@ -288,7 +289,7 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         with_, source, condition = _paired(builder, rows.found) if is_paired else _first_found(builder, rows)
     else:
         with_, source, condition = "", f"({builder.select()}) u", keyed(builder, rows.find, rows.compare)
-        condition += f" AND {not_later_here(write.times)}" if write.times is not None else ""
+        condition += f" AND {not_later_here(write.times, catalog)}" if write.times is not None else ""
     statements = []
     if write.command is Command.DELETE:
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
@@ -332,15 +333,23 @@ def older_operator(times: WriteTimes) -> str:
     return "<=" if times.rank >= times.own_rank else "<"
 
 
-def not_later_here(times: WriteTimes) -> str:
-    """The condition that no session of this site changed the row `t` later than the row of the set `u`: see `row_changes`.
+def not_later_here(times: WriteTimes, catalog: CatalogTable) -> str:
+    """The condition that no session of this site changed the row `t` later than the row of the set `u`: see `row_changes` and `lost_times`.
 
     Args:
         times: of the write.
+        catalog: the destination table.
     """
+    key = ", ".join(f"t.{catalog.columns[place].name}" for place in sorted(catalog.table.key))
+    applied = (
+        "SELECT r.xmin OPERATOR(pg_catalog.=) t.xmin AND r.source OPERATOR(pg_catalog.<>) '' FROM headrace.row_change r"
+        f" WHERE r.relation OPERATOR(pg_catalog.=) {catalog.oid} AND r.key1 OPERATOR(pg_catalog.=) pg_catalog.hash_record_extended(ROW({key}), 0)"
+        f" AND r.key2 OPERATOR(pg_catalog.=) pg_catalog.hash_record_extended(ROW({key}), 1)"
+    )
     return (
-        '(SELECT c.roident OPERATOR(pg_catalog.<>) 0 OR c."timestamp" IS NULL OR'
-        f' c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) u.at FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c)'
+        f'(SELECT CASE WHEN c."timestamp" IS NOT NULL THEN c.roident OPERATOR(pg_catalog.<>) 0 OR c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) u.at'
+        f" ELSE {was_earlier('t.xmin', 'u.at')} OR NOT ({was_lost('t.xmin')}) OR ({applied}) END"
+        " FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c)"
     )
 
 

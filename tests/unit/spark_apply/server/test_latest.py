@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from databases.memory.destination import MemoryDestination
+from databases.memory.destination import MemoryDestination, MemorySession
 from databases.memory.store import MemoryStore, destination_column
 from protos import codec
 from rules.conflict_handlers import ConflictRules
 from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult
 from spark_apply.server.apply_server import FORGET_AGAIN_S, FORGET_EVERY_S, ApplyServer
 from spark_apply.server.resolution import ConflictSettings
+from streams.errors import DatabaseUnavailable
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, by_time, raw, shown
 from tests.support.writes import version_of
@@ -53,7 +54,7 @@ class Destination:
         server.connect()
         return server
 
-    def group(self, source: str, lcrs: list[Lcr], times: list[int]) -> GroupResult:
+    def group(self, source: str, lcrs: list[Lcr], times: list[int], *, may_fail: bool = False) -> GroupResult:
         """One group, each LCR a transaction."""
         batch = batch_of(self.version, lcrs, each=True, first_scn=self.scn, source=source, times_us=times)
         server = self.servers[source]
@@ -68,7 +69,7 @@ class Destination:
             if done.reports:
                 (result,) = done.reports
                 assert isinstance(result, GroupResult)
-                assert result.errors == ()
+                assert may_fail or result.errors == ()
                 return result
         raise AssertionError("no end")
 
@@ -76,6 +77,19 @@ class Destination:
         mine = time_us, -SITES.index(site)
         if key not in self.latest or self.latest[key][:2] <= mine:
             self.latest[key] = (*mine, found)
+
+    def user(self, key: int, text: str, *, may_delete: bool) -> None:
+        """A user of the site, whose clock is not behind what was applied."""
+        clock_us = max((time for time, *_ in self.latest.values()), default=0) + 1
+        table = self.store.tables["public", "c"]
+        place = table.unique[0].get(raw((key,)))
+        found = None if place is not None and may_delete else row(key, text)
+        if place is not None:
+            table.put(place, None)
+        if found is not None:
+            self.store.insert("public", "c", [raw(found)])
+        self.store.changed_here("public", "c", raw((key,)), clock_us, is_gone=found is None)
+        self.note("b", clock_us, key, found)
 
     def rows(self) -> list[Shown]:
         return [shown(found) for found in self.store.rows("public", "c")]
@@ -85,7 +99,7 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
     """Two sources that know nothing of each other and a user change the same keys; what it leaves is the same whatever the groups are."""
     rng, at = random.Random(seed), Destination()
     known: dict[str, dict[int, Shown]] = {"a": {}, "c": {}}
-    clock = {"a": 0, "c": 0}
+    clock = {"a": 1, "c": 1}
     for number in range(30):
         source = rng.choice("ac")
         lcrs: list[Lcr] = []
@@ -109,17 +123,7 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
             at.group(source, lcrs[first : first + 1] if one_by_one else lcrs, times[first : first + 1] if one_by_one else times)
         assert at.rows() == sorted(found for *_, found in at.latest.values() if found is not None)
         if rng.random() < 0.3:
-            # A user of the site, whose clock is not behind what was applied.
-            clock_us, key = max(time for time, *_ in at.latest.values()) + 1, rng.randrange(KEYS)
-            table = at.store.tables["public", "c"]
-            place = table.unique[0].get(raw((key,)))
-            found = None if place is not None and rng.random() < 0.5 else row(key, f"b{number}")
-            if place is not None:
-                table.put(place, None)
-            if found is not None:
-                at.store.insert("public", "c", [raw(found)])
-            at.store.changed_here("public", "c", raw((key,)), clock_us, is_gone=found is None)
-            at.note("b", clock_us, key, found)
+            at.user(rng.randrange(KEYS), f"b{number}", may_delete=rng.random() < 0.5)
     return at
 
 
@@ -134,6 +138,38 @@ def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
     assert {each[3] for each in expected} == {"latest_timestamp"}
     assert Counter(found) == Counter(expected)
     assert groups.store.changes == rows.store.changes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_where_times_are_lost_a_change_is_refused_or_right(seed: int) -> None:
+    """Each key is what was changed last, unless a change of it waits in the error queue."""
+    rng, at = random.Random(seed), Destination()
+    known: dict[str, dict[int, Shown]] = {"a": {}, "c": {}}
+    clock, refused, applied = {"a": 1, "c": 1}, set[int](), 0
+    for number in range(150):
+        key, source, latest = rng.randrange(25), rng.choice("ac"), max((time for time, *_ in at.latest.values()), default=1)
+        if rng.random() < 0.25:
+            at.user(key, f"b{number}", may_delete=rng.random() < 0.5)
+        elif rng.random() < 0.1:
+            at.store.lose_times(latest)
+        else:
+            # One source is behind.
+            clock[source] = time = latest + 1 if source == "a" else clock[source] + rng.randrange(2)
+            old, new = known[source].pop(key, None), row(key, f"{source}{number}")
+            if old is not None and rng.random() < 0.3:
+                lcr, found = Lcr(old=old), None
+            else:
+                lcr, found = Lcr(old=old, new=new), new
+                known[source][key] = new
+            if at.group(source, [lcr], [time], may_fail=True).errors:
+                refused.add(key)
+            else:
+                applied += 1
+            at.note(source, time, key, found)
+        there = {found[0]: found for found in at.rows()}
+        assert {key: there.get(key) for key in at.latest if key not in refused} == {key: last[2] for key, last in at.latest.items() if key not in refused}
+    assert refused
+    assert applied > 20
 
 
 def test_a_group_without_conflicts_is_one_transaction_of_sets_and_none_of_its_rows_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,3 +197,26 @@ def test_a_servers_session_forgets_now_and_then_what_is_kept_no_longer(monkeypat
         at.servers["a"].step(moment)
         assert len(asked) == times, moment
     assert asked[0] == (100.0, 50)
+
+
+def test_how_far_commit_times_go_back_is_noted_with_a_session_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[tuple[float, float]] = []
+    monkeypatch.setattr(MemorySession, "sample_times", lambda session, *, age_s, every_s: noted.append((age_s, every_s)))
+    at = Destination()
+    assert noted == [(100.0, FORGET_EVERY_S / 2)] * 2  # before the first group of each server
+    for moment in (1.0, FORGET_EVERY_S, FORGET_EVERY_S + 1):
+        at.servers["a"].step(moment)
+    assert len(noted) == 3
+
+
+def test_a_session_in_which_that_cannot_be_noted_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions: list[MemorySession] = []
+
+    def fails(session: MemorySession, *, age_s: float, every_s: float) -> None:
+        sessions.append(session)
+        raise DatabaseUnavailable("gone")
+
+    monkeypatch.setattr(MemorySession, "sample_times", fails)
+    with pytest.raises(DatabaseUnavailable):
+        Destination()
+    assert [session.is_closed for session in sessions] == [True]

@@ -1,0 +1,177 @@
+"""How late a change can have been whose commit time the server has lost.
+
+A site's own changes are known by `pg_xact_commit_timestamp(xmin)`, and the server keeps that only back to the oldest `datfrozenxid` of its
+databases. Autovacuum moves it forward by itself, sometimes from weeks ago to a minute ago. pg_upgrade, and `track_commit_timestamp`
+switched off and on, lose everything. The numbers of transactions stay: in the rows, and in what follows.
+
+Now and then a session notes a *sample*: the number of a transaction, and a moment at which every transaction with a lower number had
+ended. A row whose time is lost was changed no later than the first sample says that is above its xmin. So a change that arrives is the
+later one if it is later than that; if not, nobody knows, and it goes to the error queue. Only rows without a time are asked so, and only
+for changes that are not later than the newest sample: what arrives in time costs nothing.
+
+A row that an apply process wrote and noted has the xmin of its note: no session of the site changed it since, whatever is lost.
+
+Samples are rows of `headrace.row_change`, of relation 0, which no table has: key1 is the transaction, key2 is 1, changed_at the moment
+(NULL: transactions below it still run), source the number of the transaction that wrote the sample. A restored dump has other numbers
+in its rows: its samples say nothing of the server they came to, and are dropped.
+
+Worked flow (numbers of transactions; times of the day)
+    sample 500: all below had ended at 9:00     a user's UPDATE is 730, committed at 9:04     sample 900: 9:10
+    autovacuum: everything below 2000 is lost   the row was changed at 9:10 or earlier
+    an LCR of 9:11 is applied; one of 9:07 may be earlier or later: error queue
+
+Source: PostgreSQL 15, "Commit Timestamp Functions", "Preventing Transaction ID Wraparound Failures".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["keep_noted_times", "lost_until", "sample_times", "was_earlier", "was_lost"]
+
+_WINDOW = 64  # transactions: so many that were all rolled back are taken for lost
+_OWN_WINDOW = 10_000  # transactions, of which one has the time of this server's clock: what applies changes commits at times of its own
+_UNFROZEN_S = 86_400.0
+"""Where the server lost times before the first sample, nobody knows how long transactions ran that are lost. Hardly one runs for longer than a day."""
+_KEPT_AT_ONCE = 200_000  # notes in one call: a second or two, in which the server applies nothing
+
+_IS_SAMPLE = "s.relation OPERATOR(pg_catalog.=) 0 AND s.key2 OPERATOR(pg_catalog.=) 1"
+_AT = "pg_catalog.pg_xact_commit_timestamp(pg_catalog.xid({}::pg_catalog.text::pg_catalog.xid8))"
+_MINE = "pg_catalog.xid(pg_catalog.pg_current_xact_id())::pg_catalog.text"  # a row's xmin, as text, if this transaction writes it
+_ENDED = "(SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8)"  # all below it
+# A statement's own transaction can be above its snapshot; hardly by a million.
+_NEXT = "(SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8 OPERATOR(pg_catalog.+) 1000000)"
+
+
+def _whole(xmin: str) -> str:
+    """The number of a transaction with its epoch: the newest one that has these 32 bits. An earlier one was earlier still."""
+    behind = f"(({_NEXT} OPERATOR(pg_catalog.-) {xmin}::pg_catalog.text::pg_catalog.int8) OPERATOR(pg_catalog.&) 4294967295)"
+    return f"({_NEXT} OPERATOR(pg_catalog.-) {behind})"
+
+
+def lost_until(xmin: str) -> str:
+    """The moment at which the transaction had ended, as SQL; NULL: not known.
+
+    Args:
+        xmin: of a row, whose commit time is lost.
+    """
+    return (
+        f"(SELECT s.changed_at FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 OPERATOR(pg_catalog.>) {_whole(xmin)}"
+        " AND s.changed_at IS NOT NULL ORDER BY s.key1 LIMIT 1)"
+    )
+
+
+def was_lost(xmin: str) -> str:
+    """The condition that a row without a commit time has lost it, and is not one of this transaction, which has none yet.
+
+    Args:
+        xmin: of the row.
+    """
+    return f"{_whole(xmin)} OPERATOR(pg_catalog.<) {_ENDED}"
+
+
+def was_earlier(xmin: str, at: str) -> str:
+    """The condition that a row whose commit time is lost was changed before a moment; NULL: not known.
+
+    The newest sample is asked once in a statement, and answers for what arrives in time; each row is looked up only where that is not enough.
+
+    Args:
+        xmin: of the row.
+        at: the moment.
+    """
+    newest = f"(SELECT s.{{}} FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.changed_at IS NOT NULL ORDER BY s.key1 DESC LIMIT 1)"
+    return (
+        f"({at} OPERATOR(pg_catalog.>) {newest.format('changed_at')} AND {_whole(xmin)} OPERATOR(pg_catalog.<) {newest.format('key1')}"
+        f" OR {at} OPERATOR(pg_catalog.>) {lost_until(xmin)})"
+    )
+
+
+# ------------------------------------------------------------------ samples
+
+_FOREIGN = f"DELETE FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.xmin::pg_catalog.text <> s.source"
+_INSERT = "INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
+_SAMPLE = f"""{_INSERT}
+SELECT 0, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, 1, NULL, 0, false, {_MINE}
+WHERE NOT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE} AND pg_catalog.abs(EXTRACT(epoch FROM pg_catalog.clock_timestamp() - COALESCE(s.changed_at, {_AT.format("s.key1")}))) < %s)
+ON CONFLICT DO NOTHING
+"""
+# Never earlier than the samples below it, also where the clock was set back.
+_END = f"""UPDATE headrace.row_change s SET source = {_MINE},
+changed_at = GREATEST(pg_catalog.clock_timestamp(), (SELECT pg_catalog.max(o.changed_at) FROM headrace.row_change o WHERE {_IS_SAMPLE.replace("s.", "o.")}))
+WHERE {_IS_SAMPLE} AND s.changed_at IS NULL AND s.key1 < {_ENDED}
+"""
+# The newest of those that are too old stays: it says of all rows that were changed earlier that they were.
+_OLD = f"""DELETE FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 < (
+    SELECT pg_catalog.max(o.key1) FROM headrace.row_change o WHERE {_IS_SAMPLE.replace("s.", "o.")}
+    AND o.changed_at < pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => %s::double precision))
+"""
+_WHERE = """SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8,
+(SELECT max(pg_catalog.age(d.datfrozenxid)) FROM pg_catalog.pg_database d)"""
+# Numbers below 3 are no transactions: of 0 the server would not even say that it knows nothing.
+_KNOWN = f"""SELECT n, c."timestamp" FROM pg_catalog.generate_series(%s::int8, %s::int8) n,
+LATERAL {_AT.format("CASE WHEN n & 4294967295 > 2 THEN n ELSE 3 END").replace("_timestamp", "_timestamp_origin")} c
+WHERE c."timestamp" IS NOT NULL AND (c.roident = 0 OR %s) ORDER BY n LIMIT 1"""
+_FIRST = f"""{_INSERT}
+SELECT 0, %s::int8, 1, LEAST(pg_catalog.clock_timestamp(), %s::timestamptz + pg_catalog.make_interval(secs => %s::double precision)), 0, false, {_MINE}
+ON CONFLICT DO NOTHING"""
+
+
+def sample_times(connection: psycopg.Connection[Any], *, age_s: float, every_s: float) -> None:
+    """See `DestinationSession.sample_times`.
+
+    Args:
+        connection: to the destination, in autocommit mode, in no transaction.
+        age_s: changes that are older need not be told from each other, seconds.
+        every_s: not where a sample is younger, seconds.
+    """
+    with connection.transaction():
+        connection.execute(_FOREIGN.encode())
+        row = connection.execute(f"SELECT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE})".encode()).fetchone()
+        if row is None or not row[0]:
+            _begin(connection)
+        connection.execute(_SAMPLE.encode(), (every_s,))
+    connection.execute(_END.encode())
+    connection.execute(_OLD.encode(), (age_s,))
+
+
+def _begin(connection: psycopg.Connection[Any]) -> None:
+    """The first sample: the oldest transaction that the server knows, so that rows which were lost before count as old."""
+    row = connection.execute(_WHERE.encode()).fetchone()
+    assert row is not None
+    end, frozen_age = row
+    low, high = max(end - 2**31, 2), end
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_known = connection.execute(_KNOWN.encode(), (middle, min(middle + _WINDOW, end) - 1, True)).fetchone() is not None
+        low, high = (low, middle) if is_known else (middle, high)
+    found = connection.execute(_KNOWN.encode(), (high, min(high + _OWN_WINDOW, end) - 1, False)).fetchone()
+    if found is None:
+        return
+    number, at = found
+    # Where more is lost than is frozen, the server began to keep times when it started: nothing ran then.
+    is_frozen = high - (end - frozen_age) <= _WINDOW
+    connection.execute(_FIRST.encode(), (number, at, _UNFROZEN_S if is_frozen else 0.0))
+
+
+# ------------------------------------------------------------------ notes
+
+# A note that has lost its time keeps what is known of it: `rank` -1 says that it was made at `changed_at` or earlier.
+_KEEP = f"""
+WITH due AS MATERIALIZED (
+    SELECT r.relation, r.key1, r.key2, pg_catalog.pg_xact_commit_timestamp(r.xmin) AS at, {lost_until("r.xmin")} AS until
+    FROM headrace.row_change r WHERE r.relation <> 0 AND r.changed_at IS NULL LIMIT {_KEPT_AT_ONCE} FOR UPDATE OF r SKIP LOCKED)
+UPDATE headrace.row_change r SET changed_at = COALESCE(due.at, due.until), rank = CASE WHEN due.at IS NULL THEN -1 ELSE r.rank END
+FROM due WHERE (r.relation, r.key1, r.key2) = (due.relation, due.key1, due.key2) AND COALESCE(due.at, due.until) IS NOT NULL
+"""
+
+
+def keep_noted_times(connection: psycopg.Connection[Any]) -> None:
+    """Write the times of deletes by sessions into their notes, where the server cannot lose them.
+
+    Args:
+        connection: to the destination, in autocommit mode, in no transaction.
+    """
+    connection.execute(_KEEP.encode())
