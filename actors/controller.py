@@ -65,6 +65,7 @@ from actors.site.receivers import captured_of, identities, leave_out, note_first
 from actors.site.redo_keeper import add_capture_scns
 from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
+from databases.conflict_lists import unseen_conflict_findings
 from databases.ports import Finding
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, PropagationError, StreamsError
@@ -82,7 +83,7 @@ from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.functions import functions_of
 from topology.split import splits_of, with_splits
 from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, ways_to
+from topology.ways import arriving, captured_by, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
@@ -610,13 +611,17 @@ class Controller(Host):
         )
         self._names.setdefault(apply.source, {}).update({int(version.object_number): TableName.of(version) for version in versions})
         findings, fitting = arrival_findings(apply, ways, versions, ways_before(self._spec, apply))
-        captured = arriving(ways, captured_of(self._actors, apply.source))
+        came, captured = arriving(ways, fitting), arriving(ways, captured_of(self._actors, apply.source))
         found: tuple[Finding, ...] = self._actors.call(
-            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in arriving(ways, fitting)), apply.name,
+            f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in came), apply.name,
             apply.conflicts, apply.tables, {TableName.of(table.destination): table.source.identity for table in captured},
             timeout_s=PREFLIGHT_TIMEOUT_S,
         )
-        return (*findings, *found)
+        unseen = (
+            finding for each in came if not writes_alone(self._spec, apply, TableName.of(each.destination)) for finding in
+            unseen_conflict_findings(apply.name, apply.conflicts, each.destination, source=apply.source, at_source=each.source.qualified_name)
+        )
+        return (*findings, *found, *unseen)
 
     def _uncaptured(self) -> list[str]:
         """Source sites with tables that the rules select and that were created after the last `prepare`."""

@@ -115,6 +115,24 @@ def test_table_that_was_renamed_at_the_source_gets_the_rename_as_its_one_fix_and
             source.remove("checked")
 
 
+def test_conflicts_that_nobody_would_see_are_said_and_the_fix_is_enough(checked: Checked) -> None:
+    """Both write t, and without old values an UPDATE finds the other's row by its key alone."""
+
+    def unseen() -> list[Finding]:
+        return [finding for finding in checked.findings() if "no conflict that could be seen" in finding.problem]
+
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE keys (id int PRIMARY KEY)")
+    assert not unseen(), "only a is written by users"
+    checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
+    found = unseen()
+    assert [(f.path.rpartition(" ")[2], f.is_error) for f in found] == [("public.t", False), ("public.t", False)]
+    for finding in found:
+        site, _, statement = finding.fix.partition("; or ")[0].removeprefix("at ").partition(": ")
+        checked.execute(site, statement)
+    assert not unseen()
+
+
 def test_sequences_of_a_table_that_both_sites_write_are_said_and_the_fixes_keep_them_apart(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(

@@ -38,7 +38,8 @@ def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacki
     return Finding(
         path="sites", is_error=False, fix=_FIX,
         problem=f"{' and '.join(origins)} write the same tables, such as {table}, and {what}: where they change one row at the same time, the"
-        f" transaction that comes later goes whole into the error queue of {', '.join(sites)}",
+        f" transaction that comes later goes whole into the error queue of {', '.join(sites)}, where old values are in the log (REPLICA IDENTITY FULL); where they are not,"
+        " nobody sees it, and the sites differ",
     )
 
 

@@ -16,7 +16,7 @@ from databases.ports import CapturedTable, Finding
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
 from streams.errors import ConfigError, DatabaseError, PropagationError
-from streams.lcr_batch import OldImage, TableVersion
+from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.table_name import TableName
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import (
@@ -121,6 +121,23 @@ def test_warnings_of_the_preflight_do_not_stop_it(spec, actors):
     controller = started(spec, actors)
     assert controller.detail_state() == "RUNNING"
     assert len(controller.overview()["findings"]) == 1
+
+
+def test_a_table_that_both_sites_write_without_old_values_in_the_log_is_warned_of(tmp_path, actors):
+    file = tmp_path / "both.yaml"
+    file.write_text("""
+topology: both
+state_dir: state
+sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}
+replicate: [{schemas: [public], between: [a, b]}]
+""")
+    columns = (Column(name="id", type_name="pg_catalog.int4", is_key=True), Column(name="v", type_name="pg_catalog.int4"))
+    actors.versions = (replace(table("public", "t"), columns=columns),)
+    controller = started(read_topology(file), actors)
+    assert controller.detail_state() == "RUNNING"
+    found = controller.overview()["findings"]
+    assert [(each["path"].rpartition(" ")[2], each["is_error"]) for each in found] == [("public.t", False)] * 2
+    assert "ALTER TABLE public.t REPLICA IDENTITY FULL" in found[0]["fix"]
 
 
 def test_component_that_ray_gave_up_on_is_created_again(spec, actors):
