@@ -36,14 +36,14 @@ from tests.unit.rules.user_code.test_custom import custom
 CORRECT = "def mask(lcr):\n    return lcr\n"
 BROKEN = {
     "raises": "raise ValueError('no')", "hangs": "while True: pass", "returns nothing": "return None", "killed": "raise KeyboardInterrupt",
-    "leaves threads": "import threading, time; [threading.Thread(target=time.sleep, args=(2,), daemon=True).start() for _ in range(65)]",
+    "leaves threads": "import threading, time; [threading.Thread(target=time.sleep, args=(20,), daemon=True).start() for _ in range(65)]",
 }
 
 
 def rules(condition: str, body: str) -> RuleSet:
     """A function that fails at some LCRs; without a body: one that does not."""
     text = f"def mask(lcr):\n    if {condition}:\n        {body}\n    return lcr\n" if body else CORRECT
-    return RuleSet(include=(Rule(tags=ANY_TAG, transformation=Transformation(custom=custom(text, timeout_s=0.3))),))
+    return RuleSet(include=(Rule(tags=ANY_TAG, transformation=Transformation(custom=custom(text, timeout_s=30.0 if "threading" in text else 0.3))),))
 
 
 @pytest.fixture(autouse=True)
