@@ -180,7 +180,7 @@ def test_a_function_that_waits_in_the_kernel_is_told_of_while_it_waits_and_is_an
 
 def test_threads_that_a_function_leaves_in_one_task_after_the_other_are_counted_together() -> None:
     """A copy evaluates each piece of a table anew, in the same process."""
-    body = "import threading, time; [threading.Thread(target=time.sleep, args=(1,), daemon=True).start() for _ in range(40)]"
+    body = "import threading, time; [threading.Thread(target=time.sleep, args=(20,), daemon=True).start() for _ in range(40)]"
     batch = insert_batch([70], previous=60)
     RuleEvaluation(rules("True", body), types=value_types()).filter(batch)
     with pytest.raises(TransformationError, match="has left 80 threads running"):
