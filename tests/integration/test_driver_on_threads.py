@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from databases.connectors import DatabaseAccess
+from headrace.chaos.load import paced
 from protos import apply_pb2 as pb
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig
@@ -60,12 +60,9 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
         stop = threading.Event()
 
         def write() -> None:
-            number = 6000
-            while not stop.is_set():
-                number += 1
+            for number, _ in enumerate(paced(stop, 0.01), 6001):
                 execute(source_database, f"INSERT INTO late VALUES ({number}, 2); UPDATE late SET note = note + 1 WHERE id = {number % 3000 + 1};"
                         f" INSERT INTO first VALUES ({number}, 'x')")
-                time.sleep(0.01)
 
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
