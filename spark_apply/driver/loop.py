@@ -28,12 +28,14 @@ Worked flow
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from databases.progress import check_epoch
 from protos import apply_pb2 as pb
@@ -76,6 +78,7 @@ DESCRIBE_AT_LEAST_S = 60.0  # also when nothing changed: the views tell by that 
 _NO_MARK = -1  # matches no dequeue: `Feed.start` counts from 1
 _EVENTS_AT_ONCE = 256  # handled before the cores work again
 _CALL_TIMEOUT_S = 30.0
+_NEVER: Final = object()  # the answer of a call that the loop did not run before it ended
 
 _Answer = TypeVar("_Answer")
 
@@ -178,6 +181,7 @@ class CoordinatorHost:
         self._destination, self._reader, self._coordinator = destination, reader, coordinator
         self._fits, self._feed = fits, feed
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._has_ended = threading.Event()
         self._inbox: deque[_BatchArrived] = deque()
         self._mark = _NO_MARK
         self.servers = ApplyServers(
@@ -241,10 +245,12 @@ class CoordinatorHost:
         """Run an action on the loop's thread and return its result.
 
         Raises:
-            ApplyError: the loop did not run it in time.
+            ApplyError: the loop did not run it in time, or has ended.
             StreamsError: raised by the action.
         """
         found = self.call_within(action, _CALL_TIMEOUT_S)
+        if found is None and self._has_ended.is_set():
+            raise ApplyError(f"apply {self._config.apply} has ended", hint="headrace status FILE says why, and headrace start FILE NAME starts it again")
         if found is None:
             raise ApplyError(
                 f"apply {self._config.apply} is busy with its destination: no answer within {_CALL_TIMEOUT_S:g} s"
@@ -259,16 +265,20 @@ class CoordinatorHost:
             timeout_s: seconds to wait for its result.
 
         Returns:
-            The result in a tuple; None: there was none in time, and the action may still run later.
+            The result in a tuple; None: there was none in time, and the action may still run later; or the loop has ended.
 
         Raises:
             StreamsError: raised by the action.
         """
         answer: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._events.put(_Call(action, answer))
+        if self._has_ended.is_set():
+            self._end_calls()  # it came behind those that the loop ended
         try:
             found = answer.get(timeout=timeout_s)
         except queue.Empty:
+            return None
+        if found is _NEVER:
             return None
         if isinstance(found, StreamsError):
             raise found
@@ -382,6 +392,16 @@ class CoordinatorHost:
             raise
         finally:
             self._forget_executions()
+            self._has_ended.set()
+            self._end_calls()
+
+    def _end_calls(self) -> None:
+        """Answer calls that came too late, which nobody will run; on any thread, once the loop has ended."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                event = self._events.get_nowait()
+                if isinstance(event, _Call):
+                    event.answer.put(_NEVER)
 
     def begin(self) -> None:
         """Start dequeuing."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
+import time
 from collections import deque
 from functools import partial
 from typing import Any, ClassVar
@@ -47,6 +49,7 @@ from streams.errors import (
     DestinationRestarted,
     FencedError,
     ProtocolError,
+    StreamsError,
 )
 from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from streams.scn import Scn
@@ -520,6 +523,31 @@ def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_no
 
 
 # --------------------------------------------------------------------------- tables that join
+
+
+def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driver) -> None:
+    """The thread that copies tables asks at any moment, and an orderly end waits for it."""
+    answers: list[StreamsError] = []
+
+    def call() -> None:
+        try:
+            driver.host.call(lambda: None)
+        except StreamsError as error:
+            answers.append(error)
+
+    waiting = threading.Thread(target=call)
+
+    def begin_to_wait() -> bool:
+        waiting.start()
+        while driver.host._events.empty():
+            time.sleep(0.001)
+        return True
+
+    driver.host.run(begin_to_wait)
+    waiting.join(10.0)
+    call()
+    assert [error.message for error in answers] == [f"apply {APPLY} has ended"] * 2
+    assert driver.host.call_within(lambda: None, 10.0) is None
 
 
 class JoiningDriver(Driver):
