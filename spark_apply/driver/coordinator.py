@@ -462,9 +462,9 @@ class ApplyCoordinator:
         if isinstance(message, GroupAbandoned) and not group.abandoned:
             return
         self._servers[server].discard(group.number)
-        if isinstance(message, GroupAbandoned):
-            self._forget(group)
-        elif not group.abandoned:
+        if isinstance(message, GroupAbandoned) or group.abandoned:
+            self._forget(group)  # also if it gave the group back before it heard: it may die before it answers
+        else:
             self._count(message.statistics)
             self._add_errors(message.errors)
             self._labels.reported(server, message.applied, message.errors)
