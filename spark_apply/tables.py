@@ -131,9 +131,10 @@ class TableFit:
         return tuple(self._places[name] for name in names) if all(name in self._places for name in names) else ()
 
     def _is_mixed(self, key: tuple[int, ...]) -> bool:
-        """Whether the LCRs carry only some columns of a key: then they do not show which rows collide in it."""
+        """Whether the LCRs do not show which rows collide in a key: they carry only some of its columns, or the destination computes one from others."""
         come = [self.table.columns[place].name in self._places for place in key]
-        return any(come) and not all(come)
+        is_computed = any(self.table.columns[place].is_generated for place, comes in zip(key, come, strict=True) if not comes)
+        return is_computed or (any(come) and not all(come))
 
     @cached_property
     def match(self) -> tuple[int, ...]:

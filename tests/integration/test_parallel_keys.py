@@ -23,3 +23,17 @@ def test_a_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: Pair, se
     pair.apply(seed=seed)
     assert pair.errors() == ()
     pair.assert_same()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_key_that_the_destination_computes(pair: Pair, seed: int) -> None:
+    pair.create(
+        "CREATE TABLE p (id int PRIMARY KEY, v text); CREATE UNIQUE INDEX ON p (lower(v))",
+        "CREATE TABLE p (id int PRIMARY KEY, v text, small text GENERATED ALWAYS AS (lower(v)) STORED UNIQUE)",
+    )
+    pair.run("INSERT INTO p VALUES (50, 'v')", "INSERT INTO p VALUES (1, 'A')")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO p VALUES (51, 'w')")
+    pair.run("INSERT INTO p VALUES (2, 'a')", "INSERT INTO p VALUES (52, 'x')")
+    pair.apply(seed=seed)
+    assert pair.errors() == ()
+    pair.assert_same()
