@@ -153,7 +153,7 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
         if in_order and fit.taking_touch:
             _add_table_use(fit.taking_touch, transactions, taking, hashes, owners)
         for related in fit.relations.columns:
-            _hash_related(related, group, transactions, known, hashes, owners)
+            _hash_related(related, group, transactions, known, hashes, owners, in_order=in_order)
         for touch in fit.relations.touches:
             _add_table_use(touch, transactions, np.zeros(group.row_count, np.bool_), hashes, owners)
         for touch, is_exclusive in fit.order_touches(group.command) if in_order else ():
@@ -163,7 +163,7 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
             fit = fit_of(batch.tables[table])
             relations = fit.relations
             ordered = [found for found, _ in fit.order_touches(Command.TRUNCATE)] if in_order else []
-            touches = (fit.touch, *ordered, *relations.touches, *(related.touch for related in relations.columns if related.touch))
+            touches = (fit.touch, *ordered, *relations.touches, *(each.touch for each in relations.columns if each.relation is Relation.SHARED))
             hashes.append(np.array([touch | _EXCLUSIVE for touch in touches], np.uint64))
             owners.append(np.repeat(owner[truncate.row_number], len(touches)))
             forms.append(np.array(fit.forms, np.uint64))
@@ -224,7 +224,7 @@ def _may_take(key: HashedKey, fit: TableFit, group: RowGroup) -> NDArray[np.bool
 
 def _hash_related(
     related: RelatedColumns, group: RowGroup, transactions: NDArray[np.int32], known: _Known,
-    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]], *, in_order: bool,
 ) -> None:
     """Add the hashes of what a group's rows have in common with those of other tables."""
     unknown = np.zeros(group.row_count, np.bool_)
@@ -241,6 +241,9 @@ def _hash_related(
             _append(found, usable, transactions, hashes, owners)
         _add_table_use(related.touch, transactions, unknown, hashes, owners)
         return
+    if in_order and related.touch:
+        is_alone = related.relation is Relation.REFERRED
+        _add_table_use(related.touch, transactions, unknown if is_alone else np.zeros_like(unknown), hashes, owners)
     use = np.uint64(1 if related.relation is Relation.REFERRING else 1 | _EXCLUSIVE)
     if related.relation is Relation.REFERRED and len(images) > 1:
         (old, has_old), (new, has_new) = images

@@ -387,7 +387,9 @@ class TableFits:
                 )
             found = self._fits[key] = TableFit(
                 version=version, table=table, conflicts=self._conflicts.of(version.owner, version.name),
-                relations=relations_of(version, table, self._describe, self._dependencies),
+                relations=relations_of(
+                    version, table, self._describe, self._dependencies, checks_foreign_keys=self._settings.check_foreign_keys,
+                ),
                 handlers=self._handlers,
             )
         return found

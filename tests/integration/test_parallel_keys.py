@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rules.table_settings import TableSettings
 from tests.support.postgres_pair import Pair
 
 pytestmark = pytest.mark.postgres
@@ -37,3 +38,17 @@ def test_a_key_that_the_destination_computes(pair: Pair, seed: int) -> None:
     pair.apply(seed=seed)
     assert pair.errors() == ()
     pair.assert_same()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("ends", ["DELETE FROM o WHERE id = 1", "UPDATE o SET code = 7 WHERE id = 1"])
+def test_a_referred_value_that_goes_and_is_not_in_the_log(pair: Pair, ends: str, seed: int) -> None:
+    pair.set(TableSettings(check_foreign_keys=True))
+    tables = "CREATE TABLE o (id int PRIMARY KEY, code int UNIQUE); CREATE TABLE p (id int PRIMARY KEY, v int REFERENCES o (code))"
+    pair.create(tables, tables)
+    pair.run("INSERT INTO o VALUES (50, 50)", "INSERT INTO o VALUES (1, 1)", "INSERT INTO o VALUES (51, 51)", "INSERT INTO p VALUES (1, 1)")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO o VALUES (52, 52)", ends, "INSERT INTO o VALUES (53, 53)")
+    pair.apply(seed=seed)
+    assert pair.errors() == ()
+    pair.assert_same()
+    pair.assert_same("SELECT * FROM o ORDER BY 1")
