@@ -592,3 +592,14 @@ def test_a_server_that_gave_a_transaction_back_and_dies_before_it_hears_that_it_
     talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.REPLAY, next_transaction=0))
     talk.coordinator.server_lost(0)
     assert talk.coordinator.must_replay
+
+
+def test_what_an_error_that_disables_keeps_waiting_is_given_up_for_tables_that_join_or_are_left_out() -> None:
+    talk = Talk(errors=[(4, stored_hashes(run(made(9, 77)).hashes.hashes))], on_error=OnError.DISABLE)
+    assert talk.accept(run(made(1, 1))) == []
+    talk.coordinator.settle()
+    assert talk.coordinator.must_replay
+    talk.coordinator.replayed()
+    talk.coordinator.settle()
+    assert talk.coordinator.is_settled
+    assert not talk.coordinator.must_replay
