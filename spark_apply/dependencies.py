@@ -16,7 +16,9 @@ or disappears has itself to itself.
 
 If the log has old values of the key only, the old value of a second unique column is unknown. A transaction
 that reuses such a value can fail early; it is applied again when everything below it is applied
-(`groups.RetryReason.BELOW`). The opposite cannot happen, because a transaction has the values it takes as new values.
+(`groups.RetryReason.BELOW`). The opposite cannot happen, because a transaction has the values it takes as new values; where
+one of them is not in the log (a large value of a key of several columns, which an UPDATE left as it was), it has the table to itself,
+as far as order goes: it is not held behind error transactions, and holds none.
 """
 
 from __future__ import annotations
@@ -129,7 +131,8 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
     Args:
         batch: the batch.
         fit_of: returns the fit of a table version.
-        in_order: with what DML handlers may touch besides. That orders transactions, and holds none behind an error transaction.
+        in_order: with what orders transactions, and holds none behind an error transaction: what DML handlers may touch besides, and values of
+            keys that are not in the log.
 
     Raises:
         UnfitTableError: from `fit_of`.
@@ -145,10 +148,12 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
         for form in fit.forms:
             _add_table_use(form, transactions, np.zeros(group.row_count, np.bool_), forms, form_owners)
         known: _Known = {}
-        exclusive = _hash_group(group, fit, transactions, known, hashes, owners)
+        exclusive, taking = _hash_group(group, fit, transactions, known, hashes, owners)
         _add_table_use(fit.touch, transactions, exclusive, hashes, owners)
+        if in_order and fit.taking_touch:
+            _add_table_use(fit.taking_touch, transactions, taking, hashes, owners)
         for related in fit.relations.columns:
-            _hash_related(related, group, transactions, known, hashes, owners)
+            _hash_related(related, group, transactions, known, hashes, owners, in_order=in_order)
         for touch in fit.relations.touches:
             _add_table_use(touch, transactions, np.zeros(group.row_count, np.bool_), hashes, owners)
         for touch, is_exclusive in fit.order_touches(group.command) if in_order else ():
@@ -158,7 +163,7 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
             fit = fit_of(batch.tables[table])
             relations = fit.relations
             ordered = [found for found, _ in fit.order_touches(Command.TRUNCATE)] if in_order else []
-            touches = (fit.touch, *ordered, *relations.touches, *(related.touch for related in relations.columns if related.touch))
+            touches = (fit.touch, *ordered, *relations.touches, *(each.touch for each in relations.columns if each.relation is Relation.SHARED))
             hashes.append(np.array([touch | _EXCLUSIVE for touch in touches], np.uint64))
             owners.append(np.repeat(owner[truncate.row_number], len(touches)))
             forms.append(np.array(fit.forms, np.uint64))
@@ -189,11 +194,12 @@ def _add_table_use(
 def _hash_group(
     group: RowGroup, fit: TableFit, transactions: NDArray[np.int32], known: _Known,
     hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
-) -> NDArray[np.bool_]:
-    """Add the hashes of a group's rows; returns which rows need exclusive use of the table."""
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Add the hashes of a group's rows; returns which rows need exclusive use of the table, and which may take a key's values that are not in the log."""
+    taking = np.zeros(group.row_count, np.bool_)
     if fit.is_serialised:
-        return np.ones(group.row_count, np.bool_)
-    exclusive = np.zeros(group.row_count, np.bool_)
+        return ~taking, taking
+    exclusive = taking.copy()
     for key in fit.hashed_keys:
         for values, is_new in ((group.old, False), (group.new, True)):
             if values is None:
@@ -201,13 +207,24 @@ def _hash_group(
             found, nulls, missing = _hash_key(key, group, known, is_new=is_new)
             if key.is_identity and (is_new or group.new is None):
                 exclusive |= missing
+            elif is_new and missing.any():
+                taking |= missing & ~nulls & _may_take(key, fit, group)
             _append(found, ~missing if key.is_identity else ~(missing | nulls), transactions, hashes, owners)
-    return exclusive
+    return exclusive, taking
+
+
+def _may_take(key: HashedKey, fit: TableFit, group: RowGroup) -> NDArray[np.bool_]:
+    """Which rows may take other values of a key than they had, where one of them is not in the log: it did not change, and is stored apart."""
+    assert group.new is not None
+    others = [column for column in key.columns if not fit.version.columns[column].is_key]
+    may = np.asarray((group.new.lengths[others] >= NULL).any(axis=0))
+    # What identifies a row has an old value only where it changed.
+    return may if group.old is None else may | np.asarray((group.old.lengths[list(key.columns)] >= NULL).any(axis=0))
 
 
 def _hash_related(
     related: RelatedColumns, group: RowGroup, transactions: NDArray[np.int32], known: _Known,
-    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]], *, in_order: bool,
 ) -> None:
     """Add the hashes of what a group's rows have in common with those of other tables."""
     unknown = np.zeros(group.row_count, np.bool_)
@@ -224,6 +241,9 @@ def _hash_related(
             _append(found, usable, transactions, hashes, owners)
         _add_table_use(related.touch, transactions, unknown, hashes, owners)
         return
+    if in_order and related.touch:
+        is_alone = related.relation is Relation.REFERRED
+        _add_table_use(related.touch, transactions, unknown if is_alone else np.zeros_like(unknown), hashes, owners)
     use = np.uint64(1 if related.relation is Relation.REFERRING else 1 | _EXCLUSIVE)
     if related.relation is Relation.REFERRED and len(images) > 1:
         (old, has_old), (new, has_new) = images

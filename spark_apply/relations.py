@@ -6,7 +6,8 @@
 
 Rows that refer to one row do not depend on each other. Where values cannot be compared by their canonical forms, whole tables stand for the rows:
 false dependencies only cost parallelism. So do values of a value dependency that the log lacks. An old value of a foreign key that the log lacks
-gives no dependency: every UPDATE of a table with the default replica identity lacks it, nearly all leave it alone, and keys are not checked here.
+gives no dependency: every UPDATE of a table with the default replica identity lacks it, and nearly all leave it alone. An old value that is
+referred to gives none either, unless foreign keys are checked here: a row that came before, and refers to it, must not come after.
 
 Source: Oracle Streams Replication Administrator's Guide, "Dependent Transactions" and "Virtual Dependency Definitions"; `semantics.md` 4.6.
 """
@@ -48,7 +49,8 @@ class RelatedColumns:
         equalities: canonical form per column.
         seed: the same for every table that takes part.
         is_in_identity: the log identifies rows by them: where it has no old values they did not change.
-        touch: hash that stands for all rows of a value dependency; 0 for foreign keys.
+        touch: hash that stands for all rows of a value dependency. Of foreign keys that are checked: for all rows that refer to a table, and for the
+            order alone. Otherwise 0.
     """
 
     relation: Relation
@@ -80,7 +82,7 @@ _EXCLUSIVE = 2
 
 def relations_of(
     version: TableVersion, table: DestinationTable, describe: Callable[[str, str], DestinationTable | None],
-    definitions: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
+    definitions: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES, *, checks_foreign_keys: bool = False,
 ) -> Relations:
     """Find what the rows of a table have in common with others.
 
@@ -89,10 +91,11 @@ def relations_of(
         table: the destination's description.
         describe: the destination's description of another table (owner, name); None: it does not exist.
         definitions: virtual ones of the apply process.
+        checks_foreign_keys: foreign keys are checked at the destination.
     """
     if not (table.references or table.referred or definitions.values or definitions.objects):
         return NO_RELATIONS
-    finder = _Finder(version, table, describe)
+    finder = _Finder(version, table, describe, checks_foreign_keys=checks_foreign_keys)
     columns: list[RelatedColumns] = []
     touches: dict[int, None] = {}
     for found in (*finder.referred(), *finder.referring(), *finder.shared(definitions)):
@@ -115,8 +118,10 @@ def relations_of(
 
 class _Finder:
     def __init__(
-        self, version: TableVersion, table: DestinationTable, describe: Callable[[str, str], DestinationTable | None],
+        self, version: TableVersion, table: DestinationTable, describe: Callable[[str, str], DestinationTable | None], *,
+        checks_foreign_keys: bool,
     ) -> None:
+        self._checks_foreign_keys = checks_foreign_keys
         self._version, self._table, self._describe = version, table, describe
         self._places = {column.name: place for place, column in enumerate(version.columns)}
         self._targets = {column.name: column for column in table.columns}
@@ -124,7 +129,7 @@ class _Finder:
     def referred(self) -> Iterator[RelatedColumns | int]:
         """Of the foreign keys that refer to the table."""
         for key in self._table.referred:
-            found = self._columns(Relation.REFERRED, sorted(key), _seed_of(self._table, sorted(key)))
+            found = self._columns(Relation.REFERRED, sorted(key), _seed_of(self._table, sorted(key)), self._order_touch(self._table))
             yield found or touch_of(f"{self._table.owner}\0{self._table.name}") | _EXCLUSIVE
 
     def referring(self) -> Iterator[RelatedColumns | int]:
@@ -138,10 +143,14 @@ class _Finder:
             found = None
             if other is not None and are_comparable([own, theirs]):
                 seed = _seed_of(other, [name for name, _ in pairs])
-                found = self._columns(Relation.REFERRING, [column for _, column in pairs], seed)
+                found = self._columns(Relation.REFERRING, [column for _, column in pairs], seed, self._order_touch(other))
             if found is not None:
                 yield found
             yield touch if found is not None else touch | _EXCLUSIVE
+
+    def _order_touch(self, referred: DestinationTable) -> int:
+        """Hash that orders rows that refer to a table, and those of it whose old values are not in the log; 0: nothing fails if they change places."""
+        return touch_of(f"referred\0{referred.owner}\0{referred.name}") if self._checks_foreign_keys else 0
 
     def shared(self, definitions: VirtualDependencies) -> Iterator[RelatedColumns | int]:
         """Of value dependencies."""

@@ -76,6 +76,12 @@ class TableFit:
     handlers: HandlerRules = NO_HANDLERS
     unfit: str = ""
 
+    @cached_property
+    def taking_touch(self) -> int:
+        """Hash for the order of rows that may take values of a key that are not in the log; 0: there are none (see `spark_apply.dependencies`)."""
+        lacks = self.version.old_image is OldImage.KEY and any(len(key.columns) > 1 and not key.is_identity for key in self.hashed_keys)
+        return _order_touch(self.version.owner, self.version.name) if lacks else 0
+
     def order_touches(self, command: Command) -> tuple[tuple[int, bool], ...]:
         """What else orders rows of a command, beside their keys: hashes like `touch`, and whether each is exclusive use.
 
@@ -125,9 +131,10 @@ class TableFit:
         return tuple(self._places[name] for name in names) if all(name in self._places for name in names) else ()
 
     def _is_mixed(self, key: tuple[int, ...]) -> bool:
-        """Whether the LCRs carry only some columns of a key: then they do not show which rows collide in it."""
+        """Whether the LCRs do not show which rows collide in a key: they carry only some of its columns, or the destination computes one from others."""
         come = [self.table.columns[place].name in self._places for place in key]
-        return any(come) and not all(come)
+        is_computed = any(self.table.columns[place].is_generated for place, comes in zip(key, come, strict=True) if not comes)
+        return is_computed or (any(come) and not all(come))
 
     @cached_property
     def match(self) -> tuple[int, ...]:
@@ -380,7 +387,9 @@ class TableFits:
                 )
             found = self._fits[key] = TableFit(
                 version=version, table=table, conflicts=self._conflicts.of(version.owner, version.name),
-                relations=relations_of(version, table, self._describe, self._dependencies),
+                relations=relations_of(
+                    version, table, self._describe, self._dependencies, checks_foreign_keys=self._settings.check_foreign_keys,
+                ),
                 handlers=self._handlers,
             )
         return found

@@ -283,11 +283,14 @@ class ApplyCoordinator:
         return not any(found.through > self._received_through for found in self._above)
 
     def settle(self) -> None:
-        """Nothing more is accepted until it is settled: a streamed transaction whose end has not come is given up.
+        """Nothing more is accepted until it is settled: a streamed transaction whose end has not come is given up, and so is what an error keeps waiting.
 
         It comes again (`must_replay`), as everything that was not let go yet.
         """
         unfinished = [group for group in self._groups.values() if not group.done]
+        waits_for_errors = self.is_disabled and not unfinished and not self._former.is_empty
+        if waits_for_errors and not self._replay and not any(found.through > self._low_watermark for found in self._above):
+            self._start_replay()
         if len(unfinished) == 1 and not self._replay:
             large = unfinished[0].large
             if large is not None and not large.is_complete:
@@ -462,9 +465,9 @@ class ApplyCoordinator:
         if isinstance(message, GroupAbandoned) and not group.abandoned:
             return
         self._servers[server].discard(group.number)
-        if isinstance(message, GroupAbandoned):
-            self._forget(group)
-        elif not group.abandoned:
+        if isinstance(message, GroupAbandoned) or group.abandoned:
+            self._forget(group)  # also if it gave the group back before it heard: it may die before it answers
+        else:
             self._count(message.statistics)
             self._add_errors(message.errors)
             self._labels.reported(server, message.applied, message.errors)

@@ -75,6 +75,7 @@ DEQUEUE_RETRY_S = 1.0  # after the destination did not answer when dequeuing sho
 # What the views show is as old as this at most. A write takes about a millisecond of this thread: one part in five thousand.
 DESCRIBE_INTERVAL_S = 5.0
 DESCRIBE_AT_LEAST_S = 60.0  # also when nothing changed: the views tell by that whether it lives
+_DELETED_LOOKS = 12  # for an error transaction whose deletion was not answered: a minute, in which a commit without a client ends
 _NO_MARK = -1  # matches no dequeue: `Feed.start` counts from 1
 _EVENTS_AT_ONCE = 256  # handled before the cores work again
 _CALL_TIMEOUT_S = 30.0
@@ -192,6 +193,7 @@ class CoordinatorHost:
         )
         self._join_at = 0.0
         self._waiting_outcomes: dict[int, list[queue.SimpleQueue[ErrorOutcome]]] = {}
+        self._deleting: dict[int, int] = {}  # error transactions that are deleted, or not: the answer was lost; and how often to look yet
         self._reported = Scn(0)
         self._record_at = self._alter_at = self._describe_at = self._described_at = 0.0
         self._configuration = configuration_of(config)
@@ -350,9 +352,26 @@ class CoordinatorHost:
             ApplyError: it is being executed: its row is locked, and nothing would be applied until that has ended.
         """
         self._refuse_executing(number)
-        found = self._destination.delete_error(self._config.topology, number)
+        try:
+            found = self._destination.delete_error(self._config.topology, number)
+        except DatabaseUnavailable:
+            self._deleting[number] = _DELETED_LOOKS
+            raise
         self._coordinator.error_deleted(number)
         return found
+
+    def _look_for_deleted(self) -> None:
+        """Let go of error transactions whose deletion was not answered, if they are gone: else they would hold what comes as long as this driver lives."""
+        if not self._deleting:
+            return
+        try:
+            there = self.error_numbers()
+        except DatabaseUnavailable as error:
+            self._problem = error.message
+            return
+        for number in [each for each in self._deleting if each not in there]:
+            self._coordinator.error_deleted(number)
+        self._deleting = {number: looks - 1 for number, looks in self._deleting.items() if number in there and looks > 1}
 
     def _refuse_executing(self, number: int) -> None:
         if number in self._waiting_outcomes:
@@ -625,6 +644,7 @@ class CoordinatorHost:
         self.servers.housekeep(now)
         if now >= self._describe_at:
             self._describe_at = now + DESCRIBE_INTERVAL_S
+            self._look_for_deleted()
             self._describe("ENABLED")
 
     def _describe(self, status: str, problem: str = "") -> None:

@@ -581,3 +581,25 @@ def test_the_low_watermark_does_not_pass_what_a_replay_brings_again() -> None:
     assert talk.coordinator.progress == ApplyProgress(
         epoch=1, low_watermark=150, above=(ScnRange(after=250, through=350),),
     )
+
+
+def test_a_server_that_gave_a_transaction_back_and_dies_before_it_hears_that_it_is_abandoned_holds_up_no_replay() -> None:
+    talk = Talk(errors=[(4, stored_hashes(run(made(9, 77)).hashes.hashes))])
+    large = made(1, *range(1, 9), 77)
+    talk.accept(part(large, 0, 3))
+    assert brief(talk.accept(part(large, 3, 9))) == [(0, "Abandon", 1)]
+    assert not talk.coordinator.must_replay
+    talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.REPLAY, next_transaction=0))
+    talk.coordinator.server_lost(0)
+    assert talk.coordinator.must_replay
+
+
+def test_what_an_error_that_disables_keeps_waiting_is_given_up_for_tables_that_join_or_are_left_out() -> None:
+    talk = Talk(errors=[(4, stored_hashes(run(made(9, 77)).hashes.hashes))], on_error=OnError.DISABLE)
+    assert talk.accept(run(made(1, 1))) == []
+    talk.coordinator.settle()
+    assert talk.coordinator.must_replay
+    talk.coordinator.replayed()
+    talk.coordinator.settle()
+    assert talk.coordinator.is_settled
+    assert not talk.coordinator.must_replay

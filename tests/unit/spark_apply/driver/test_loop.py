@@ -793,6 +793,29 @@ def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, m
     assert set(driver.coordinator._holds._hashes[7].tolist()) == {2, 4}
 
 
+@pytest.mark.parametrize("is_made", [True, False])
+def test_error_whose_deletion_was_not_answered_holds_nothing_once_it_is_gone(driver: Driver, monkeypatch: pytest.MonkeyPatch, *, is_made: bool) -> None:
+    session = MemoryDestination(store=driver.store).open_session(TOPOLOGY, APPLY, server=9, epoch=driver.epoch, tag=b"")
+    session.begin()
+    number = session.put_error(error_transaction(apply=APPLY, source=SOURCE), b"", np.array([2], np.uint64), part=0)
+    session.commit([], Scn(0))
+    driver.coordinator._holds.add(number, np.array([2], np.uint64))
+    delete = driver.host._destination.delete_error
+
+    def lost(topology: str, each: int) -> bool:
+        if is_made:
+            delete(topology, each)
+        raise DatabaseUnavailable("the answer to COMMIT was lost")
+
+    monkeypatch.setattr(driver.host._destination, "delete_error", lost)
+    with pytest.raises(DatabaseUnavailable):
+        driver.host.delete_error(number)
+    assert driver.coordinator.first_error == number
+    driver.clock.advance(host_module.DESCRIBE_INTERVAL_S)
+    driver.host.turn(0.0)
+    assert driver.coordinator.first_error == (0 if is_made else number)
+
+
 def test_error_that_fails_again_is_listed_with_its_new_failure(driver: Driver) -> None:
     version = TableVersion(
         object_number=1, version=1, owner="public", name="nowhere", old_image=OldImage.KEY,

@@ -1,0 +1,54 @@
+"""Keys whose values the log does not show whole, and transactions on parallel servers that reuse them: what the source took goes into no error queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from rules.table_settings import TableSettings
+from tests.support.postgres_pair import Pair
+
+pytestmark = pytest.mark.postgres
+
+SEEDS = (0, 1, 2, 4, 5, 7)  # of orders in which a later transaction came first
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: Pair, seed: int) -> None:
+    table = "CREATE TABLE p (id int PRIMARY KEY, v int, big text, more text, UNIQUE (v, big)); ALTER TABLE p ALTER big SET STORAGE EXTERNAL"
+    pair.create(table, table)
+    big = "x" * 2000  # the value is stored apart as soon as a row is longer than that
+    pair.run(f"INSERT INTO p VALUES (1, 3, '{big}'), (2, 9, '{big}')", "INSERT INTO p VALUES (50, 50)")
+    pair.run("UPDATE p SET v = 5 WHERE id = 1", "INSERT INTO p VALUES (51, 51)")
+    pair.run("UPDATE p SET v = 7 WHERE id = 1", "INSERT INTO p VALUES (52, 52)")
+    pair.run("UPDATE p SET v = 5 WHERE id = 2", "INSERT INTO p VALUES (53, 53)")
+    pair.apply(seed=seed)
+    assert pair.errors() == ()
+    pair.assert_same()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_key_that_the_destination_computes(pair: Pair, seed: int) -> None:
+    pair.create(
+        "CREATE TABLE p (id int PRIMARY KEY, v text); CREATE UNIQUE INDEX ON p (lower(v))",
+        "CREATE TABLE p (id int PRIMARY KEY, v text, small text GENERATED ALWAYS AS (lower(v)) STORED UNIQUE)",
+    )
+    pair.run("INSERT INTO p VALUES (50, 'v')", "INSERT INTO p VALUES (1, 'A')")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO p VALUES (51, 'w')")
+    pair.run("INSERT INTO p VALUES (2, 'a')", "INSERT INTO p VALUES (52, 'x')")
+    pair.apply(seed=seed)
+    assert pair.errors() == ()
+    pair.assert_same()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("ends", ["DELETE FROM o WHERE id = 1", "UPDATE o SET code = 7 WHERE id = 1"])
+def test_a_referred_value_that_goes_and_is_not_in_the_log(pair: Pair, ends: str, seed: int) -> None:
+    pair.set(TableSettings(check_foreign_keys=True))
+    tables = "CREATE TABLE o (id int PRIMARY KEY, code int UNIQUE); CREATE TABLE p (id int PRIMARY KEY, v int REFERENCES o (code))"
+    pair.create(tables, tables)
+    pair.run("INSERT INTO o VALUES (50, 50)", "INSERT INTO o VALUES (1, 1)", "INSERT INTO o VALUES (51, 51)", "INSERT INTO p VALUES (1, 1)")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO o VALUES (52, 52)", ends, "INSERT INTO o VALUES (53, 53)")
+    pair.apply(seed=seed)
+    assert pair.errors() == ()
+    pair.assert_same()
+    pair.assert_same("SELECT * FROM o ORDER BY 1")
