@@ -346,6 +346,26 @@ def test_queue_that_is_stopped_while_the_subscribers_change_forgets_those_that_l
     assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {"apply_a": 90, "apply_b": 90}
 
 
+@pytest.mark.parametrize("becomes", ["to_b2", "apply_far"])
+def test_queue_that_is_stopped_while_a_subscriber_is_replaced_holds_for_its_successor_what_it_had_not_acknowledged(tmp_path: Path, becomes: str) -> None:
+    """A propagation is renamed, or apply processes bypass it from now on; another destination is far ahead."""
+    before = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
+    after = _direct(before, is_direct=True) if becomes == "apply_far" else _direct(one_way(tmp_path, subscribers=("apply_a", "to_b2")), is_direct=False)
+    host = QueueHost(before, "q_dbs1", "1")
+    folder = tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1"
+    PositionsFile(folder).save({"dbs1": {"apply_a": Scn(90), "to_b": Scn(40)}})
+    host.adopt(after, "2")
+    core = QueueCore(after, "q_dbs1", folder)
+    assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {"apply_a": 90, becomes: 40}
+    assert core.status()["sources"]["dbs1"]["durable_scn"] == 40
+
+
+def _direct(spec: TopologySpec, *, is_direct: bool) -> TopologySpec:
+    return dataclasses.replace(spec, applies=tuple(
+        dataclasses.replace(each, combined=is_direct) if each.name == "apply_far" else each for each in spec.applies
+    ))
+
+
 def test_component_publishes_the_sources_that_the_topology_gives_it_and_no_other(tmp_path: Path) -> None:
     core = QueueCore(one_way(tmp_path, subscribers=("to_dbs2",), also=("dbs3",)), "q_dbs1", tmp_path / "q", VirtualClock())
     with pytest.raises(QueueError, match="takes no LCRs of dbs3 from capture_dbs1"):
