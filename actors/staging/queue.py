@@ -72,7 +72,7 @@ from actors.staging.queue_log import Entry, SourceLog, fitted, mark
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older, unsent
 from actors.staging.refusals import Refusals
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
-from actors.staging.subscribers import places_of, positions_of, sources_of
+from actors.staging.subscribers import positions_of, sources_of
 from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews
 from streams.clock import Clock, SystemClock
@@ -80,7 +80,7 @@ from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 from streams.tracking import TrackLog
-from topology.edits.changes import interests_of, published_by
+from topology.edits.changes import interests_of, places_of, published_by
 from topology.spec import TopologySpec
 
 __all__ = ["QueueCore"]

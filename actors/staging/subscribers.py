@@ -8,11 +8,10 @@ from pathlib import Path
 from actors.staging.positions import PositionsFile
 from actors.staging.refusals import Refusals
 from streams.scn import FIRST_SCN, Scn
-from topology.combined import readers_of
 from topology.edits.changes import interests_of, published_to
 from topology.spec import TopologySpec
 
-__all__ = ["forget_former_subscribers", "places_of", "positions_of", "sources_of"]
+__all__ = ["forget_former_subscribers", "positions_of", "sources_of"]
 
 
 def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
@@ -72,21 +71,6 @@ def positions_of(
             for subscriber in subscribers
         }
     return positions
-
-
-def places_of(topology: TopologySpec, queue: str) -> dict[str, str]:
-    """Where each subscriber of a queue brings the changes.
-
-    Args:
-        topology: the whole topology.
-        queue: its name there.
-    """
-    propagations = [each for each in topology.propagations if queue in {each.from_queue, each.held_in}]
-    return {
-        # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
-        **{name: f"queue {each.to_queue}" for each in propagations for name in (each.name, *readers_of(topology, each))},
-        **{each.name: f"site {each.site}" for each in topology.applies if each.queue == queue},
-    }
 
 
 def sources_of(topology: TopologySpec, queue: str) -> list[str]:
