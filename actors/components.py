@@ -106,6 +106,7 @@ class Components:
         self._end_process = end_process
         self._running: dict[str, _Running] = {}
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._changing: dict[str, threading.Lock] = defaultdict(threading.Lock)  # what is saved last is what the component goes by
         self._to_settle: set[str] = set()
         self._status_calls: dict[str, threading.Semaphore] = defaultdict(lambda: threading.Semaphore(_STATUS_CALLS_MAX))
 
@@ -158,11 +159,12 @@ class Components:
         running = self._running.get(name)
         if running is None or running.host.has_ended:
             running = self._begin_now(name)
-        if method == "reconfigure":
-            # Before the component goes by it: a restarted process begins with the arguments of the component's creation.
-            running.taken_over.save(*arguments)
         if method in _WAIT_FOR_A_STEP:
-            answer = getattr(running.host, method)(*arguments)
+            with self._changing[name]:
+                if method == "reconfigure":
+                    # Before the component goes by it: a restarted process begins with the arguments of the component's creation.
+                    running.taken_over.save(*arguments)
+                answer = getattr(running.host, method)(*arguments)
             if late := running.host.late_call():
                 log.error("%s: %s: this process ends, and what else runs in it begins again", name, late)
                 self._end_process()

@@ -17,6 +17,7 @@ from actors.site.connection import site_folder
 from actors.site.redo_keeper import register_captures
 from actors.staging.propagation import Ends, PropagationRunner
 from actors.staging.queue import QueueCore
+from actors.staging.subscribers import forget_former_subscribers
 from databases.memory.log import MemoryLogDecoder
 from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
@@ -384,9 +385,11 @@ class BufferedQueue(Component):
         self.core = QueueCore(self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self.sim.clock, tracks=self.tracks)
 
     def adopt(self) -> None:
-        """As `QueueHost`: the queue continues with the subscribers of the changed topology; a dead queue starts with them."""
+        """As `QueueHost`: the queue continues with the subscribers of the changed topology, a stopped one forgets the others; a dead queue starts with them."""
         if self.core is not None:
             self.core.adopt(self.sim.topology)
+        elif self.is_stopped:
+            forget_former_subscribers(self.sim.topology, self._queue, self.sim.queue_folder(self._queue))
 
     def work(self) -> None:
         """Serve streams, and store positions now and then."""

@@ -76,6 +76,8 @@ class Operator:
         self._sim, self._rng, self._is_busy, self._edits_at_all = sim, sim.rng, is_busy, is_busy
         self._edits = self._stops = self._restores = 0
         self._has_grown = False
+        self._runs = 0  # topologies that were run by, but for the first one
+        self._adopted: dict[str, int] = {}  # by apply process, the number of the last one that it learned of
         self._splits = SplitStreams(sim, sim.topology)
         self._backup: _Backup | None = None
         self.restored_sources: set[str] = set()  # of destinations that lost commits
@@ -284,6 +286,7 @@ class Operator:
             adopting: the components that it concerns, if they go on; apply processes learn of it in any case.
         """
         sim = self._sim
+        self._runs += 1
         before = {component.name for component in components_of(sim.topology)}
         after = {component.name for component in components_of(topology)}
         changed = {change.component for change in changes(sim.topology, topology) if change.action != "same"}
@@ -297,7 +300,7 @@ class Operator:
             if each.name in after:
                 self._soon(each.name, partial(self._adopt, each))
         for apply in topology.applies:
-            self._soon(f"apply:{apply.name}", partial(self._adopt_apply, apply.name, topology, is_changed=f"apply:{apply.name}" in changed))
+            self._soon(f"apply:{apply.name}", partial(self._adopt_apply, apply.name, topology, self._runs, is_changed=f"apply:{apply.name}" in changed))
         for name in sorted(after - before):
             kind, _, short = name.partition(":")
             if kind in {"queue", "propagation", "capture"}:
@@ -308,9 +311,14 @@ class Operator:
         if component in self._sim.components:
             component.adopt()
 
-    def _adopt_apply(self, name: str, topology: TopologySpec, *, is_changed: bool) -> None:
-        """As `actors.host.Host`: with a changed part it closes and opens again; an aborted one too, and its new queue learns that it is refused."""
-        self._sim.adopts(name, topology)
+    def _adopt_apply(self, name: str, topology: TopologySpec, run: int, *, is_changed: bool) -> None:
+        """As `actors.host.Host`: with a changed part it closes and opens again; an aborted one too, and its new queue learns that it is refused.
+
+        One that was away may learn of two edits at once; the controller sees by its label which one it goes by, and tells it the last one.
+        """
+        if run >= self._adopted.get(name, 0):
+            self._adopted[name] = run
+            self._sim.adopts(name, topology)
         apply = self._sim.applies.get(name)
         if not is_changed or apply is None:
             return

@@ -183,8 +183,9 @@ class SplitStreams:
         return required_of(process.host.details()) if process.is_open else None
 
     def is_stopped(self, capture: str) -> bool:
-        """See `Facts.is_stopped`."""
-        return self._sim.captures[capture].is_stopped
+        """See `Facts.is_stopped`. A clone may not have begun yet."""
+        process = self._sim.captures.get(capture)
+        return process is not None and process.is_stopped
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         """See `Facts.behind_s`."""

@@ -13,7 +13,8 @@ Phases
     SPLIT -> MERGING       once the propagation is connected and its destination is, in time of the source, at most
                            `merge_threshold` behind where it would be merged.
     MERGING -> together    once its destination has durably what the original queue does not hold for it any more: F below.
-    MERGING -> SPLIT       when that takes too long: the original queue must not wait for it again.
+    MERGING -> SPLIT       when that takes too long: the original queue must not wait for it again; or when an operator stops a clone, which would
+                           end with the merge, and the stop with it.
 
 Where a stream is merged
     When the original queue adopts MERGING, the propagation is a new subscriber of it, and begins at F, the position of its most
@@ -237,6 +238,8 @@ class Splitting:
             return replace(split, merges=not asked)
         if split.phase == SPLITTING:
             return replace(split, phase=SPLIT) if all(map(facts.is_current, self._needed(split))) else split
+        if any(facts.is_stopped(each.name) for each in clone_captures(self._file, split)):
+            return replace(split, phase=SPLIT)  # merged, its destination would get what the stop holds back
         if split.phase == SPLIT:
             return replace(split, phase=MERGING) if split.merges and self._is_close(split, facts) else split
         if self._has_all(split, facts):

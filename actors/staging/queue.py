@@ -72,7 +72,7 @@ from actors.staging.queue_log import Entry, SourceLog, fitted, mark
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older, unsent
 from actors.staging.refusals import Refusals
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
-from actors.staging.subscribers import places_of, positions_of, sources_of
+from actors.staging.subscribers import positions_of, sources_of
 from protos.codec import BatchHeader
 from protos.staging import Delivery, PublisherNews
 from streams.clock import Clock, SystemClock
@@ -80,7 +80,7 @@ from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
 from streams.scn import FIRST_SCN, Scn
 from streams.tracking import TrackLog
-from topology.edits.changes import interests_of, published_by
+from topology.edits.changes import interests_of, places_of, published_by
 from topology.spec import TopologySpec
 
 __all__ = ["QueueCore"]
@@ -601,7 +601,8 @@ class QueueCore:
     def _held_alone_s(self, subscription: Subscription, log: SourceLog) -> float:
         """For how long there has been something that this subscriber has not acknowledged and another one has; 0: there is nothing, or it is refused.
 
-        Nobody acknowledges parts of a transaction that is larger than the queue: there it is what this subscriber has not read and another one has.
+        Nobody acknowledges parts of a transaction that is larger than the queue: there it is what this subscriber has not read and another one has, or
+        waits for, because it cannot have the transaction from its beginning before.
         """
         if subscription not in self._held_for(log.source):
             return 0.0
@@ -609,11 +610,13 @@ class QueueCore:
         others = max((each.acknowledged_scn for each in self._of(log.source) if each is not subscription), default=FIRST_SCN)
         if first is not None and first[0] <= others:
             return self._clock.monotonic() - first[1].enqueued_s
-        readers = self._readers(log)
-        unread = log.entry(subscription.number)
-        if log.open_from is None or self._free_bytes() > 0 or subscription not in readers or unread is None:
+        readers, unread = self._readers(log), log.entry(subscription.number)
+        if unread is None or subscription not in readers:
             return 0.0
-        return self._clock.monotonic() - unread.enqueued_s if any(each.number > subscription.number for each in readers) else 0.0
+        is_full = log.open_from is not None and self._free_bytes() <= 0
+        waits = log.is_inside(subscription.number) and any(each.session is not None and each.awaits_scn is not None for each in self._of(log.source))
+        is_alone = waits or (is_full and any(each.number > subscription.number for each in readers))
+        return self._clock.monotonic() - unread.enqueued_s if is_alone else 0.0
 
     def _of(self, source: str) -> list[Subscription]:
         return [each for each in self._subscriptions.values() if each.source == source]

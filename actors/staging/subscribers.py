@@ -8,17 +8,17 @@ from pathlib import Path
 from actors.staging.positions import PositionsFile
 from actors.staging.refusals import Refusals
 from streams.scn import FIRST_SCN, Scn
-from topology.combined import readers_of
 from topology.edits.changes import interests_of, published_to
 from topology.spec import TopologySpec
 
-__all__ = ["forget_former_subscribers", "places_of", "positions_of", "sources_of"]
+__all__ = ["forget_former_subscribers", "positions_of", "sources_of"]
 
 
 def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
     """Drop the saved positions of those that are no subscribers of a closed queue: one that comes back has no old position.
 
-    An open queue does it in `QueueCore.adopt`.
+    An open queue does it in `QueueCore.adopt`. As where a queue opens, one that is new begins where those that leave were, if that is lower: it may be
+    the successor of one of them. That is saved now: nobody knows them later.
 
     Args:
         topology: the whole topology.
@@ -29,15 +29,16 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
         QueueError: the positions are damaged.
         OSError: they could not be written; the old ones are still there.
     """
-    file, interests = PositionsFile(folder), interests_of(topology, name)
+    file, refusals, interests = PositionsFile(folder), Refusals(folder), interests_of(topology, name)
     saved = file.load()
-    left = {
-        source: {subscriber: scn for subscriber, scn in positions.items() if source in interests.get(subscriber, ())}
-        for source, positions in saved.items()
-    }
-    Refusals(folder).forget_others(interests)
+    begin = positions_of(interests, saved, refused=refusals.everyone())
+    left = {}
+    for source, positions in saved.items():
+        stays = {subscriber: scn for subscriber, scn in positions.items() if source in interests.get(subscriber, ())}
+        left[source] = stays if not stays or stays == positions else begin[source]
     if left != saved:
         file.save({source: positions for source, positions in left.items() if positions})
+    refusals.forget_others(interests)
 
 
 def positions_of(
@@ -70,21 +71,6 @@ def positions_of(
             for subscriber in subscribers
         }
     return positions
-
-
-def places_of(topology: TopologySpec, queue: str) -> dict[str, str]:
-    """Where each subscriber of a queue brings the changes.
-
-    Args:
-        topology: the whole topology.
-        queue: its name there.
-    """
-    propagations = [each for each in topology.propagations if queue in {each.from_queue, each.held_in}]
-    return {
-        # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
-        **{name: f"queue {each.to_queue}" for each in propagations for name in (each.name, *readers_of(topology, each))},
-        **{each.name: f"site {each.site}" for each in topology.applies if each.queue == queue},
-    }
 
 
 def sources_of(topology: TopologySpec, queue: str) -> list[str]:

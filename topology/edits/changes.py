@@ -18,13 +18,13 @@ from typing import Any
 
 from rules.rule import Rule
 from topology.change_classes import ChangeClasses
-from topology.combined import apply_of, bypassed, capture_of, dequeued, directs, left_out
+from topology.combined import apply_of, bypassed, capture_of, dequeued, directs, left_out, readers_of
 from topology.downstream import receiver_of, receivers_from, redo_receivers
 from topology.edits.stored import without_secrets
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import ways_to
 
-__all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "published_by", "published_to"]
+__all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to"]
 
 FIXED: Mapping[str, frozenset[str]] = {
     "site": frozenset({"database", "node", "certificate", "state folder", "bounds of the redo log"}),
@@ -152,6 +152,21 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     return {name: sources for name, sources in interests.items() if name not in without} | direct
 
 
+def places_of(spec: TopologySpec, queue: str) -> dict[str, str]:
+    """Where each subscriber of a queue brings the changes: the site of the queue behind it, whatever that is called, or its own.
+
+    Args:
+        spec: routed (`topology.ways.route`).
+        queue: its name.
+    """
+    propagations = [each for each in spec.propagations if queue in (each.from_queue, each.held_in)]
+    return {
+        # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
+        **{name: spec.queue(each.to_queue).site for each in propagations for name in (each.name, *readers_of(spec, each))},
+        **{each.name: each.site for each in spec.applies if each.queue == queue},
+    }
+
+
 def published_to(spec: TopologySpec, queue: str) -> set[str]:
     """The sources whose LCRs come into a queue, from capture processes and propagations.
 
@@ -197,7 +212,7 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
     if component.kind == "queue":
         queue = spec.queue(name)
         return place | {
-            "bounds": queue, "subscribers": interests_of(spec, name),
+            "bounds": queue, "subscribers": (interests_of(spec, name), places_of(spec, name)),
             "sources": published_to(spec, name),
         }
     if component.kind == "capture":

@@ -269,6 +269,30 @@ def test_component_is_settled_again_when_that_is_asked_for_while_it_ends(records
     goes_on(components, "slow")
 
 
+def test_component_begins_again_with_the_change_that_it_goes_by_when_two_come_at_once(records, tmp_path, monkeypatch):
+    """A process that was frozen gets what the controller told it twice, in any order: else it would begin again by an edit that the controller takes for over."""
+    records.create("one")
+    components, adopted, saved = Components(records), [], []
+    components.settle("one")
+    spec, entered = read(tmp_path, ONE_WAY), threading.Event()
+
+    def adopt(_host: Part, _spec: Any, label: str) -> None:
+        if label == "second":
+            entered.set()
+            time.sleep(0.2)
+        adopted.append(label)
+
+    monkeypatch.setattr(Part, "reconfigure", adopt)
+    monkeypatch.setattr("actors.records.taken_over.TakenOver.save", lambda _self, _spec, label: saved.append(label))
+    second = threading.Thread(target=components.call, args=("one", "reconfigure", spec, "second"))
+    second.start()
+    assert entered.wait(5.0)
+    components.call("one", "reconfigure", spec, "first")
+    second.join()
+    assert saved[-1] == adopted[-1]
+    ended(components, records, "one")
+
+
 @pytest.mark.parametrize("method", ["reconfigure", "stop_component"])
 @pytest.mark.parametrize(("say", "times"), [("hang in a function", 1), ("hang", 0), ("run", 0)])
 def test_a_change_ends_the_process_whose_component_stands_in_a_function_that_has_had_its_time(records, tmp_path, method, say, times):

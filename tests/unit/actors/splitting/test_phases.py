@@ -133,6 +133,19 @@ def test_a_stream_is_not_split_off_while_an_operator_has_stopped_what_captures_f
     assert phases(splitting, facts) == [SPLITTING]
 
 
+def test_a_stream_is_not_merged_while_an_operator_has_stopped_what_captures_for_it_alone(spec):
+    """Merged, its destination would get what the stop holds back."""
+    splitting, facts = Splitting(spec, recorded(SPLIT), VirtualClock()), Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 90}}, stopped={"c.p"})
+    assert phases(splitting, facts) is None
+    facts.stopped = set()
+    assert phases(splitting, facts) == [MERGING]
+    facts.positions["qa"]["p"], facts.stopped = 90, {"c.p"}
+    assert phases(splitting, facts) == [SPLIT]
+    facts.stopped = {"c"}
+    assert phases(splitting, facts) == [MERGING]
+    assert phases(splitting, facts) == []
+
+
 def test_redo_is_required_from_what_a_capture_process_heard_to_be_durable_and_not_known_before_it_mines():
     assert required_of({}) is None
     assert required_of({"required_checkpoint_scn": 900, "durable_scn": 0}) is None

@@ -186,6 +186,36 @@ def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the
     assert alone() == [0.0]
 
 
+def test_queue_tells_it_of_the_one_that_holds_up_another_whose_stream_broke_in_the_middle(tmp_path: Path) -> None:
+    """That one gets the transaction from its beginning, once the first one has all of it: it waits, and has read nothing more than the first one."""
+    world = World(tmp_path)
+
+    def alone() -> list[float]:
+        return [each["held_alone_s"] for each in world.queue.core.status()["subscribers"]]
+
+    large = world.history.commit(PARTS)
+    world.publisher._plan(0)
+    for _ in range(3):
+        world.publisher.step()
+        world.a.take(1)
+        world.b.take(1)
+    while world.publisher.step():
+        world.b.take()
+    world.b.connect()
+    assert world.b.take() == 0
+    world.queue.clock.advance(1000)
+    assert alone() == [1000.0, 0.0]
+    world.a.take()
+    assert alone() == [0.0, 0.0], "it has read what there is"
+    while world.publisher.step():
+        pass
+    world.queue.clock.advance(10)
+    assert alone() == [10.0, 0.0]
+    world.queue.adopt("apply_b")
+    world.run(world.b, until=large)
+    assert alone() == [0.0]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_everything_arrives_once_whoever_comes_and_goes(tmp_path: Path, seed: int) -> None:
     """Random comings and goings, transactions of all sizes, and a publisher that begins again in the middle."""
