@@ -68,8 +68,8 @@ log = logging.getLogger("headrace")
 # The low watermark of an idle source moves with every heartbeat: it is written to the destination at most this often.
 RECORD_INTERVAL_S = 2.0
 ALTER_RETRY_S = 2.0  # how often a table that does not fit is checked again
-# A unique index that is created at the destination orders transactions from then on, without notice. Until it is seen, the
-# worst effect is a transaction that is tried twice; checking a table takes milliseconds.
+# A unique index that is created at the destination orders transactions from then on, without notice. Until it is seen, a transaction may
+# come before an earlier one that had the value; that one may meet it and go into the error queue, from which it can be executed. Checking a table takes milliseconds.
 FIT_AGE_MAX_S = 60.0
 DEQUEUE_RETRY_S = 1.0  # after the destination did not answer when dequeuing should begin
 # What the views show is as old as this at most. A write takes about a millisecond of this thread: one part in five thousand.
