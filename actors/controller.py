@@ -65,7 +65,6 @@ from actors.site.receivers import captured_of, identities, leave_out, note_first
 from actors.site.redo_keeper import add_capture_scns
 from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
-from databases.conflict_lists import unseen_conflict_findings
 from databases.ports import Finding
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, PropagationError, StreamsError
@@ -81,9 +80,10 @@ from topology.edits.receivers import Receivers
 from topology.edits.stored import PREPARED_FILE, prepared_topology, spec_to_json
 from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.functions import functions_of
+from topology.proof.meetings import unseen_conflicts
 from topology.split import splits_of, with_splits
 from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, ways_to, writes_alone
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
@@ -617,11 +617,7 @@ class Controller(Host):
             apply.conflicts, apply.tables, {TableName.of(table.destination): table.source.identity for table in captured},
             timeout_s=PREFLIGHT_TIMEOUT_S,
         )
-        unseen = (
-            finding for each in came if not writes_alone(self._spec, apply, TableName.of(each.destination)) for finding in
-            unseen_conflict_findings(apply.name, apply.conflicts, each.destination, source=apply.source, at_source=each.source.qualified_name)
-        )
-        return (*findings, *found, *unseen)
+        return (*findings, *found, *unseen_conflicts(self._spec, apply, came))
 
     def _uncaptured(self) -> list[str]:
         """Source sites with tables that the rules select and that were created after the last `prepare`."""

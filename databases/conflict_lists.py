@@ -8,7 +8,7 @@ from databases.ports import DestinationTable, Finding
 from rules.conflict_handlers import BY_COLUMN, ConflictHandler, ConflictRules
 from streams.lcr_batch import OldImage, TableVersion
 
-__all__ = ["conflict_list_findings", "unseen_conflict_findings"]
+__all__ = ["conflict_list_findings"]
 
 
 def conflict_list_findings(
@@ -48,28 +48,6 @@ def conflict_list_findings(
             path=path, problem=f"the source's log has no old values of the table outside its key, and {', '.join(needed)} needs them",
             fix=f"at the source: ALTER TABLE {at_source or version.qualified_name} REPLICA IDENTITY FULL;",
         )
-
-
-def unseen_conflict_findings(apply: str, rules: ConflictRules, version: TableVersion, *, source: str, at_source: str) -> Iterator[Finding]:
-    """Warn of a table that others write, too, where a change of a row that another one changed is not seen to be a conflict.
-
-    Args:
-        apply: name of the apply process.
-        rules: its handlers.
-        version: the table as its rows come, under the destination's name; others write it there.
-        source: site that they come from.
-        at_source: the table's name there.
-    """
-    mine = rules.of(version.owner, version.name)
-    is_seen = version.old_image is OldImage.FULL or all(column.is_key for column in version.columns)
-    if is_seen or mine.compare_key_only or _needing_old_values(mine.handlers):  # not wanted; or said by `conflict_list_findings`
-        return
-    yield Finding(
-        path=f"applies.{apply} table {version.qualified_name}", is_error=False,
-        problem=f"others than {source} write its rows, too, and the log of {source} has no old values of it outside its key: an UPDATE or DELETE of a row that"
-        " another one changed at the same time is no conflict that could be seen, and the sites differ from then on",
-        fix=f"at {source}: ALTER TABLE {at_source} REPLICA IDENTITY FULL; or see that each row is written at one site only",
-    )
 
 
 def _needing_old_values(handlers: tuple[ConflictHandler, ...]) -> list[str]:

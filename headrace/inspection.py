@@ -27,10 +27,11 @@ from topology.file.reading import examine
 from topology.functions import custom_transformations
 from topology.logging_needs import listed_needs, log_needs
 from topology.plan import LiveSite, Plan, make_plan
+from topology.proof.meetings import unseen_conflicts
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, ways_to, writes_alone
+from topology.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
@@ -123,7 +124,7 @@ def _shape_findings(spec: TopologySpec) -> list[Finding]:
 
 def _table_findings(spec: TopologySpec) -> list[Finding]:
     """Differences between source and destination tables that would stop apply; both databases must be reachable."""
-    from databases.conflict_lists import conflict_list_findings, unseen_conflict_findings  # numpy, as above
+    from databases.conflict_lists import conflict_list_findings  # numpy, as above
     from databases.dependency_columns import dependency_column_findings
 
     findings: list[Finding] = []
@@ -153,11 +154,7 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
                 findings += () if table is None else conflict_list_findings(
                     apply.name, apply.conflicts, version, table, at_source=each.source.qualified_name,
                 )
-            for each in came:
-                if not writes_alone(spec, apply, TableName.of(each.destination)):
-                    findings += unseen_conflict_findings(
-                        apply.name, apply.conflicts, each.destination, source=apply.source, at_source=each.source.qualified_name,
-                    )
+            findings += unseen_conflicts(spec, apply, came)
             findings += _handlers_of_nothing(apply, tables)
             findings += _keys_of_nothing(apply, tables)
             findings += dependency_column_findings(apply.name, apply.dependencies, tables, target.describe)

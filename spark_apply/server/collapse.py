@@ -557,9 +557,9 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
 def _first_and_last(times: NDArray[np.int64], hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each row when its key was changed by the first and by the last of the rows."""
     _, first, place = np.unique(hashes, return_index=True, return_inverse=True)
-    last = np.zeros(first.shape[0], np.intp)
     place = place.reshape(-1)
-    np.maximum.at(last, place, np.arange(place.shape[0]))
+    last = np.empty(first.shape[0], np.intp)
+    last[place] = np.arange(place.shape[0])  # of several rows of a key the last one stays
     return times[first[place]], times[last[place]]
 
 

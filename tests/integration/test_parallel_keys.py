@@ -12,6 +12,12 @@ pytestmark = pytest.mark.postgres
 SEEDS = (0, 1, 2, 4, 5, 7)  # of orders in which a later transaction came first
 
 
+def _apply(pair: Pair, seed: int) -> None:
+    pair.apply(seed=seed)
+    assert pair.errors() == ()
+    pair.assert_same()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: Pair, seed: int) -> None:
     table = "CREATE TABLE p (id int PRIMARY KEY, v int, big text, more text, UNIQUE (v, big)); ALTER TABLE p ALTER big SET STORAGE EXTERNAL"
@@ -21,9 +27,7 @@ def test_a_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: Pair, se
     pair.run("UPDATE p SET v = 5 WHERE id = 1", "INSERT INTO p VALUES (51, 51)")
     pair.run("UPDATE p SET v = 7 WHERE id = 1", "INSERT INTO p VALUES (52, 52)")
     pair.run("UPDATE p SET v = 5 WHERE id = 2", "INSERT INTO p VALUES (53, 53)")
-    pair.apply(seed=seed)
-    assert pair.errors() == ()
-    pair.assert_same()
+    _apply(pair, seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -35,9 +39,7 @@ def test_a_key_that_the_destination_computes(pair: Pair, seed: int) -> None:
     pair.run("INSERT INTO p VALUES (50, 'v')", "INSERT INTO p VALUES (1, 'A')")
     pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO p VALUES (51, 'w')")
     pair.run("INSERT INTO p VALUES (2, 'a')", "INSERT INTO p VALUES (52, 'x')")
-    pair.apply(seed=seed)
-    assert pair.errors() == ()
-    pair.assert_same()
+    _apply(pair, seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -48,7 +50,5 @@ def test_a_referred_value_that_goes_and_is_not_in_the_log(pair: Pair, ends: str,
     pair.create(tables, tables)
     pair.run("INSERT INTO o VALUES (50, 50)", "INSERT INTO o VALUES (1, 1)", "INSERT INTO o VALUES (51, 51)", "INSERT INTO p VALUES (1, 1)")
     pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO o VALUES (52, 52)", ends, "INSERT INTO o VALUES (53, 53)")
-    pair.apply(seed=seed)
-    assert pair.errors() == ()
-    pair.assert_same()
+    _apply(pair, seed)
     pair.assert_same("SELECT * FROM o ORDER BY 1")

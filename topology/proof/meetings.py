@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from databases.ports import Finding
 from rules.conflict_handlers import KINDS
+from streams.table_name import TableName
 from topology.proof.reach import Proof
-from topology.spec import TopologySpec
+from topology.spec import ApplySpec, TopologySpec
+from topology.ways import ArrivingTable, writes_alone
 
-__all__ = ["meetings"]
+if TYPE_CHECKING:
+    from streams.lcr_batch import TableVersion
+
+__all__ = ["meetings", "unseen_conflicts"]
 
 _FIX = "let each site write rows of its own, or set conflict handlers for every kind (docs/conflicts.md)"
 
@@ -31,6 +37,30 @@ def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
     for (origins, sites, lacking), tables in found.items():
         if lacking:
             yield _warning(proof.names(tables & -tables)[0], origins, sites, lacking)
+
+
+def unseen_conflicts(spec: TopologySpec, apply: ApplySpec, tables: Iterable[ArrivingTable[TableVersion]]) -> Iterator[Finding]:
+    """Warn of tables that others write, too, where a change of a row that another one changed is not seen to be a conflict.
+
+    Args:
+        spec: routed.
+        apply: of `spec`.
+        tables: that arrive at it.
+    """
+    from streams.lcr_batch import OldImage  # numpy: a file alone is checked without it
+
+    for table in tables:
+        version, rules = table.destination, apply.conflicts.of(table.destination.owner, table.destination.name)
+        is_seen = version.old_image is OldImage.FULL or all(column.is_key for column in version.columns)
+        is_reported = any(handler.needs_old_values for handler in rules.handlers)  # by `databases.conflict_lists`
+        if is_seen or is_reported or rules.compare_key_only or writes_alone(spec, apply, TableName.of(version)):
+            continue
+        yield Finding(
+            path=f"applies.{apply.name} table {version.qualified_name}", is_error=False,
+            problem=f"others than {apply.source} write its rows, too, and the log of {apply.source} has no old values of it outside its key: an UPDATE or DELETE of"
+            " a row that another one changed at the same time is no conflict that could be seen, and the sites differ from then on",
+            fix=f"at {apply.source}: ALTER TABLE {table.source.qualified_name} REPLICA IDENTITY FULL; or see that each row is written at one site only",
+        )
 
 
 def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacking: tuple[str, ...]) -> Finding:

@@ -159,61 +159,60 @@ def test_a_slow_subscriber_sets_the_pace_and_loses_nothing(tmp_path: Path) -> No
     assert world.a.model.applied == world.b.model.applied == [large]
 
 
-@pytest.mark.long
-def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the_rest_of_a_transaction_larger_than_it(tmp_path: Path) -> None:
-    """It waits in the middle of it (for an ALTER, say): nobody can acknowledge the transaction, and without the time it was never split off."""
-    world = World(tmp_path)
-
-    def alone() -> list[float]:
-        return [each["held_alone_s"] for each in world.queue.core.status()["subscribers"]]
-
+def _begun(world: World) -> Scn:
+    """Both have read three parts of a transaction that is larger than the queue; where it ends."""
     large = world.history.commit(PARTS)
     world.publisher._plan(0)
     for _ in range(3):
         world.publisher.step()
         world.a.take(1)
         world.b.take(1)
+    return large
+
+
+def _held_alone(world: World) -> list[float]:
+    return [each["held_alone_s"] for each in world.queue.core.status()["subscribers"]]
+
+
+@pytest.mark.long
+def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the_rest_of_a_transaction_larger_than_it(tmp_path: Path) -> None:
+    """It waits in the middle of it (for an ALTER, say): nobody can acknowledge the transaction, and without the time it was never split off."""
+    world = World(tmp_path)
+
+    large = _begun(world)
     world.publisher.step()
     world.b.take(1)
     world.queue.clock.advance(100)
-    assert alone() == [0.0, 0.0], "there is room for more"
+    assert _held_alone(world) == [0.0, 0.0], "there is room for more"
     while world.publisher.step():
         world.b.take()
     world.queue.clock.advance(1000)
-    assert alone() == [1100.0, 0.0]
+    assert _held_alone(world) == [1100.0, 0.0]
     world.queue.adopt("apply_b")
     world.run(world.b, until=large)
-    assert alone() == [0.0]
+    assert _held_alone(world) == [0.0]
 
 
 def test_queue_tells_it_of_the_one_that_holds_up_another_whose_stream_broke_in_the_middle(tmp_path: Path) -> None:
     """That one gets the transaction from its beginning, once the first one has all of it: it waits, and has read nothing more than the first one."""
     world = World(tmp_path)
 
-    def alone() -> list[float]:
-        return [each["held_alone_s"] for each in world.queue.core.status()["subscribers"]]
-
-    large = world.history.commit(PARTS)
-    world.publisher._plan(0)
-    for _ in range(3):
-        world.publisher.step()
-        world.a.take(1)
-        world.b.take(1)
+    large = _begun(world)
     while world.publisher.step():
         world.b.take()
     world.b.connect()
     assert world.b.take() == 0
     world.queue.clock.advance(1000)
-    assert alone() == [1000.0, 0.0]
+    assert _held_alone(world) == [1000.0, 0.0]
     world.a.take()
-    assert alone() == [0.0, 0.0], "it has read what there is"
+    assert _held_alone(world) == [0.0, 0.0], "it has read what there is"
     while world.publisher.step():
         pass
     world.queue.clock.advance(10)
-    assert alone() == [10.0, 0.0]
+    assert _held_alone(world) == [10.0, 0.0]
     world.queue.adopt("apply_b")
     world.run(world.b, until=large)
-    assert alone() == [0.0]
+    assert _held_alone(world) == [0.0]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -119,8 +119,9 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
                 lcrs.append(Lcr(old=old, new=new))
                 at.note(source, clock[source], new[0], new)
             times.append(clock[source])
-        for first in range(len(lcrs)) if one_by_one else [0]:
-            at.group(source, lcrs[first : first + 1] if one_by_one else lcrs, times[first : first + 1] if one_by_one else times)
+        size = 1 if one_by_one else len(lcrs)
+        for first in range(0, len(lcrs), size):
+            at.group(source, lcrs[first : first + size], times[first : first + size])
         assert at.rows() == sorted(found for *_, found in at.latest.values() if found is not None)
         if rng.random() < 0.3:
             at.user(rng.randrange(KEYS), f"b{number}", may_delete=rng.random() < 0.5)
