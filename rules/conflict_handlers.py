@@ -78,6 +78,11 @@ class RowTimes:
     age_s: float = TOMBSTONES_AGE_DEFAULT_S
     count: int = TOMBSTONES_COUNT_DEFAULT
 
+    @property
+    def has_one_source(self) -> bool:
+        """Changes come here from one other site at most."""
+        return len(self.sites) <= 2
+
     def rank(self, site: str) -> int:
         """Who wins a tie: the higher rank; 0 for a site that is not listed."""
         return len(self.sites) - self.sites.index(site) if site in self.sites else 0

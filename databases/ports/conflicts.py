@@ -64,6 +64,8 @@ class WriteTimes:
         rank: of that site; of two changes at one time the one of the higher rank counts as later.
         own_rank: of the destination's site.
         has_tombstones: a delete counts as a change; without, what is gone was never there.
+        has_one_source: no other site's changes of the table are applied here: of rows that are there, nothing needs to be noted.
+        is_decided: the rows are locked, and were not changed later.
         noted_us: int64[n]: what is noted, the commit of the last change of each row; None: each row has one change.
     """
 
@@ -72,6 +74,8 @@ class WriteTimes:
     rank: int
     own_rank: int
     has_tombstones: bool
+    has_one_source: bool = False
+    is_decided: bool = False
     noted_us: NDArray[np.int64] | None = None
 
     @property
@@ -101,6 +105,8 @@ class LastChange:
         is_gone: what is noted is a delete.
         forgotten_us: what was noted up to then may be forgotten; 0: nothing is.
         lost_us: a session of this site may have changed or deleted the row last, at a time that is lost, then or earlier; 0: none has.
+        applied_us: an apply process committed the last change here then, and noted nothing, because there was no other source; None: not so.
+        applied_source: the site that made that change, then or earlier.
     """
 
     own_us: int | None = None
@@ -110,15 +116,18 @@ class LastChange:
     is_gone: bool = False
     forgotten_us: int = 0
     lost_us: int = 0
+    applied_us: int | None = None
+    applied_source: str = ""
 
     def may_be_later_than(self, times: WriteTimes, row: int = 0) -> bool:
-        """Whether nobody knows which is later: the row was changed here at a time that is lost, and not known to be earlier.
+        """Whether nobody knows which is later: the row was changed at a time that is lost, or was not noted, and not known to be earlier.
 
         Args:
             times: of the write.
             row: its number in the write.
         """
-        return 0 < self.lost_us >= int(times.times_us[row]) and not self.is_later_than(times, row)
+        unnoted_us = 0 if self.applied_us is None or self.applied_source == times.source else self.applied_us
+        return 0 < max(self.lost_us, unnoted_us) >= int(times.times_us[row]) and not self.is_later_than(times, row)
 
     def is_later_than(self, times: WriteTimes, row: int = 0) -> bool:
         """Whether the row was changed later than a row of a write, which loses then.

@@ -457,7 +457,7 @@ class _TableRows:
             return None
         return WriteTimes(
             times_us=self.times[chosen], source=self.source, rank=known.rank(self.source), own_rank=known.rank(known.site),
-            has_tombstones=known.has_tombstones, noted_us=None if self.noted is None else self.noted[chosen],
+            has_tombstones=known.has_tombstones, has_one_source=known.has_one_source, noted_us=None if self.noted is None else self.noted[chosen],
         )
 
     def find_keys(self) -> int:

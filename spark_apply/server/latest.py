@@ -250,12 +250,18 @@ def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple
     assert times is not None
     for place in places:
         if not place.loses and place.last.may_be_later_than(times):
+            if place.last.lost_us < int(times.times_us[0]):
+                assert place.last.applied_us is not None
+                raise TimeUnknown(kind or _differs(row.write.command), (
+                    f"{METHOD}: it was committed before {_shown(place.last.applied_us)}, when a change of {place.last.applied_source} was applied to the row"
+                    " here; that was the only source then, and the times of its changes were not noted"
+                ), found)
             reason = (
                 f"{METHOD}: it was committed before {_shown(place.last.lost_us)}, and the server does not know any more when the row was changed or"
                 " deleted here up to then: it may be forgotten (autovacuum_freeze_max_age, track_commit_timestamp)"
             )
             raise TimeUnknown(kind or _differs(row.write.command), reason, found)
-        unknown = place.last.own_us is None and place.last.noted_us is None and kind not in {"", "delete_missing"}
+        unknown = place.last.own_us is None and place.last.noted_us is None and place.last.applied_us is None and kind not in {"", "delete_missing"}
         if unknown and int(times.times_us[0]) <= place.last.forgotten_us:
             reason = (
                 f"{METHOD}: it was committed before {_shown(place.last.forgotten_us)}, and what was changed or deleted up to then may be"
@@ -267,7 +273,10 @@ def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple
 def _settling(row: TimedRow, place: _Place) -> tuple[Write, int]:
     """The write that makes a key what the LCR left there, and how many rows of the table it must change."""
     write, fit, images = row.write, row.fit, row.row
-    asked = replace(write, old=images.values_of(place.values), match_columns=fit.key, compare_columns=(), paired=False)
+    assert write.times is not None
+    asked = replace(
+        write, old=images.values_of(place.values), match_columns=fit.key, compare_columns=(), paired=False, times=replace(write.times, is_decided=True),
+    )
     if not place.leaves_row:
         return replace(asked, command=Command.DELETE, new=None, set_columns=()), 0 if place.row is None else 1
     lacking = [fit.version.columns[each].name for each in fit.all_columns if each not in images.new]
@@ -287,6 +296,8 @@ def _last(places: list[_Place]) -> str:
         if place.last.noted_us is not None and (place.last.own_us is None or place.last.noted_us > place.last.own_us):
             what = "deleted" if place.last.is_gone else "changed"
             return f"last {what}={_shown(place.last.noted_us)} by {place.last.noted_source or 'this site'}"
+        if place.last.applied_us is not None:
+            return f"last applied={_shown(place.last.applied_us)} from {place.last.applied_source}"
         if place.last.own_us is not None:
             return f"last changed={_shown(place.last.own_us)} by this site"
     return ""

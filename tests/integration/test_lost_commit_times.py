@@ -184,7 +184,7 @@ def test_a_clock_that_is_set_back_does_not_make_a_sample_earlier_than_the_one_be
 def test_the_number_of_a_transaction_is_the_newest_with_its_bits(site: Site) -> None:
     (end,) = site.harness._admin.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8").fetchone()
     for xmin, whole in ((3, 3), (end - 1, end - 1), (end + 1000, end + 1000), (end + 2_000_000, end + 2_000_000 - 2**32), (2**32 - 1, -1)):
-        expression = lost_times._whole(f"'{xmin}'::xid")
+        expression = lost_times.whole_number(f"'{xmin}'::xid")
         assert site.harness._admin.execute(f"SELECT {expression}").fetchone() == (whole,)
 
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["keep_noted_times", "lost_until", "sample_times", "was_earlier", "was_lost"]
+__all__ = ["is_of_this_server", "keep_noted_times", "lost_until", "sample_times", "samples", "was_earlier", "was_lost", "whole_number"]
 
 _WINDOW = 64  # transactions: so many that were all rolled back are taken for lost
 _OWN_WINDOW = 10_000  # transactions, of which one has the time of this server's clock: what applies changes commits at times of its own
@@ -46,8 +46,12 @@ _ENDED = "(SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()):
 _NEXT = "(SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8 OPERATOR(pg_catalog.+) 1000000)"
 
 
-def _whole(xmin: str) -> str:
-    """The number of a transaction with its epoch: the newest one that has these 32 bits. An earlier one was earlier still."""
+def whole_number(xmin: str) -> str:
+    """The number of a transaction with its epoch, as SQL: the newest one that has these 32 bits. An earlier one was earlier still.
+
+    Args:
+        xmin: of a row.
+    """
     behind = f"(({_NEXT} OPERATOR(pg_catalog.-) {xmin}::pg_catalog.text::pg_catalog.int8) OPERATOR(pg_catalog.&) 4294967295)"
     return f"({_NEXT} OPERATOR(pg_catalog.-) {behind})"
 
@@ -59,7 +63,7 @@ def lost_until(xmin: str) -> str:
         xmin: of a row, whose commit time is lost.
     """
     return (
-        f"(SELECT s.changed_at FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 OPERATOR(pg_catalog.>) {_whole(xmin)}"
+        f"(SELECT s.changed_at FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 OPERATOR(pg_catalog.>) {whole_number(xmin)}"
         " AND s.changed_at IS NOT NULL ORDER BY s.key1 LIMIT 1)"
     )
 
@@ -70,7 +74,7 @@ def was_lost(xmin: str) -> str:
     Args:
         xmin: of the row.
     """
-    return f"{_whole(xmin)} OPERATOR(pg_catalog.<) {_ENDED}"
+    return f"{whole_number(xmin)} OPERATOR(pg_catalog.<) {_ENDED}"
 
 
 def was_earlier(xmin: str, at: str) -> str:
@@ -84,9 +88,19 @@ def was_earlier(xmin: str, at: str) -> str:
     """
     newest = f"(SELECT s.{{}} FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.changed_at IS NOT NULL ORDER BY s.key1 DESC LIMIT 1)"
     return (
-        f"({at} OPERATOR(pg_catalog.>) {newest.format('changed_at')} AND {_whole(xmin)} OPERATOR(pg_catalog.<) {newest.format('key1')}"
+        f"({at} OPERATOR(pg_catalog.>) {newest.format('changed_at')} AND {whole_number(xmin)} OPERATOR(pg_catalog.<) {newest.format('key1')}"
         f" OR {at} OPERATOR(pg_catalog.>) {lost_until(xmin)})"
     )
+
+
+def is_of_this_server(row: str, number: str) -> str:
+    """The condition that a row of `headrace.row_change` was written here, and not by what restored a dump: it has the number of the transaction that wrote it.
+
+    Args:
+        row: alias of the table.
+        number: that number, int8, as SQL.
+    """
+    return f"{row}.xmin OPERATOR(pg_catalog.=) pg_catalog.xid({number}::pg_catalog.text::pg_catalog.xid8)"
 
 
 # ------------------------------------------------------------------ samples
@@ -117,6 +131,14 @@ WHERE c."timestamp" IS NOT NULL AND (c.roident = 0 OR %s) ORDER BY n LIMIT 1"""
 _FIRST = f"""{_INSERT}
 SELECT 0, %s::int8, 1, LEAST(pg_catalog.clock_timestamp(), %s::timestamptz + pg_catalog.make_interval(secs => %s::double precision)), 0, false, {_MINE}
 ON CONFLICT DO NOTHING"""
+
+
+def samples() -> str:
+    """All samples as a query: the number below which all had ended, as text, and when, microseconds since the epoch."""
+    return (
+        f"SELECT s.key1::pg_catalog.text, (EXTRACT(epoch FROM s.changed_at) * 1000000)::pg_catalog.int8 FROM headrace.row_change s"
+        f" WHERE {_IS_SAMPLE} AND s.changed_at IS NOT NULL AND s.xmin::pg_catalog.text OPERATOR(pg_catalog.=) s.source"
+    )
 
 
 def sample_times(connection: psycopg.Connection[Any], *, age_s: float, every_s: float) -> None:

@@ -6,9 +6,14 @@ that was committed (`track_commit_timestamp`) and that it has no origin. So user
 and the trigger that `headrace.keep_tombstones` makes notes them, without a time: it is the commit's of the note itself. The server does
 not keep such times for long: `lost_times` says what is known of rows and notes without one.
 
-A statement that writes rows finds none that was changed later here, and the one behind it notes their times unless a later one is
-noted. In that order, because so does a session's DELETE: it locks the row, then the note. Whoever comes second waits at the row or at
-the note, and then sees what the first one left (READ COMMITTED: conditions on `t.xmin` and on the note are asked again).
+A statement that writes rows finds none that was changed later here (`recent_changes`), and the one behind it notes their times unless a
+later one is noted. In that order, because so does a session's DELETE: it locks the row, then the note. Whoever comes second waits at the
+row or at the note, and then sees what the first one left (READ COMMITTED: conditions on `t.xmin` and on the note are asked again).
+
+Where a site applies the changes of one other site alone (`WriteTimes.has_one_source`), only deletes are noted: a row that is there was
+changed by that site, whose changes come in order, or by a session of this one, of which the server knows the time. What such a row's note
+would have said is still needed when a second source comes: then it is known that the row was changed by the first one at the latest when it was
+committed here (`LastChange.applied_us`).
 
 A transaction that noted the time of a source whose clock is ahead waits before its COMMIT until this server's clock has passed it: so
 whoever changes such a row here later commits at a later time, whatever the clocks are. `CLOCK_AHEAD_MAX_S` bounds that.
@@ -27,18 +32,17 @@ import psycopg
 
 from databases.ports import LastChange
 from databases.postgres.connection import literal
-from databases.postgres.destination.catalog import CatalogTable, ValueForm
+from databases.postgres.destination.catalog import CatalogTable
 from databases.postgres.destination.lost_times import keep_noted_times, lost_until, was_lost
+from databases.postgres.destination.recent_changes import applied_from, is_noted, older_operator
 from databases.postgres.destination.writing.pipeline import Statement
 from databases.postgres.destination.writing.writes import (
     PG_EPOCH_US,
     SetBuilder,
-    SetStatement,
     WritePlan,
     keyed,
     located,
     numbered,
-    older_operator,
 )
 from streams.cutting import select_values
 from streams.lcr_batch import Command
@@ -49,8 +53,8 @@ if TYPE_CHECKING:
     from databases.ports import Write, WriteTimes
 
 __all__ = [
-    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "note_statements", "noted_later", "noted_writes", "plan_last_changes", "read_last_changes",
-    "wait_for_clock",
+    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "looks_at_notes", "noted_later", "noted_writes", "plan_last_changes", "read_last_changes", "wait_for_clock",
+    "with_notes",
 ]
 
 CLOCK_AHEAD_MAX_S = 5.0
@@ -136,41 +140,52 @@ def _note_is_older(times: WriteTimes, at: str, rank: str) -> str:
     )
 
 
-def note_statements(write: Write, catalog: CatalogTable, generation: int) -> tuple[tuple[SetStatement, ...], tuple[ValueForm, ...]]:
-    """The statements that note what a write leaves of its rows: keys that they had before and have no more, then those that they have.
+def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
+    """A plan that also notes what its write leaves of the rows: keys that they had before and have no more, then those that they have.
 
     Args:
+        plan: of the write.
         write: with `times`.
         catalog: the destination table; every column of the version fits.
         generation: see `writes.wrapper_name`.
-
-    Returns:
-        The statements, each with the times as one parameter more, and the types that the session must have wrapped.
     """
-    assert write.times is not None
-    is_insert = write.command is Command.INSERT
+    times = write.times
+    assert times is not None
     key = _key(write, catalog)
-    new = frozenset(key) if is_insert else frozenset(place for place in key if write.command is Command.UPDATE and place in write.set_columns)
+    new = _new_key(write, key)
+    is_moving = write.command is Command.UPDATE and bool(new)
     kinds = []
-    if write.command is not Command.INSERT and (write.command is Command.DELETE or new):
+    if (write.command is Command.DELETE or is_moving) and (times.has_tombstones or not times.has_one_source):
         kinds.append((frozenset[int](), True))
-    if write.command is not Command.DELETE:
+    if write.command is not Command.DELETE and not times.has_one_source:
         kinds.append((new, False))
-    statements, wrapped = [], list[ValueForm]()
+    notes, wrapped = [], dict.fromkeys(plan.wrapped)
     for taken, is_gone in kinds:
         builder = SetBuilder(write, catalog, generation, old=[p for p in key if p not in taken], new=[p for p in key if p in taken])
         hashes = ", ".join(_hashes(write, catalog, new=taken))
         sql = (
             f"INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
-            f" SELECT {catalog.oid}, {hashes}, u.at, {write.times.rank}, {'true' if is_gone else 'false'}, {literal(write.times.source)}"
-            f" FROM ({builder.select()}) u"
+            f" SELECT {catalog.oid}, {hashes}, u.at, {times.rank}, {'true' if is_gone else 'false'}, {literal(times.source)}"
+            f" FROM ({builder.select(timed=True)}) u"
             " ON CONFLICT (relation, key1, key2) DO UPDATE SET changed_at = excluded.changed_at, rank = excluded.rank,"
             " is_gone = excluded.is_gone, source = excluded.source"
-            f" WHERE {_note_is_older(write.times, 'excluded.changed_at', 'excluded.rank')}"
+            f" WHERE {_note_is_older(times, 'excluded.changed_at', 'excluded.rank')}"
         )
-        statements.append(builder.statement(sql))
-        wrapped += builder.wrapped.values()
-    return tuple(statements), tuple(wrapped)
+        notes.append(builder.statement(sql))
+        wrapped |= dict.fromkeys(builder.wrapped.values())
+    checks = []
+    if times.has_one_source and times.has_tombstones and new:
+        builder = SetBuilder(write, catalog, generation, old=[p for p in key if p not in new], new=[p for p in key if p in new])
+        checks.append(builder.statement(f"SELECT FROM ({builder.select(timed=True)}) u WHERE {noted_later(write, catalog, new=new)}"))
+        wrapped |= dict.fromkeys(builder.wrapped.values())
+    return replace(plan, notes=tuple(notes), checks=tuple(checks), wrapped=tuple(wrapped))
+
+
+def _new_key(write: Write, key: list[int]) -> frozenset[int]:
+    """Positions of the key whose new values say where a write leaves its rows."""
+    if write.command is Command.INSERT:
+        return frozenset(key)
+    return frozenset(place for place in key if write.command is Command.UPDATE and place in write.set_columns)
 
 
 def noted_writes(write: Write) -> Iterator[Write]:
@@ -192,16 +207,30 @@ def noted_writes(write: Write) -> Iterator[Write]:
         yield replace(write, old=select_values(write.old, several), new=select_values(write.new, several), times=times)
 
 
-def noted_later(write: Write, catalog: CatalogTable) -> str:
-    """The condition that a later change of the key in the set `u` is noted.
+def looks_at_notes(write: Write) -> bool:
+    """Whether a note can say that a write's rows were changed later: not of one that finds rows, where only deletes are noted.
 
     Args:
-        write: with `times`; an INSERT's key is new, any other's old.
+        write: of any kind.
+    """
+    times = write.times
+    if times is None or not times.has_one_source:
+        return times is not None
+    return times.has_tombstones and write.command is not Command.UPDATE
+
+
+def noted_later(write: Write, catalog: CatalogTable, *, new: frozenset[int] | None = None) -> str:
+    """The condition that a later change of the key in the set `u`, which has the time of each row, is noted.
+
+    Args:
+        write: with `times`.
         catalog: the destination table.
+        new: positions of the key that are taken from the new values; None: an INSERT's key is new, any other's old.
     """
     assert write.times is not None
-    key = _key(write, catalog)
-    first, second = _hashes(write, catalog, new=frozenset(key) if write.command is Command.INSERT else frozenset())
+    if new is None:
+        new = frozenset(_key(write, catalog)) if write.command is Command.INSERT else frozenset()
+    first, second = _hashes(write, catalog, new=new)
     return (
         f"EXISTS (SELECT FROM headrace.row_change r WHERE r.relation OPERATOR(pg_catalog.=) {catalog.oid}"
         f" AND r.key1 OPERATOR(pg_catalog.=) {first} AND r.key2 OPERATOR(pg_catalog.=) {second}"
@@ -225,17 +254,23 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
         " LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c"
         f" WHERE {keyed(builder, find, [])} AND c.roident OPERATOR(pg_catalog.=) 0"
     )
-    # A row that has the xmin of its note is as an apply process left it.
+    # A row that has the xmin of its note is as an apply process left it; one without can be of a process that notes deletes only.
+    applied = (
+        "SELECT {} FROM"
+        f" {catalog.relation} t, LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])}"
+        f" AND c.roident OPERATOR(pg_catalog.<>) 0 AND ({is_noted('r', 't')}) IS NOT TRUE"
+    )
     lost = (
         f"SELECT COALESCE({lost_until('t.xmin')}, pg_catalog.clock_timestamp()) FROM {catalog.relation} t,"
         f" LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])} AND c.\"timestamp\" IS NULL"
-        f" AND (r.xmin OPERATOR(pg_catalog.=) t.xmin AND r.source OPERATOR(pg_catalog.<>) '') IS NOT TRUE AND {was_lost('t.xmin')}"
+        f" AND ({is_noted('r', 't')}) IS NOT TRUE AND {was_lost('t.xmin')}"
     )
     lost_note = _LOST if write.times is not None and write.times.has_tombstones else "NULL"
     forgotten = f"SELECT {_US.format('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
     sql = (
         f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {_US.format(_NOTED)} END, r.rank, r.source, r.is_gone, ({forgotten}),"
-        f" {_US.format(f'GREATEST(({lost}), {lost_note})')} FROM {numbered(builder)}"
+        f" {_US.format(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(_US.format('c.timestamp'))}),"
+        f" ({applied.format(applied_from('c.roident', 't.xmin'))}) FROM {numbered(builder)}"
         f" LEFT JOIN headrace.row_change r ON r.relation = {catalog.oid} AND r.key1 = {first} AND r.key2 = {second} ORDER BY u.r"
     )
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
@@ -248,11 +283,15 @@ def read_last_changes(result: PGresult) -> Iterator[LastChange]:
         result: of it.
     """
     for row in range(result.ntuples):
-        own, noted, rank, source, gone, forgotten, lost = (result.get_value(row, place) for place in range(7))
-        yield LastChange(
-            own_us=None if own is None else int(own), noted_us=None if noted is None else int(noted), noted_rank=int(rank or 0),
-            noted_source=(source or b"").decode(), is_gone=gone == b"t", forgotten_us=int(forgotten or 0), lost_us=int(lost or 0),
-        )
+        own, noted, rank, source, gone, forgotten, lost, applied, applied_source = (result.get_value(row, place) for place in range(9))
+        found = LastChange(own_us=None if own is None else int(own), forgotten_us=int(forgotten or 0), lost_us=int(lost or 0))
+        if applied is not None and applied_source is not None:  # what is noted is of an earlier change
+            yield replace(found, applied_us=int(applied), applied_source=applied_source.decode())
+        else:
+            yield replace(
+                found, noted_us=None if noted is None else int(noted), noted_rank=int(rank or 0), noted_source=(source or b"").decode(),
+                is_gone=gone == b"t",
+            )
 
 
 def wait_for_clock(latest_us: int) -> Statement:

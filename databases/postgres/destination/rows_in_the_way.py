@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from databases.ports import FoundRows, RowInTheWay, RowQuestion, Write
-from databases.postgres.destination.row_changes import noted_later
+from databases.postgres.destination.row_changes import looks_at_notes, noted_later
 from databases.postgres.destination.writing.writes import (
     SetBuilder,
     WritePlan,
     keyed,
     located,
-    not_later_here,
     numbered,
 )
 from streams.lcr_batch import NULL, Command
@@ -77,7 +76,7 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
 
 
 def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> WritePlan | None:
-    """Make the statement that names the rows of a write that would meet a conflict.
+    """Make the statement that names the rows of a write that would meet a conflict, and of one with times, some that would perhaps not.
 
     Args:
         write: any number of rows.
@@ -87,6 +86,7 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
     Returns:
         None: no key identifies the rows.
     """
+    is_noted = looks_at_notes(write)
     if write.command is Command.INSERT:
         keys = list(_whole_keys(write, catalog))
         if not keys:
@@ -99,11 +99,11 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         if rows.found is not FoundRows.ONE:
             return None
         builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[])
-        own = keyed(builder, rows.find, rows.compare) + (f" AND {not_later_here(write.times, catalog)}" if write.times is not None else "")
+        own = keyed(builder, rows.find, rows.compare) + builder.not_later_here(timed=is_noted)
         condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {own})"
-    if write.times is not None:
+    if is_noted:
         condition += f" OR {noted_later(write, catalog)}"
-    sql = f"SELECT u.r FROM {numbered(builder)} WHERE {condition}"
+    sql = f"SELECT u.r FROM {numbered(builder, timed=is_noted)} WHERE {condition}"
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
 
 

@@ -78,14 +78,15 @@ from databases.postgres.destination.fencing import (
 from databases.postgres.destination.handler_sql import checks_of, refused_sql, run_statements
 from databases.postgres.destination.kept_session import KEPT, NO_TIMEOUT, SETTLE, SessionGuard, timeout_of
 from databases.postgres.destination.lost_times import sample_times
+from databases.postgres.destination.recent_changes import MOMENT, MOMENTS, Horizon, note_origin
 from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
     forget_changes,
-    note_statements,
     noted_writes,
     plan_last_changes,
     read_last_changes,
     wait_for_clock,
+    with_notes,
 )
 from databases.postgres.destination.rows_in_the_way import plan_conflicting, plan_find, read_rows, remove_statement
 from databases.postgres.destination.writing.foreign_keys import (
@@ -165,6 +166,7 @@ _NAMELESS = (
 
 _BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = Statement(sql="COMMIT")
+_HORIZON = Statement(sql=MOMENT, prepared=True)  # behind a COMMIT, whose transaction has ended then
 # What is deferred runs before the checks of the session, and not behind them in the COMMIT.
 _ALL_NOW = Statement(sql="SET CONSTRAINTS ALL IMMEDIATE")
 _NO_LOOPS = Statement(sql="SET LOCAL enable_nestloop = off")
@@ -224,7 +226,11 @@ class PostgresSession:
             self._pending: list[Statement] = []
             self._is_changed = False  # by users' SQL; that does not all go with a rollback
             self._guard = SessionGuard(self._connection, self._identity, _SETTINGS)
-            self._latest_us = 0  # of the times that this transaction has noted, microseconds since the epoch
+            self._latest_us = 0  # of the times that this transaction has written, microseconds since the epoch
+            self._source = ""  # whose changes this transaction has written with their times
+            self._noted_source = ""  # for which the origin is noted
+            self._horizon = Horizon()
+            self._knows_horizon = False
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
             self._has_savepoint = self._has_timeout = self._had_timeout = False
             self._foreign_keys = ForeignKeyChecks(self._settings)
@@ -359,19 +365,22 @@ class PostgresSession:
         checks = [*self._guard.check(next(iter(self._wrappers), "")), self._guard.owner_check()] if self._guard.is_needed else []
         deferred = [_ALL_NOW] if checks else []
         waits = [wait_for_clock(self._latest_us)] if self._latest_us else []
-        statements = [*self._pending, *written, *deferred, *checks, *waits, advance, _COMMIT]
+        names = [note_origin(identity.origin, self._source)] if self._may_stamp and self._source != self._noted_source else []
+        ended = [_HORIZON] if self._latest_us else []
+        statements = [*self._pending, *written, *deferred, *checks, *names, *waits, advance, _COMMIT, *ended]
+        commit = len(statements) - len(ended) - 1
         try:
             results = self._pipeline.run(statements, "committing")
         except DatabaseError as error:
             self._fail()
             place = error.context.get("statement")
             self._raise_changed(error, is_check=isinstance(place, int) and statements[place] in checks)
-            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and waits and place == len(statements) - 3:
+            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and waits and place == commit - 2:
                 raise DatabaseError(
                     f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with latest_timestamp nothing is applied until"
                     " it has passed", hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
                 ) from error
-            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and error.context.get("statement") == len(statements) - 2:
+            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and place == commit - 1:
                 raise FencedError(
                     f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
                     apply=identity.apply, epoch=identity.epoch,
@@ -380,10 +389,13 @@ class PostgresSession:
                 raise_refused(error)  # by a trigger that runs at the end of the transaction
             raise
         self._pending = []
-        if results[-1].command_status != b"COMMIT":
+        if results[commit].command_status != b"COMMIT":
             self._fail()
             raise BugError("a transaction that had failed was committed")
         self._state = _State.IDLE
+        if self._latest_us:
+            self._noted_source = self._source
+            self._note_moments(results[-1])
         if checks and self._guard.has_rest(results[statements.index(checks[-1])]):
             self._take_back()
         self._end_handlers()
@@ -431,8 +443,9 @@ class PostgresSession:
     def write(self, writes: Sequence[Write]) -> tuple[int, ...]:
         """See `DestinationSession.write`. Sends as much as possible in one round trip."""
         self._in_transaction()
-        both = [*writes, *writes]  # rows affected in the tables, then what is noted of them
-        counts = [0] * len(both)
+        writes = [self._timed(write) for write in writes]
+        every = [*writes, *writes, *writes]  # rows affected in the tables, what is noted of them, and what was noted that is later
+        counts = [0] * len(every)
         noted = [0] * len(writes)
         statements: list[tuple[int, Statement]] = []
         self._note_fired(write.version for write in writes if write.row_count)
@@ -441,23 +454,40 @@ class PostgresSession:
                 continue
             plan = self._plan(write)
             if plan.copy and write.row_count >= COPY_ROWS_MIN:
-                self._run_writes(both, statements, counts)
+                self._run_writes(every, statements, counts)
                 statements = []
                 counts[number] += self._copy(plan, write)
             else:
-                statements = self._add(both, number, plan.statements, counts, statements, is_paired=plan.paired)
+                statements = self._add(every, number, plan.statements, counts, statements, is_paired=plan.paired)
             if write.times is not None:
                 self._latest_us = max(self._latest_us, int(write.times.times_us.max()), int(write.times.last_us.max()))
-            for timed in noted_writes(write):
+                self._source = write.times.source
+                statements = self._add(every, 2 * len(writes) + number, plan.checks, counts, statements)
+            for timed in noted_writes(write) if plan.notes else ():
                 noted[number] += len(plan.notes) * timed.row_count
-                both[len(writes) + number] = timed
-                statements = self._add(both, len(writes) + number, plan.notes, counts, statements)
-        self._run_writes(both, statements, counts)
+                every[len(writes) + number] = timed
+                statements = self._add(every, len(writes) + number, plan.notes, counts, statements)
+        self._run_writes(every, statements, counts)
         if self._settings.check_foreign_keys:
             for write in writes:
                 self._foreign_keys.note(write, self._fitting(write))
-        found, notes = counts[: len(writes)], counts[len(writes) :]
-        return tuple(count if notes[number] == noted[number] else -1 for number, count in enumerate(found))
+        found, notes, later = (counts[place * len(writes) : (place + 1) * len(writes)] for place in range(3))
+        return tuple(count if notes[number] == noted[number] and not later[number] else -1 for number, count in enumerate(found))
+
+    def _note_moments(self, result: pq.abc.PGresult) -> None:
+        for row in range(result.ntuples):
+            self._horizon.note(int(result.get_value(row, 0) or 0), int(result.get_value(row, 1) or 0))
+
+    def _timed(self, write: Write) -> Write:
+        """A write as this session can tell which changes are later."""
+        if write.times is None:
+            return write
+        if not self._knows_horizon:
+            (known,) = self._run([Statement(sql=MOMENTS)], "asking how far transactions are")
+            self._note_moments(known)
+            self._knows_horizon = True
+        # Without the right to stamp, the server has one commit time for all transactions of the session: rows need notes.
+        return write if self._may_stamp or not write.times.has_one_source else replace(write, times=replace(write.times, has_one_source=False))
 
     def _add(
         self, writes: Sequence[Write], number: int, planned: Sequence[SetStatement], counts: list[int], statements: list[tuple[int, Statement]],
@@ -467,7 +497,7 @@ class PostgresSession:
         write = writes[number]
         for statement in planned:
             for first, last in row_chunks(statement, write):
-                values = parameters(statement, write, first, last)
+                values = parameters(statement, write, first, last, self._horizon)
                 if is_paired:
                     statements.append((-1, _NO_LOOPS))
                 statements.append((number, Statement(sql=statement.sql, parameters=values, prepared=True)))
@@ -532,15 +562,14 @@ class PostgresSession:
         key = (
             version.owner, version.name, version.version or version.columns, write.command, write.match_columns,
             write.compare_columns, write.set_columns, write.paired, moves, catalog is not None and _counts_alone(write, catalog),
-            None if write.times is None else write.times.source,
+            None if write.times is None else (write.times.source, write.times.has_one_source, write.times.is_decided),
         )
         plan = self._plans.get(key)
         if plan is None:
             catalog = self._fitting(write)
             plan = plan_write(write, catalog, generation=self._generation, moves=moves)
             if write.times is not None:
-                notes, wrapped = note_statements(write, catalog, self._generation)
-                plan = replace(plan, notes=notes, wrapped=tuple(dict.fromkeys((*plan.wrapped, *wrapped))))
+                plan = with_notes(plan, write, catalog, self._generation)
             self._make_wrappers(plan)
             if len(self._plans) >= PLANS_MAX:
                 self._plans.popitem(last=False)
@@ -689,6 +718,7 @@ class PostgresSession:
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
         """See `DestinationSession.conflicting`."""
+        write = self._timed(write)
         plan = plan_conflicting(write, self._fitting(write), self._generation)
         if plan is None:
             return None
@@ -821,7 +851,7 @@ class PostgresSession:
         (statement,) = plan.statements
         results: list[tuple[int, pq.abc.PGresult]] = []
         for first, last in row_chunks(statement, write):
-            asked = Statement(sql=statement.sql, parameters=parameters(statement, write, first, last), prepared=True)
+            asked = Statement(sql=statement.sql, parameters=parameters(statement, write, first, last, self._horizon), prepared=True)
             try:
                 results += ((first, result) for result in self._run([asked], "looking for rows in the way"))
             except DatabaseError as error:
@@ -970,7 +1000,7 @@ class PostgresSession:
         self._has_savepoint = self._has_timeout = self._had_timeout = False
         self._marks = []
         self._guard.begin()
-        self._latest_us = 0
+        self._latest_us, self._source = 0, self._noted_source
         self._foreign_keys.clear()
 
 

@@ -40,7 +40,7 @@ import numpy as np
 
 from databases.ports import FoundRows, Write, WriteTimes
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
-from databases.postgres.destination.lost_times import was_earlier, was_lost
+from databases.postgres.destination.recent_changes import not_later_here
 from databases.postgres.types import conversion_of, type_with_modifier
 from streams.errors import BugError
 from streams.lcr_batch import Column, ColumnValues, Command
@@ -48,8 +48,10 @@ from streams.lcr_batch import Column, ColumnValues, Command
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from databases.postgres.destination.recent_changes import Horizon
+
 __all__ = [
-    "COPY_ROWS_MIN", "PG_EPOCH_US", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "not_later_here", "numbered", "older_operator", "parameters",
+    "COPY_ROWS_MIN", "PG_EPOCH_US", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "numbered", "parameters",
     "plan_write", "row_chunks", "wrapper_name",
 ]
 
@@ -88,13 +90,15 @@ class SetStatement:
         sql: with the old values' parameters first, then the new ones'.
         old: None: the statement needs no old values.
         new: None: the statement needs no new values.
-        is_timed: the rows' times are one parameter more, the last one.
+        is_timed: the rows' times are one parameter more.
+        is_bounded: the earliest of the rows' times, and a number of a transaction (see `recent_changes`), are two more, the last ones.
     """
 
     sql: str
     old: _Values | None
     new: _Values | None
     is_timed: bool = False
+    is_bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,6 +112,7 @@ class WritePlan:
         copy: the COPY statement for large inserts; empty when it cannot be used.
         copy_columns: positions in `version.columns`, in the order of COPY's list.
         notes: of a write with times: run behind the others; each must affect every row.
+        checks: of a write with times: run behind the others; each must find no row.
     """
 
     statements: tuple[SetStatement, ...]
@@ -116,6 +121,7 @@ class WritePlan:
     copy: str = ""
     copy_columns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     notes: tuple[SetStatement, ...] = ()
+    checks: tuple[SetStatement, ...] = ()
 
 
 def wrapper_name(form: ValueForm, generation: int) -> str:
@@ -199,11 +205,21 @@ class SetBuilder:
         new = [f"{self.expression(k, p)} AS n{p}" for k, p in enumerate(self.new, len(self.old) + 1)]
         return ", ".join(old + new)
 
-    def select(self) -> str:
-        """The set, with the time of each row where the write has times."""
-        number = len(self.old) + len(self.new) + 1
-        at = "" if self.write.times is None else f", pg_catalog.unnest(${number}::pg_catalog.timestamptz[]) AS at"
+    def select(self, *, timed: bool = False) -> str:
+        """The set; `timed`: with the time of each row."""
+        at = f", pg_catalog.unnest(${len(self.old) + len(self.new) + 1}::pg_catalog.timestamptz[]) AS at" if timed else ""
         return f"SELECT {self.select_list()}{at}"
+
+    def not_later_here(self, *, timed: bool = False) -> str:
+        """The condition that the row `t` was not changed later here, behind AND; none for a write without times, or one that was decided.
+
+        Args:
+            timed: the statement has the time of each row.
+        """
+        times, first = self.write.times, len(self.old) + len(self.new) + 1 + timed
+        if times is None or times.is_decided:
+            return ""
+        return f" AND {not_later_here(times, self.catalog, earliest=f'${first}::pg_catalog.timestamptz', ended=f'${first + 1}::pg_catalog.xid')}"
 
     def values(self, positions: list[int]) -> _Values | None:
         """What the kernels need for these columns."""
@@ -217,7 +233,7 @@ class SetBuilder:
 
     def statement(self, sql: str) -> SetStatement:
         """The statement with this builder's parameters."""
-        return SetStatement(sql=sql, old=self.values(self.old), new=self.values(self.new), is_timed="AS at" in sql and self.write.times is not None)
+        return SetStatement(sql=sql, old=self.values(self.old), new=self.values(self.new), is_timed=" AS at" in sql, is_bounded="::pg_catalog.xid)" in sql)
 
 
 def _element(column: Column, form: ValueForm) -> tuple[int, int]:
@@ -288,8 +304,7 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         is_paired = rows.is_whole
         with_, source, condition = _paired(builder, rows.found) if is_paired else _first_found(builder, rows)
     else:
-        with_, source, condition = "", f"({builder.select()}) u", keyed(builder, rows.find, rows.compare)
-        condition += f" AND {not_later_here(write.times, catalog)}" if write.times is not None else ""
+        with_, source, condition = "", f"({builder.select()}) u", keyed(builder, rows.find, rows.compare) + builder.not_later_here()
     statements = []
     if write.command is Command.DELETE:
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
@@ -328,38 +343,14 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     )
 
 
-def older_operator(times: WriteTimes) -> str:
-    """The operator between the time of a change of this site and the LCR's, if the LCR is the later one: of two equal times that of the higher rank."""
-    return "<=" if times.rank >= times.own_rank else "<"
-
-
-def not_later_here(times: WriteTimes, catalog: CatalogTable) -> str:
-    """The condition that no session of this site changed the row `t` later than the row of the set `u`: see `row_changes` and `lost_times`.
-
-    Args:
-        times: of the write.
-        catalog: the destination table.
-    """
-    key = ", ".join(f"t.{catalog.columns[place].name}" for place in sorted(catalog.table.key))
-    applied = (
-        "SELECT r.xmin OPERATOR(pg_catalog.=) t.xmin AND r.source OPERATOR(pg_catalog.<>) '' FROM headrace.row_change r"
-        f" WHERE r.relation OPERATOR(pg_catalog.=) {catalog.oid} AND r.key1 OPERATOR(pg_catalog.=) pg_catalog.hash_record_extended(ROW({key}), 0)"
-        f" AND r.key2 OPERATOR(pg_catalog.=) pg_catalog.hash_record_extended(ROW({key}), 1)"
-    )
-    return (
-        f'(SELECT CASE WHEN c."timestamp" IS NOT NULL THEN c.roident OPERATOR(pg_catalog.<>) 0 OR c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) u.at'
-        f" ELSE {was_earlier('t.xmin', 'u.at')} OR NOT ({was_lost('t.xmin')}) OR ({applied}) END"
-        " FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c)"
-    )
-
-
-def numbered(builder: SetBuilder) -> str:
+def numbered(builder: SetBuilder, *, timed: bool = False) -> str:
     """The set as `u` in a FROM clause, its rows numbered from 0 as `r`.
 
     Args:
         builder: of the set.
+        timed: with the time of each row.
     """
-    return f"(SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM ({builder.select()}) s) u"
+    return f"(SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM ({builder.select(timed=timed)}) s) u"
 
 
 def keyed(builder: SetBuilder, find: list[int], compare: list[int]) -> str:
@@ -425,6 +416,12 @@ def _paired(builder: SetBuilder, found: FoundRows) -> tuple[str, str, str]:
 
 
 def _update(builder: SetBuilder, sets: list[int], source: str, condition: str) -> str:
+    if not sets and builder.write.times is not None:
+        # The row's xmin is to say who changed it last, also where the change has no other value.
+        columns = zip(builder.catalog.columns, builder.catalog.table.columns, strict=True)
+        touched = next((details.name for details, column in columns if not column.is_generated and not column.is_identity_always), "")
+        if touched:
+            return f"UPDATE {builder.catalog.relation} t SET {touched} = t.{touched} FROM {source} WHERE {condition}"
     if not sets:
         # Nothing to set, but the row must be there: a generated column, or an identity that stayed.
         return f"SELECT FROM {builder.catalog.relation} t, {source} WHERE {condition} FOR NO KEY UPDATE OF t"
@@ -510,7 +507,7 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
         first = last
 
 
-def parameters(statement: SetStatement, write: Write, first: int, last: int) -> list[NDArray[np.uint8]]:
+def parameters(statement: SetStatement, write: Write, first: int, last: int, horizon: Horizon) -> list[NDArray[np.uint8]]:
     """Make the parameters of a statement for some rows of a write: one array per parameter, in PostgreSQL's binary form.
 
     Args:
@@ -518,6 +515,7 @@ def parameters(statement: SetStatement, write: Write, first: int, last: int) -> 
         write: with the values.
         first: the first row.
         last: behind the last row.
+        horizon: of the session.
 
     Returns:
         uint8 each, in the order of the statement's parameters.
@@ -551,6 +549,10 @@ def parameters(statement: SetStatement, write: Write, first: int, last: int) -> 
         found += [out[starts[k] : starts[k + 1]] for k in range(sizes.shape[0])]
     if statement.is_timed and write.times is not None:
         found.append(_times_parameter(write.times, first, last))
+    if statement.is_bounded and write.times is not None:
+        earliest = int(write.times.times_us[first:last].min())
+        found.append(np.frombuffer((earliest - PG_EPOCH_US).to_bytes(8, "big", signed=True), np.uint8))
+        found.append(np.frombuffer((horizon.ended_before(earliest) & 0xFFFFFFFF).to_bytes(4, "big"), np.uint8))
     return found
 
 
