@@ -36,8 +36,8 @@ def now() -> int:
 class Site(Conflicts):
     """A destination with latest_timestamp, and its users."""
 
-    def __init__(self, harness, session, *, rows=(), tombstones: bool = True) -> None:
-        handlers, times = by_time("b", "a", "c", tombstones=tombstones)
+    def __init__(self, harness, session, *, rows=(), tombstones: bool = True, sites=("b", "a", "c")) -> None:
+        handlers, times = by_time(*sites, tombstones=tombstones)
         super().__init__(harness, session, *handlers, times=times)
         self.is_memory = isinstance(harness, MemoryHarness)
         if tombstones and not self.is_memory:
@@ -86,28 +86,34 @@ def site(harness, session):
     return Site(harness, session, rows=[WAS])
 
 
-def test_a_change_that_is_later_than_the_users_replaces_the_whole_row(site, destination):
-    site.user(WAS, HERE)
-    assert site.apply(Lcr(old=WAS, new=THERE), at=now()) is None
-    assert site.rows() == [THERE]
-    (record,) = site.history(destination)
+@pytest.fixture(params=[("b", "a"), ("b", "a", "c")], ids=["one source", "two sources"])
+def any_site(request, harness, session):
+    """Of two sites, where only deletes are noted, or of three."""
+    return Site(harness, session, rows=[WAS], sites=request.param)
+
+
+def test_a_change_that_is_later_than_the_users_replaces_the_whole_row(any_site, destination):
+    any_site.user(WAS, HERE)
+    assert any_site.apply(Lcr(old=WAS, new=THERE), at=now()) is None
+    assert any_site.rows() == [THERE]
+    (record,) = any_site.history(destination)
     assert (record.kind, record.handler, record.outcome, record.columns) == ("update_differs", "latest_timestamp", "LCR APPLIED", ("a",))
 
 
-def test_a_change_that_is_earlier_than_the_users_is_discarded_though_other_columns_changed(site, destination):
-    before = site.user(WAS, changed(WAS, t=11))
-    assert site.apply(Lcr(old=WAS, new=changed(WAS, a="x")), at=before - 1) is None
-    assert site.rows() == [changed(WAS, t=11)]
-    (record,) = site.history(destination)
+def test_a_change_that_is_earlier_than_the_users_is_discarded_though_other_columns_changed(any_site, destination):
+    before = any_site.user(WAS, changed(WAS, t=11))
+    assert any_site.apply(Lcr(old=WAS, new=changed(WAS, a="x")), at=before - 1) is None
+    assert any_site.rows() == [changed(WAS, t=11)]
+    (record,) = any_site.history(destination)
     assert (record.kind, record.outcome) == ("update_differs", "LCR DISCARDED")
     assert any(text.startswith("last changed=") and text.endswith("by this site") for text in record.current)
 
 
-def test_values_that_came_back_do_not_hide_that_the_user_was_later(site):
-    before = site.user(WAS, HERE)
-    site.user(HERE, WAS)
-    assert site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
-    assert site.rows() == [WAS]
+def test_values_that_came_back_do_not_hide_that_the_user_was_later(any_site):
+    before = any_site.user(WAS, HERE)
+    any_site.user(HERE, WAS)
+    assert any_site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
+    assert any_site.rows() == [WAS]
 
 
 def test_of_two_sources_the_later_one_wins_whoever_comes_first(site):
@@ -128,11 +134,11 @@ def test_ties_are_decided_by_priority(site):
     assert site.rows() == [THERE]
 
 
-def test_a_clock_that_is_set_back_does_not_undo_what_one_source_did_later(site):
+def test_a_clock_that_is_set_back_does_not_undo_what_one_source_did_later(any_site):
     at = now() - MINUTE
-    assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
-    assert site.apply(Lcr(old=HERE, new=THERE), at=at - 1000) is None
-    assert site.rows() == [THERE]
+    assert any_site.apply(Lcr(old=WAS, new=HERE), at=at) is None
+    assert any_site.apply(Lcr(old=HERE, new=THERE), at=at - 1000) is None
+    assert any_site.rows() == [THERE]
 
 
 def test_a_delete_by_a_user_is_remembered(site, destination):
@@ -158,13 +164,13 @@ def test_a_delete_that_was_applied_is_remembered(site):
     assert site.rows() == [THERE]
 
 
-def test_a_delete_that_is_earlier_than_the_last_change_loses(site, destination):
-    before = site.user(WAS, HERE)
-    assert site.apply(Lcr(old=WAS), at=before - 1) is None
-    assert site.rows() == [HERE]
-    assert site.apply(Lcr(old=WAS), at=now()) is None
-    assert site.rows() == []
-    assert [(each.kind, each.outcome) for each in site.history(destination)] == [("delete_differs", "LCR DISCARDED"), ("delete_differs", "LCR APPLIED")]
+def test_a_delete_that_is_earlier_than_the_last_change_loses(any_site, destination):
+    before = any_site.user(WAS, HERE)
+    assert any_site.apply(Lcr(old=WAS), at=before - 1) is None
+    assert any_site.rows() == [HERE]
+    assert any_site.apply(Lcr(old=WAS), at=now()) is None
+    assert any_site.rows() == []
+    assert [(each.kind, each.outcome) for each in any_site.history(destination)] == [("delete_differs", "LCR DISCARDED"), ("delete_differs", "LCR APPLIED")]
 
 
 def test_a_delete_of_a_row_that_is_gone_counts_as_the_last_change_if_it_is(site):
@@ -175,12 +181,12 @@ def test_a_delete_of_a_row_that_is_gone_counts_as_the_last_change_if_it_is(site)
     assert site.rows() == []
 
 
-def test_a_key_that_a_user_changed_is_gone_and_the_new_one_is_there(site):
-    before = site.user(WAS, changed(WAS, id=2))
-    assert site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
-    assert site.rows() == [changed(WAS, id=2)]
-    assert site.apply(Lcr(new=changed(THERE, id=2)), at=before - 1) is None
-    assert site.rows() == [changed(WAS, id=2)]
+def test_a_key_that_a_user_changed_is_gone_and_the_new_one_is_there(any_site):
+    before = any_site.user(WAS, changed(WAS, id=2))
+    assert any_site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
+    assert any_site.rows() == [changed(WAS, id=2)]
+    assert any_site.apply(Lcr(new=changed(THERE, id=2)), at=before - 1) is None
+    assert any_site.rows() == [changed(WAS, id=2)]
 
 
 def test_a_key_update_takes_what_was_changed_earlier_and_leaves_what_was_changed_later(site):
@@ -193,12 +199,12 @@ def test_a_key_update_takes_what_was_changed_earlier_and_leaves_what_was_changed
     assert site.rows() == [changed(HERE, id=2)]
 
 
-def test_an_insert_of_a_row_that_is_there_is_decided_by_time(site):
-    before = site.user(WAS, HERE)
-    assert site.apply(Lcr(new=THERE), at=before - 1) is None
-    assert site.rows() == [HERE]
-    assert site.apply(Lcr(new=THERE), at=now()) is None
-    assert site.rows() == [THERE]
+def test_an_insert_of_a_row_that_is_there_is_decided_by_time(any_site):
+    before = any_site.user(WAS, HERE)
+    assert any_site.apply(Lcr(new=THERE), at=before - 1) is None
+    assert any_site.rows() == [HERE]
+    assert any_site.apply(Lcr(new=THERE), at=now()) is None
+    assert any_site.rows() == [THERE]
 
 
 def test_without_tombstones_a_row_that_is_gone_was_never_there(harness, session):
@@ -295,9 +301,9 @@ def test_of_several_changes_of_a_row_in_a_set_the_first_one_decides_and_the_last
 # ------------------------------------------------------------------ times that the server has lost
 
 
-def tried(site, session, *lcrs, at) -> bool:
+def tried(site, session, *lcrs, at, source: str = "a") -> bool:
     """Whether LCRs succeed as sets; `conflicting` must say the same of each."""
-    batch = batch_of(site.version, lcrs, each=True, first_scn=site.scn, times_us=[at] * len(lcrs))
+    batch = batch_of(site.version, lcrs, each=True, first_scn=site.scn, source=source, times_us=[at] * len(lcrs))
     site.scn += 10 * len(lcrs)
     session.begin()
     plan = plan_resolvable([batch], site.fits.fit)
@@ -314,35 +320,35 @@ def tried(site, session, *lcrs, at) -> bool:
 
 @pytest.mark.parametrize("old", [WAS, HERE], ids=["differs", "as it was"])
 @pytest.mark.parametrize("new", [THERE, None], ids=["update", "delete"])
-def test_a_change_that_may_be_earlier_than_the_users_whose_time_is_lost_is_not_guessed(site, session, old, new):
-    site.sample()
-    before = site.user(WAS, HERE)
-    after = site.sample()
-    site.lose_times()
+def test_a_change_that_may_be_earlier_than_the_users_whose_time_is_lost_is_not_guessed(any_site, session, old, new):
+    any_site.sample()
+    before = any_site.user(WAS, HERE)
+    after = any_site.sample()
+    any_site.lose_times()
     for at in (before - 1, before + 1):
-        assert not tried(site, session, Lcr(old=old, new=new), at=at)
-        failure = site.apply(Lcr(old=old, new=new), at=at)
+        assert not tried(any_site, session, Lcr(old=old, new=new), at=at)
+        failure = any_site.apply(Lcr(old=old, new=new), at=at)
         assert failure is not None
         assert failure.conflict_type == ("update_differs" if new else "delete_differs")
         assert "does not know any more when the row was changed" in failure.message
-        assert site.rows() == [HERE]
-    assert tried(site, session, Lcr(old=HERE, new=new), at=after + 1)
-    assert site.rows() == ([THERE] if new else [])
+        assert any_site.rows() == [HERE]
+    assert tried(any_site, session, Lcr(old=HERE, new=new), at=after + 1)
+    assert any_site.rows() == ([THERE] if new else [])
 
 
-def test_what_takes_the_key_of_a_row_whose_time_is_lost_is_not_guessed(site):
-    site.sample()
+def test_what_takes_the_key_of_a_row_whose_time_is_lost_is_not_guessed(any_site):
+    any_site.sample()
     other = changed(WAS, id=2)
-    assert site.apply(Lcr(new=other), at=now() - 2 * MINUTE) is None
-    before = site.user(WAS, HERE)
-    site.sample()
-    site.lose_times()
+    assert any_site.apply(Lcr(new=other), at=now() - 2 * MINUTE) is None
+    before = any_site.user(WAS, HERE)
+    any_site.sample()
+    any_site.lose_times()
     for lcr, kind in ((Lcr(new=THERE), "insert_exists"), (Lcr(old=other, new=THERE), "update_exists")):
-        failure = site.apply(lcr, at=before - 1)
+        failure = any_site.apply(lcr, at=before - 1)
         assert failure is not None
         assert failure.conflict_type == kind
         assert "may be forgotten" in failure.message
-        assert site.rows() == [HERE, other]
+        assert any_site.rows() == [HERE, other]
 
 
 def test_what_the_user_changed_before_a_sample_is_earlier_though_its_time_is_lost(site, session):
@@ -371,21 +377,21 @@ def test_rows_that_were_applied_are_known_though_the_server_lost_its_times(site,
     assert site.rows() == [WAS]
 
 
-def test_a_row_that_was_deleted_at_a_time_that_is_lost_does_not_come_back(site, session):
-    site.sample()
-    before = site.user(WAS, None)
-    after = site.sample()
-    site.lose_times()
+def test_a_row_that_was_deleted_at_a_time_that_is_lost_does_not_come_back(any_site, session):
+    any_site.sample()
+    before = any_site.user(WAS, None)
+    after = any_site.sample()
+    any_site.lose_times()
     for lcr, kind in ((Lcr(old=WAS, new=THERE), "update_missing"), (Lcr(new=THERE), "insert_exists")):
-        assert not tried(site, session, lcr, at=before - 1)
-        failure = site.apply(lcr, at=before - 1)
+        assert not tried(any_site, session, lcr, at=before - 1)
+        failure = any_site.apply(lcr, at=before - 1)
         assert failure is not None
         assert failure.conflict_type == kind
         assert "may be forgotten" in failure.message
-    assert site.apply(Lcr(old=WAS), at=before - 1) is None
-    assert site.rows() == []
-    assert tried(site, session, Lcr(new=THERE), at=after + 1)
-    assert site.rows() == [THERE]
+    assert any_site.apply(Lcr(old=WAS), at=before - 1) is None
+    assert any_site.rows() == []
+    assert tried(any_site, session, Lcr(new=THERE), at=after + 1)
+    assert any_site.rows() == [THERE]
 
 
 def test_without_tombstones_a_delete_whose_time_is_lost_counts_for_nothing(harness, session):
@@ -397,59 +403,59 @@ def test_without_tombstones_a_delete_whose_time_is_lost_counts_for_nothing(harne
     assert site.rows() == [THERE]
 
 
-def test_a_delete_that_is_looked_at_in_time_keeps_its_time(site, session):
-    site.sample()
-    before = site.user(WAS, None)
+def test_a_delete_that_is_looked_at_in_time_keeps_its_time(any_site, session):
+    any_site.sample()
+    before = any_site.user(WAS, None)
     after = now()
     assert session.forget_changes(age_s=60, count=1000) == 0
-    site.sample()
-    site.lose_times()
-    assert site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
-    assert site.rows() == []
-    assert site.apply(Lcr(old=WAS, new=THERE), at=after + 1) is None
-    assert site.rows() == [THERE]
+    any_site.sample()
+    any_site.lose_times()
+    assert any_site.apply(Lcr(old=WAS, new=THERE), at=before - 1) is None
+    assert any_site.rows() == []
+    assert any_site.apply(Lcr(old=WAS, new=THERE), at=after + 1) is None
+    assert any_site.rows() == [THERE]
 
 
-def test_a_delete_whose_time_is_lost_is_not_forgotten_without_a_mark(site, session):
-    site.sample()
-    before = site.user(WAS, None)
-    after = site.sample()
-    site.lose_times()
+def test_a_delete_whose_time_is_lost_is_not_forgotten_without_a_mark(any_site, session):
+    any_site.sample()
+    before = any_site.user(WAS, None)
+    after = any_site.sample()
+    any_site.lose_times()
     assert session.forget_changes(age_s=3600, count=1000) == 0
-    failure = site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
+    failure = any_site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
     assert failure is not None
     assert "does not know any more when" in failure.message
     assert session.forget_changes(age_s=0, count=1000) == 1
-    failure = site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
+    failure = any_site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
     assert failure is not None
     assert "may be forgotten (tombstones: retention_days, count)" in failure.message
-    assert site.apply(Lcr(old=WAS, new=THERE), at=after + 1) is None
-    assert site.rows() == [THERE]
+    assert any_site.apply(Lcr(old=WAS, new=THERE), at=after + 1) is None
+    assert any_site.rows() == [THERE]
 
 
 # ------------------------------------------------------------------ clocks
 
 
-def test_nothing_is_applied_that_is_ahead_of_the_clock_before_the_clock_has_passed_it(site, session):
+def test_nothing_is_applied_that_is_ahead_of_the_clock_before_the_clock_has_passed_it(any_site, session):
     if not isinstance(session, PostgresSession):
         pytest.skip("the database in memory has no clock of its own")
     at = now() + 300_000
-    assert site.apply(Lcr(old=WAS, new=THERE), at=at) is None
+    assert any_site.apply(Lcr(old=WAS, new=THERE), at=at) is None
     assert now() > at
     with pytest.raises(DatabaseError, match="clock of a source is more than 5 s ahead"):
-        site.apply(Lcr(old=THERE, new=HERE), at=now() + 60 * MINUTE)
+        any_site.apply(Lcr(old=THERE, new=HERE), at=now() + 60 * MINUTE)
     session.rollback()
-    assert site.rows() == [THERE]
+    assert any_site.rows() == [THERE]
 
 
-def test_of_several_changes_of_a_row_in_a_set_the_one_that_is_furthest_ahead_of_the_clock_counts(site, session):
+def test_of_several_changes_of_a_row_in_a_set_the_one_that_is_furthest_ahead_of_the_clock_counts(any_site, session):
     """A source's clock that was set back between them: alone, the first one is refused."""
     if not isinstance(session, PostgresSession):
         pytest.skip("the database in memory has no clock of its own")
-    batch = batch_of(site.version, [Lcr(old=WAS, new=HERE), Lcr(old=HERE, new=THERE)], each=True, first_scn=5000, times_us=[now() + 60 * MINUTE, now()])
+    batch = batch_of(any_site.version, [Lcr(old=WAS, new=HERE), Lcr(old=HERE, new=THERE)], each=True, first_scn=5000, times_us=[now() + 60 * MINUTE, now()])
     session.begin()
-    assert execute_steps(session, plan_sets([batch], site.fits.fit)) is not None
+    assert execute_steps(session, plan_sets([batch], any_site.fits.fit)) is not None
     with pytest.raises(DatabaseError, match="clock of a source is more than 5 s ahead"):
         session.commit((), 0)
     session.rollback()
-    assert site.rows() == [WAS]
+    assert any_site.rows() == [WAS]

@@ -144,6 +144,8 @@ class SetBuilder:
     old: list[int]
     new: list[int]
     wrapped: dict[int, ValueForm] = field(default_factory=dict)
+    is_timed: bool = False
+    is_bounded: bool = False
 
     def details(self, position: int) -> CatalogColumn:
         """The destination's column for a position in `version.columns`."""
@@ -207,6 +209,7 @@ class SetBuilder:
 
     def select(self, *, timed: bool = False) -> str:
         """The set; `timed`: with the time of each row."""
+        self.is_timed = timed
         at = f", pg_catalog.unnest(${len(self.old) + len(self.new) + 1}::pg_catalog.timestamptz[]) AS at" if timed else ""
         return f"SELECT {self.select_list()}{at}"
 
@@ -219,6 +222,7 @@ class SetBuilder:
         times, first = self.write.times, len(self.old) + len(self.new) + 1 + timed
         if times is None or times.is_decided:
             return ""
+        self.is_bounded = True
         return f" AND {not_later_here(times, self.catalog, earliest=f'${first}::pg_catalog.timestamptz', ended=f'${first + 1}::pg_catalog.xid')}"
 
     def values(self, positions: list[int]) -> _Values | None:
@@ -233,7 +237,7 @@ class SetBuilder:
 
     def statement(self, sql: str) -> SetStatement:
         """The statement with this builder's parameters."""
-        return SetStatement(sql=sql, old=self.values(self.old), new=self.values(self.new), is_timed=" AS at" in sql, is_bounded="::pg_catalog.xid)" in sql)
+        return SetStatement(sql=sql, old=self.values(self.old), new=self.values(self.new), is_timed=self.is_timed, is_bounded=self.is_bounded)
 
 
 def _element(column: Column, form: ValueForm) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from databases.ports import DestinationTable, Write
+from databases.postgres.destination.recent_changes import Horizon
 from databases.postgres.destination.writing.writes import (
     SetStatement,
     WritePlan,
@@ -68,7 +69,7 @@ def test_array_parameters_are_what_array_recv_reads(columns, data):
     last = data.draw(st.integers(first, rows))
     order = data.draw(st.permutations(range(len(columns))))
     wrapped = [data.draw(st.sampled_from([0, 4_000_000_000])) for _ in order]
-    found = parameters(statement(order, [23 + k for k in order], wrapped), insert_of(columns), first, last)
+    found = parameters(statement(order, [23 + k for k in order], wrapped), insert_of(columns), first, last, Horizon())
     assert [p.tobytes() for p in found] == [
         expected_array(columns[k][first:last], 23 + k, w) for k, w in zip(order, wrapped, strict=True)
     ]
@@ -96,7 +97,7 @@ def test_copy_blocks_are_what_copy_reads(columns, data):
 def test_value_that_is_not_in_the_lcr_is_refused(missing):
     write = insert_of([[b"a", missing]])
     with pytest.raises(BugError):
-        parameters(statement([0], [25], [0]), write, 0, 2)
+        parameters(statement([0], [25], [0]), write, 0, 2, Horizon())
     with pytest.raises(BugError):
         list(copy_blocks(WritePlan(statements=(), copy="C", copy_columns=np.zeros(1, np.int64)), write, [(0, 2)]))
 

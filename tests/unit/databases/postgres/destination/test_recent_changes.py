@@ -1,0 +1,60 @@
+"""What a session remembers of how far transactions were."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from databases.postgres.destination.recent_changes import _APART, _REMEMBERED, Horizon
+
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 100)), max_size=2000)
+
+
+@given(STEPS, st.integers(0, 60_000))
+def test_what_is_said_to_have_ended_before_a_moment_had_ended_by_then(steps: list[tuple[int, int]], asked: int) -> None:
+    """Transactions end one after the other; the clock goes on, or back a little."""
+    horizon, number, clock, ends = Horizon(), 3, 1000, dict[int, int]()
+    for more, passed in steps:
+        for _ in range(more):
+            number += 1
+            ends[number] = clock  # at the latest
+        clock += passed
+        horizon.note(number + 1, clock)
+        clock = max(clock, horizon._times[-1])  # a clock that was set back says nothing until it has caught up
+    found = horizon.ended_before(asked)
+    assert all(ended < asked for each, ended in ends.items() if each < found)
+    assert len(horizon._times) == len(horizon._numbers) <= _REMEMBERED
+
+
+def test_the_newest_moment_that_is_earlier_counts() -> None:
+    horizon = Horizon()
+    for number, time_us in ((10, 100), (20, 200), (20, 250), (30, 300)):
+        horizon.note(number, time_us)
+    assert [horizon.ended_before(each) for each in (100, 101, 200, 201, 251, 300, 301, 1000)] == [0, 10, 10, 20, 20, 20, 30, 30]
+
+
+def test_a_moment_before_the_one_that_is_known_is_not_earlier() -> None:
+    horizon = Horizon()
+    horizon.note(10, 500)
+    horizon.note(20, 400)
+    assert horizon.ended_before(450) == 0
+    assert horizon.ended_before(501) == 20
+
+
+def test_many_moments_are_thinned_and_the_newest_stay() -> None:
+    horizon = Horizon()
+    for number in range(1, 100_000):
+        horizon.note(number, number * 10)
+    newest = horizon._numbers[-_REMEMBERED // 4 :]
+    assert newest == list(range(100_000 - len(newest), 100_000))
+    assert 0 < horizon.ended_before(5000) <= 500
+
+
+def test_numbers_that_are_too_far_apart_for_32_bits_say_nothing() -> None:
+    horizon = Horizon()
+    horizon.note(10, 100)
+    horizon.note(10 + _APART, 200)
+    assert horizon.ended_before(150) == 10
+    horizon.note(11 + _APART, 300)
+    assert horizon.ended_before(150) == 0
+    assert horizon.ended_before(250) == 10 + _APART
