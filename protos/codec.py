@@ -506,6 +506,8 @@ def _parsed(kind: type[_Message], data: bytes) -> _Message:
 
 
 def _varint(data: Buffer, start: int) -> tuple[int, int]:
+    if start < len(data) and data[start] < 0x80:  # most of them
+        return data[start], start + 1
     value = shift = 0
     for place in range(start, min(len(data), start + _VARINT_BYTES_MAX)):
         value |= (data[place] & 0x7F) << shift
