@@ -135,7 +135,7 @@ class RowLcr:
         self._owner, self._name, self._source = table.owner, table.name, batch.source
         transactions = batch.transactions
         # The last transaction that begins at or before the row; empty ones before it begin at the same row.
-        self._transaction = int(np.searchsorted(transactions.first_row, row, side="right")) - 1
+        self._transaction = int(transactions.first_row.searchsorted(row, side="right")) - 1
         tag = int(transactions.tag[self._transaction])
         self._tag = None if tag < 0 else batch.tags[tag].value
         self._images: dict[ValueType, dict[str, LcrValue]] | None = None
@@ -453,7 +453,7 @@ class RowLcr:
     def copy(self) -> Self:
         """The LCR as it is now; what is set later in one of the two does not reach the other."""
         made = type(self).__new__(type(self))
-        for name in (name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())):
+        for name in _fields(type(self)):
             setattr(made, name, getattr(self, name))
         if self._images is not None:
             made._images = {kind: dict(values) for kind, values in self._images.items()}  # noqa: SLF001 - its own
@@ -618,6 +618,16 @@ class RowLcr:
             f"the LCR has no {ValueType(value_type).value} value of column {column_name}", column=column_name,
             hint="absent is not NULL: use add_column",
         )
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}  # by class, of which there are few
+
+
+def _fields(kind: type) -> tuple[str, ...]:
+    """Names of all fields of a class."""
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(name for each in kind.__mro__ for name in getattr(each, "__slots__", ()))
+    return _FIELDS[kind]
 
 
 def _single(value_type: ValueType | str) -> ValueType:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps: its enumerations would take longer than the rest of a call
 import ctypes
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, TracebackType
 
 __all__ = ["TooLong", "time_limit"]
 
+_SIGALRM = int(_signal.SIGALRM)
 _LOOKS_PER_S = 5  # how often the watchdog looks: a function may run a fifth of a second longer than it should
 
 
@@ -21,8 +22,9 @@ class TooLong(BaseException):
     """The function had its time."""
 
 
-@contextmanager
-def time_limit(limit_s: float, holds: Callable[[], bool], *, late: Callable[[FrameType], None] | None = None) -> Iterator[None]:
+def time_limit(
+    limit_s: float, holds: Callable[[], bool], *, late: Callable[[FrameType], None] | None = None,
+) -> AbstractContextManager[None]:
     """Interrupt what runs inside after a while.
 
     In a process's main thread, where apply servers run, a signal also ends what waits in the kernel (`time.sleep`, a socket). In another
@@ -38,36 +40,43 @@ def time_limit(limit_s: float, holds: Callable[[], bool], *, late: Callable[[Fra
         TooLong: inside, when the time is over.
     """
     if threading.current_thread() is threading.main_thread():
-        yield from _by_signal(limit_s, holds)
-    else:
-        yield from _by_watchdog(limit_s, holds, late)
+        return _Alarm(limit_s, holds)
+    return _by_watchdog(limit_s, holds, late)
 
 
-def _by_signal(limit_s: float, holds: Callable[[], bool]) -> Iterator[None]:
-    has_ended = has_rung = False
+class _Alarm(AbstractContextManager[None]):
+    """A bound by a signal; one for each row that a handler gets, so as little as can be."""
 
-    def ring(number: int, frame: object) -> None:  # noqa: ARG001 - a signal handler's
-        nonlocal has_rung
-        if has_ended:
+    __slots__ = ("_before", "_has_ended", "_has_rung", "_holds", "_limit_s")
+
+    def __init__(self, limit_s: float, holds: Callable[[], bool]) -> None:
+        self._limit_s, self._holds = limit_s, holds
+        self._has_ended = self._has_rung = False
+
+    def __enter__(self) -> None:
+        self._before = _signal.signal(_SIGALRM, self._ring)
+        _signal.setitimer(_signal.ITIMER_REAL, self._limit_s)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._has_ended = True
+        _signal.setitimer(_signal.ITIMER_REAL, 0)
+        _signal.signal(_SIGALRM, self._before)
+        if kind is None and self._has_rung:
+            raise TooLong  # it has caught it
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's
+        if self._has_ended:
             return
-        has_rung = True
+        self._has_rung = True
         # Again and again: a handler can catch it.
-        signal.setitimer(signal.ITIMER_REAL, 1 / _LOOKS_PER_S)
-        if not holds():
+        _signal.setitimer(_signal.ITIMER_REAL, 1 / _LOOKS_PER_S)
+        # Raised while it begins or ends, it would leave the timer behind, for code that has nothing to do with it.
+        is_own = frame is not None and frame.f_code in {_Alarm.__enter__.__code__, _Alarm.__exit__.__code__}
+        if not is_own and not self._holds():
             raise TooLong
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-        if has_rung:
-            raise TooLong  # it has caught it
-    finally:
-        has_ended = True
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
-
+@contextmanager
 def _by_watchdog(limit_s: float, holds: Callable[[], bool], late: Callable[[FrameType], None] | None) -> Iterator[None]:
     watch = _Watch(threading.get_ident(), time.monotonic() + limit_s, holds, late)
     _WATCHDOG.begin(watch)

@@ -1,11 +1,13 @@
-"""The bound of time for a call in a thread that is not the main one, where capture processes, propagations and apply drivers call functions."""
+"""The bound of time for a call: in the main thread, as in apply servers, and in another one, where capture processes, propagations and apply drivers call functions."""
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from types import FunctionType, SimpleNamespace
 
 import pytest
 
@@ -89,3 +91,26 @@ def test_who_waits_in_the_kernel_beyond_its_time_is_told_of_by_another_thread_un
     assert len(told) >= 2
     assert all("waits" in stack for _, stack in told)
     assert threading.get_ident() not in {thread for thread, _ in told}
+
+
+@pytest.mark.parametrize("place", [module._Alarm.__enter__, module._Alarm.__exit__], ids=["begins", "ends"])
+def test_a_signal_that_comes_when_a_call_begins_or_ends_leaves_no_timer_behind(place: FunctionType) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    limit = time_limit(60, lambda: False)
+    limit.__enter__()
+    limit._ring(0, SimpleNamespace(f_code=place.__code__))  # nothing is raised there
+    with pytest.raises(TooLong):
+        limit.__exit__(None, None, None)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is before
+    limit._ring(0, None)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_the_main_thread_is_interrupted_where_it_waits_and_can_be_bounded_again() -> None:
+    for _ in range(2):
+        with pytest.raises(TooLong), time_limit(0.05, lambda: False):
+            time.sleep(60)
+    with time_limit(60, lambda: False):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
