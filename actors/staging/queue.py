@@ -128,7 +128,6 @@ class QueueCore:
         self._places = places_of(topology, name)
         self._refusals = Refusals(folder)
         refused = self._refusals.everyone()
-        self._refusals.forget_others(interests)
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
             for source, positions in positions_of(interests, saved, refused=refused).items() for subscriber, scn in positions.items()
@@ -139,6 +138,7 @@ class QueueCore:
         if self._acknowledged() != saved:
             # A subscriber is new, or removed: it must never return to an old position.
             self._file.save(self._acknowledged())
+        self._refusals.forget_others(interests)  # then: as long as its position is on disk, a refused one that left must not be taken for a predecessor
         self._logs = {source: SourceLog(source, FIRST_SCN) for source in sources_of(topology, name)}
         for source, log in self._logs.items():
             log.clear(self._durable(source))
@@ -173,8 +173,8 @@ class QueueCore:
             source: max((scn for name, scn in known.items() if name not in refused.get(source, ())), default=self._logs[source].position)
             for source, known in before.items()
         })
-        self._refusals.forget_others(interests)
         self._file.save(positions)
+        self._refusals.forget_others(interests)  # then, as where the queue opens
         self._places = places
         self._propagations = {each.name for each in topology.propagations}
         wanted = {(subscriber, source): scn for source, each in positions.items() for subscriber, scn in each.items()}
