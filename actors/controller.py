@@ -345,7 +345,16 @@ class Controller(Host):
     # ------------------------------------------------------------------ splitting and merging
 
     def _facts(self, statuses: list[dict[str, Any]]) -> ObservedFacts:
-        return ObservedFacts(statuses, self._edit.labels, self._samples)
+        return ObservedFacts(statuses, self._edit.labels, self._samples, self._stopped_at)
+
+    def _stopped_at(self, site: str, component: str) -> bool | None:
+        """Whether an operator stopped a component of a site; None: the site does not say."""
+        if not self._answers(site):
+            return None
+        try:
+            return bool(self._actors.call(f"site:{site}", "stopped", (component,), timeout_s=GATHER_TIMEOUT_S))
+        except StreamsError:
+            return None
 
     def _split_and_merge(self) -> None:
         """Bring a split stream to its next phase: recorded first, then adopted by its components, as every edit."""
