@@ -23,8 +23,8 @@ Durable when
 
 Beginnings
     A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber but a refused one has
-    acknowledged (if all are refused, at the queue's own), or at that of one that leaves with the same edit, if it is lower: the new one may be its successor under another
-    name, behind which nothing is new. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without
+    acknowledged (if all are refused, at the queue's own), or at that of one that with the same edit leaves, or brings the changes no more to a site to which the new one
+    does, if it is lower: what is behind the new one goes on. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without
     the new subscriber, and nothing before it is requested. If all subscribers are new, the position is FIRST_SCN: whatever
     the publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A subscriber that needs
     FIRST_SCN never had anything, and gets such a mark first. An apply process asks for it before it copies its tables, so

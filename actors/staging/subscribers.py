@@ -43,7 +43,7 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
 
 def positions_of(
     interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
-    fallback: Mapping[str, Scn] | None = None, places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+    fallback: Mapping[str, Scn] | None = None, places: tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]] = ({}, {}),
     refused: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, dict[str, Scn]]:
     """The position of each subscriber of each source; see Beginnings in `actors.staging.queue`.
@@ -52,7 +52,7 @@ def positions_of(
         interests: sources by subscriber.
         saved: positions by source and subscriber, as far as they are known.
         fallback: by source, the beginning of a new subscriber if no other one has a position; FIRST_SCN if not given.
-        places: where each subscriber brings the changes, before and now; not known before: it may be the same place.
+        places: the sites that each subscriber brings the changes to, before and now; not known before: it may be the same ones.
         refused: by source, who is refused: nothing is held for it, so nobody new begins there.
     """
     earlier, now = places
@@ -62,11 +62,14 @@ def positions_of(
         known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
         outside = (refused or {}).get(source, ())
         furthest = max((scn for name, scn in known.items() if name not in outside), default=(fallback or {}).get(source, FIRST_SCN))
-        left = {name: scn for name, scn in saved.get(source, {}).items() if name not in subscribers and name not in outside}
+        given_up = {  # the sites that one brings the changes to no more; None: it may be any
+            name: earlier.get(name) if name not in subscribers else earlier.get(name, frozenset()) - now.get(name, frozenset())
+            for name in saved.get(source, {}) if name not in outside
+        }
         positions[source] = {
-            # One that takes the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
+            # One that brings the changes to a site in the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
             subscriber: known.get(subscriber, min([furthest, *(
-                scn for name, scn in left.items() if name not in earlier or earlier[name] == now.get(subscriber)
+                saved[source][name] for name, sites in given_up.items() if sites is None or sites & now.get(subscriber, frozenset())
             )]))
             for subscriber in subscribers
         }
