@@ -28,7 +28,7 @@ class ObservedFacts:
         stopped: Callable[[str, str], bool | None],
     ) -> None:
         self._statuses, self._labels, self._samples = {str(each["name"]): each for each in statuses}, labels, samples
-        self._stopped = stopped
+        self._ask_stopped, self._stopped = stopped, dict[str, bool | None]()
 
     def is_quiet(self) -> bool:
         """See `Facts.is_quiet`. What runs though it should not, the controller looks for before it asks."""
@@ -50,9 +50,11 @@ class ObservedFacts:
         return required_of(self._statuses.get(f"capture:{capture}", {}))
 
     def is_stopped(self, component: str) -> bool | None:
-        """See `Facts.is_stopped`. The component itself may not answer, and what it said last is old."""
-        site = self._statuses.get(component, {}).get("site")
-        return None if site is None else self._stopped(str(site), component)
+        """See `Facts.is_stopped`. The component itself may not answer, and what it said last is old. Asked once: many propagations may read one queue."""
+        if component not in self._stopped:
+            site = self._statuses.get(component, {}).get("site")
+            self._stopped[component] = None if site is None else self._ask_stopped(str(site), component)
+        return self._stopped[component]
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         """See `Facts.behind_s`."""
