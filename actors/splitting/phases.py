@@ -144,7 +144,7 @@ class Splitting:
         self._known_readers: tuple[tuple[Split, ...] | None, dict[str, tuple[str, ...]]] = None, {}
         self._requests = requests or Requests()
         for name in set(self._requests.names()) - {each.name for each in spec.propagations}:
-            self._requests.drop(name)
+            self._requests.drop(name, split=self._requests.get(name))
 
     @property
     def spec(self) -> TopologySpec:
@@ -170,7 +170,8 @@ class Splitting:
         is_split = any(each.propagation == name for each in self.splits)
         if not split and not is_split:
             if self._requests.get(name):
-                self._requests.drop(name)
+                # Not forgotten: it may be about to be recorded as split off. Then it is merged again.
+                self._requests.put(name, split=False)
                 return
             raise ConfigError(f"propagation {name} is not split off", hint="headrace status shows which ones are")
         if split and not is_split and (reason := hindrance(self._file, named[name])):
@@ -214,13 +215,14 @@ class Splitting:
                 self._merging_since.pop(each.propagation, None)
         self.splits = splits
         for name in self._requests.names():
-            if self._is_done(name):
-                self._requests.drop(name)
+            asked = self._requests.get(name)
+            if asked is not None and self._is_done(name, asked=asked):
+                self._requests.drop(name, split=asked)
 
-    def _is_done(self, name: str) -> bool:
+    def _is_done(self, name: str, *, asked: bool) -> bool:
         """Whether what was asked of a propagation is recorded."""
         split = next((each for each in self.splits if each.propagation == name), None)
-        if self._requests.get(name):
+        if asked:
             return split is not None and not split.merges
         return split is None or split.merges
 

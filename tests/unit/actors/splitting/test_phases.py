@@ -273,6 +273,39 @@ def test_a_request_to_split_that_waits_can_be_taken_back(spec):
         splitting.ask("p", split=False)
 
 
+def test_a_request_to_split_that_is_taken_back_while_it_is_recorded_is_merged_again(spec):
+    """The controller asks the site, and writes, between the two; the operator was told that nothing is split off."""
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known()
+    splitting.ask("p", split=True)
+    found = splitting.next(facts, 5)
+    assert found is not None
+    splitting.ask("p", split=False)
+    splitting.take(found)
+    facts.positions = {"qa": {"p2": 90, "p": 90}, "qa.p": {"p": 90}}
+    while splitting.splits:
+        assert phases(splitting, facts) is not None, "it stays split off"
+    assert splitting._requests.names() == ()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_request_that_comes_when_the_one_before_is_done_is_not_forgotten_with_it(spec, monkeypatch, asked):
+    requests = Requests()
+    splitting = Splitting(spec, recorded(SPLIT, merges=asked), VirtualClock(), requests)
+    requests.put("p", split=asked)
+    found = splitting.next(Known(), 5)
+    assert found is not None
+    is_done = Splitting._is_done
+
+    def asks(each: Splitting, name: str, **arguments: bool) -> bool:
+        answer = is_done(each, name, **arguments)
+        each.ask("p", split=not asked)
+        return answer
+
+    monkeypatch.setattr(Splitting, "_is_done", asks)
+    splitting.take(found)
+    assert requests.get("p") is (not asked)
+
+
 def test_a_request_of_a_propagation_that_left_the_file_is_forgotten(spec, tmp_path):
     file = tmp_path / "split_requests.json"
     Requests(file).put("gone", split=True)
