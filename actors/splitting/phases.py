@@ -17,7 +17,7 @@ Phases
 
 A stop is not lifted
     A stream that reads something else, or whose clones end, would get what an operator's stop holds back. So no stream is split off, and none goes from
-    SPLITTING to SPLIT, while its queue or what captures into it is stopped; and none is merged while that is so of its clones. A component that does
+    SPLITTING to SPLIT, while its queue or what captures into it is stopped; and none is merged while that is so of its clones, or of its queue. A component that does
     not answer may be stopped, and a status is a second old: its site is asked at that moment, and while the site does not say, nothing changes.
 
 Where a stream is merged
@@ -251,11 +251,12 @@ class Splitting:
         if split.phase == SPLITTING:
             may_go = all(map(facts.is_current, self._needed(split))) and not self._is_held_back(name, self._read(split.queue), facts)
             return replace(split, phase=SPLIT) if may_go else split
-        clones = [f"queue:{clone_queue(split)}", *(f"capture:{each.name}" for each in clone_captures(self._file, split))]
+        # Where nobody else reads the original queue, capture and apply may be combined with the merge, and bypass it.
+        ends = [f"queue:{split.queue}", f"queue:{clone_queue(split)}", *(f"capture:{each.name}" for each in clone_captures(self._file, split))]
         if split.phase == SPLIT:
-            may_go = split.merges and self._is_close(split, facts) and not self._is_held_back(name, clones, facts)
+            may_go = split.merges and self._is_close(split, facts) and not self._is_held_back(name, ends, facts)
             return replace(split, phase=MERGING) if may_go else split
-        if self._has_all(split, facts) and not self._is_held_back(name, clones, facts):
+        if self._has_all(split, facts) and not self._is_held_back(name, ends, facts):
             return None
         since = self._merging_since.setdefault(name, self._clock.monotonic())
         patience_s = max(MERGE_MIN_S, self._file.propagation(name).merge_within_s)

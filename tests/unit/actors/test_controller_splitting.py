@@ -277,7 +277,7 @@ def test_a_stream_goes_on_reading_what_is_stopped_while_its_clones_begin(spec, a
     step_until(controller, SPLIT)
 
 
-@pytest.mark.parametrize("stopped", ["capture:c.p", "queue:qa.p"])
+@pytest.mark.parametrize("stopped", ["capture:c.p", "queue:qa.p", "queue:qa"])
 @pytest.mark.parametrize("since", [SPLIT, MERGING])
 def test_a_stream_is_not_merged_while_what_fills_its_own_queue_is_stopped_and_does_not_answer(spec, actors, stopped, since):
     controller = split_off(spec, actors)
