@@ -199,7 +199,9 @@ class Controller(Host):
     def open(self) -> None:
         """Connect to the actor system; start from what is already prepared."""
         requests = Requests(self._file.state_dir / REQUESTS_FILE)
-        self._splitting = Splitting(self._file, splits_of(self._desired()), self._clock, requests)
+        self._splitting = Splitting(
+            self._file, splits_of(self._desired()), self._clock, requests, before=prepared_topology(self._file.state_dir),
+        )
         self._run_by(self._splitting.spec)
         self._edit = Edit.since(self._desired(), self._spec, self._fingerprint)
         self._is_created = self._desired().get("prepared") == self._fingerprint

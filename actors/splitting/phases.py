@@ -132,13 +132,15 @@ class Splitting:
         splits: what is recorded; `misfits` has why those do not fit that it leaves out, other than those of propagations that are gone.
         clock: measures how long a merge takes.
         requests: what operators asked, also of an earlier controller; None: nothing yet.
+        before: the topology that was prepared last, with `splits`; None: it is not known.
     """
 
     def __init__(
         self, spec: TopologySpec, splits: tuple[Split, ...] = (), clock: Clock | None = None, requests: Requests | None = None,
+        *, before: TopologySpec | None = None,
     ) -> None:
         self._file, self._clock = spec, clock or SystemClock()
-        self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits)
+        self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits, before)
         self._merging_since: dict[str, float] = {}
         self._stopped: dict[str, tuple[str, ...]] = {}  # by propagation, what kept it in its phase at the last look
         self._known_readers: tuple[tuple[Split, ...] | None, dict[str, tuple[str, ...]]] = None, {}

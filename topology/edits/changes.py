@@ -21,8 +21,8 @@ from topology.change_classes import ChangeClasses
 from topology.combined import apply_of, bypassed, capture_of, dequeued, directs, left_out, readers_of
 from topology.downstream import receiver_of, receivers_from, redo_receivers
 from topology.edits.stored import without_secrets
-from topology.spec import ApplySpec, PropagationSpec, TopologySpec
-from topology.ways import ways_to
+from topology.spec import ApplySpec, TopologySpec
+from topology.ways import sites_behind, ways_to
 
 __all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to"]
 
@@ -162,20 +162,9 @@ def places_of(spec: TopologySpec, queue: str) -> dict[str, frozenset[str]]:
     propagations = [each for each in spec.propagations if queue in (each.from_queue, each.held_in)]
     return {
         # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
-        **{name: _sites_behind(spec, each) for each in propagations for name in (each.name, *readers_of(spec, each))},
+        **{name: sites_behind(spec, each) for each in propagations for name in (each.name, *readers_of(spec, each))},
         **{each.name: frozenset({each.site}) for each in spec.applies if each.queue == queue},
     }
-
-
-def _sites_behind(spec: TopologySpec, propagation: PropagationSpec) -> frozenset[str]:
-    """The sites that the changes of a propagation come to, over others behind it, too."""
-    queues, sources = [propagation.to_queue], set(propagation.sources)
-    for queue in queues:  # it grows
-        queues += [
-            each.to_queue for each in spec.propagations
-            if queue in (each.from_queue, each.held_in) and each.to_queue not in queues and not sources.isdisjoint(each.sources)
-        ]
-    return frozenset(spec.queue(each).site for each in queues)
 
 
 def published_to(spec: TopologySpec, queue: str) -> set[str]:
