@@ -8,13 +8,13 @@ from pathlib import Path
 from actors.staging.positions import PositionsFile
 from actors.staging.refusals import Refusals
 from streams.scn import FIRST_SCN, Scn
-from topology.edits.changes import interests_of, published_to
+from topology.edits.changes import interests_of, places_of, published_to
 from topology.spec import TopologySpec
 
 __all__ = ["forget_former_subscribers", "positions_of", "sources_of"]
 
 
-def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
+def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path, before: TopologySpec) -> None:
     """Drop the saved positions of those that are no subscribers of a closed queue: one that comes back has no old position.
 
     An open queue does it in `QueueCore.adopt`. As where a queue opens, one that is new begins where those that leave were, if that is lower: it may be
@@ -24,6 +24,7 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
         topology: the whole topology.
         name: of the queue there.
         folder: of the queue.
+        before: the topology that the queue went by until now. Its positions may be older: who leaves may have brought the changes anywhere.
 
     Raises:
         QueueError: the positions are damaged.
@@ -31,13 +32,15 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
     """
     file, refusals, interests = PositionsFile(folder), Refusals(folder), interests_of(topology, name)
     saved = file.load()
-    begin = positions_of(interests, saved, refused=refusals.everyone())
-    left = {}
-    for source, positions in saved.items():
-        stays = {subscriber: scn for subscriber, scn in positions.items() if source in interests.get(subscriber, ())}
-        left[source] = stays if not stays or stays == positions else begin[source]
+    stay = {subscriber: sites for subscriber, sites in places_of(before, name).items() if subscriber in interests}
+    begin = positions_of(interests, saved, refused=refusals.everyone(), places=(stay, places_of(topology, name)))
+    # Where nobody stays, the queue begins at what the publisher has.
+    left = {
+        source: begin[source] for source, positions in saved.items()
+        if any(source in interests.get(subscriber, ()) for subscriber in positions)
+    }
     if left != saved:
-        file.save({source: positions for source, positions in left.items() if positions})
+        file.save(left)
     refusals.forget_others(interests)
 
 

@@ -108,19 +108,23 @@ def test_destination_that_gets_its_changes_over_another_site_from_now_on_or_no_m
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, was)
     if is_stopped:
-        forget_former_subscribers(after, "q_dbs1", queue.folder / "q")
+        forget_former_subscribers(after, "q_dbs1", queue.folder / "q", before)
     else:
         queue.core.adopt(after)
     assert saved(queue) == {"apply_a": 30, becomes: 20}
 
 
-def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_though_the_other_one_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_though_the_other_one_stays(tmp_path: Path, *, is_stopped: bool) -> None:
     """The propagation to the hub waits for the hub alone from now on."""
     before, queue = _over_hub(tmp_path), Queue(tmp_path)
     after = dataclasses.replace(before, propagations=(before.propagations[0], dataclasses.replace(before.propagations[1], name="to_b", from_queue="q_dbs1")))
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, "to_hub")
-    queue.core.adopt(after)
+    if is_stopped:
+        forget_former_subscribers(after, "q_dbs1", queue.folder / "q", before)
+    else:
+        queue.core.adopt(after)
     assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b": 20}
 
 
