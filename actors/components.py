@@ -47,6 +47,7 @@ __all__ = ["Components", "Record", "Records"]
 # component that hangs does not take all threads that the process has for calls.
 _STATUS_CALLS_MAX = 2
 _WAIT_FOR_A_STEP = frozenset({"reconfigure", "stop_component"})  # they take effect when the component's step ends
+_SAVED = _WAIT_FOR_A_STEP | {"start_component"}  # the component's next life goes by them, too
 
 log = logging.getLogger("headrace")
 
@@ -159,16 +160,8 @@ class Components:
         running = self._running.get(name)
         if running is None or running.host.has_ended:
             running = self._begin_now(name)
-        if method in _WAIT_FOR_A_STEP:
-            with self._changing[name]:
-                if method == "reconfigure":
-                    # Before the component goes by it: a restarted process begins with the arguments of the component's creation.
-                    running.taken_over.save(*arguments)
-                answer = getattr(running.host, method)(*arguments)
-            if late := running.host.late_call():
-                log.error("%s: %s: this process ends, and what else runs in it begins again", name, late)
-                self._end_process()
-            return answer
+        if method in _SAVED:
+            return self._change(name, running, method, arguments)
         if method != "status":
             return getattr(running.host, method)(*arguments)
         calls = self._status_calls[name]
@@ -181,6 +174,20 @@ class Components:
             return running.host.status()
         finally:
             calls.release()
+
+    def _change(self, name: str, running: _Running, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - the component's own answer
+        """Save a change, and let the component go by it: one after the other, and none that has left."""
+        with self._changing[name]:
+            if self._running.get(name) is not running:
+                raise PropagationError(f"{name} is about to begin or to end")
+            if method == "reconfigure":
+                # Before the component goes by it: a restarted process begins with the arguments of the component's creation.
+                running.taken_over.save(*arguments)
+            answer = getattr(running.host, method)(*arguments)
+        if method in _WAIT_FOR_A_STEP and (late := running.host.late_call()):
+            log.error("%s: %s: this process ends, and what else runs in it begins again", name, late)
+            self._end_process()
+        return answer
 
     def _begin_now(self, name: str) -> _Running:
         """Begin what is recorded and does not run: its creator died before it could say so, it could not be built, or its thread died."""
@@ -196,7 +203,8 @@ class Components:
     def _settle(self, name: str) -> None:
         record, running = self._records.get(name), self._running.get(name)
         if running is not None and (record is None or record.creation != running.creation or running.host.has_ended):
-            del self._running[name]
+            with self._changing[name]:
+                del self._running[name]
             if not running.host.end():
                 log.error("%s does not end: this process ends, and what else runs in it begins again", name)
                 self._end_process()

@@ -199,7 +199,9 @@ class Controller(Host):
     def open(self) -> None:
         """Connect to the actor system; start from what is already prepared."""
         requests = Requests(self._file.state_dir / REQUESTS_FILE)
-        self._splitting = Splitting(self._file, splits_of(self._desired()), self._clock, requests)
+        self._splitting = Splitting(
+            self._file, splits_of(self._desired()), self._clock, requests, before=prepared_topology(self._file.state_dir),
+        )
         self._run_by(self._splitting.spec)
         self._edit = Edit.since(self._desired(), self._spec, self._fingerprint)
         self._is_created = self._desired().get("prepared") == self._fingerprint
@@ -345,7 +347,16 @@ class Controller(Host):
     # ------------------------------------------------------------------ splitting and merging
 
     def _facts(self, statuses: list[dict[str, Any]]) -> ObservedFacts:
-        return ObservedFacts(statuses, self._edit.labels, self._samples)
+        return ObservedFacts(statuses, self._edit.labels, self._samples, self._stopped_at)
+
+    def _stopped_at(self, site: str, component: str) -> bool | None:
+        """Whether an operator stopped a component of a site; None: the site does not say."""
+        if not self._answers(site):
+            return None
+        try:
+            return bool(self._actors.call(f"site:{site}", "stopped", (component,), timeout_s=GATHER_TIMEOUT_S))
+        except StreamsError:
+            return None
 
     def _split_and_merge(self) -> None:
         """Bring a split stream to its next phase: recorded first, then adopted by its components, as every edit."""

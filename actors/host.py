@@ -88,6 +88,7 @@ class Host:
         self._restart = False
         self._reopen = False
         self._changed: tuple[TopologySpec, str] | None = None  # a topology to adopt
+        self._unadopted: StreamsError | None = None  # why that failed
         self._thread: threading.Thread | None = None
         self._backoff = Backoff()
         self._state = "INITIALIZING"
@@ -208,6 +209,8 @@ class Host:
         if self._error is not None:
             status["last_error"] = {**self._error.described(), "at_us": self._error_us}
         status |= self.details()
+        if state == "DISABLED" and (unadopted := self._unadopted) is not None:  # it has no error: it is stopped
+            status |= {"problem": f"cannot adopt the changed topology: {unadopted.message.removeprefix(f'{self.name}: ')}", "fix": unadopted.hint}
         if state == "ENABLED" and (late := self.late_call()):
             status |= {"state": WAITS_FOR_FUNCTION, "detail": late, "hint": _LATE_HINT}
         return status
@@ -287,7 +290,15 @@ class Host:
         changed = self._changed
         if changed is None:
             return
-        self.adopt(*changed)
+        try:
+            self.adopt(*changed)
+        except StreamsError as error:
+            self._unadopted = error
+            raise
+        except OSError as error:
+            self._unadopted = _wrap(self.name, error)
+            raise
+        self._unadopted = None
         log.info("%s: adopted a changed topology", self.name)
         self._restart = True  # the cause of an abort may be gone now
         if self._changed is changed:  # else there is a newer one already

@@ -94,7 +94,12 @@ def _split_note(split: Mapping[str, Any]) -> Note:
     """A propagation that is split off: since when, by whom, how far behind, and what becomes of it."""
     behind = "unknown" if split["behind_s"] is None else seconds_text(split["behind_s"])
     by = "by its split_threshold" if split["by"] == "threshold" else "by the operator"
-    if split["phase"] == "merging":
+    stopped = ", ".join(split.get("stopped", ()))  # not in what an earlier version's controller says
+    if stopped and split["phase"] == "splitting":
+        then = f"it reads {split['queue']} until {stopped} is started: it would get what the stop holds back"
+    elif stopped:
+        then = f"it is merged once {stopped} is started: the stop would end with the merge"
+    elif split["phase"] == "merging":
         then = f"it is being merged with queue {split['queue']}"
     elif split["merges"]:
         then = f"it is merged once it is connected and at most {seconds_text(split['merge_threshold_s'])} behind"

@@ -182,10 +182,9 @@ class SplitStreams:
         process = self._sim.captures[capture]
         return required_of(process.host.details()) if process.is_open else None
 
-    def is_stopped(self, capture: str) -> bool:
+    def is_stopped(self, component: str) -> bool:
         """See `Facts.is_stopped`. A clone may not have begun yet."""
-        process = self._sim.captures.get(capture)
-        return process is not None and process.is_stopped
+        return any(each.is_stopped for each in self._sim.components if each.name == component)
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         """See `Facts.behind_s`."""

@@ -142,7 +142,7 @@ def make_plan(
     findings = list(proven.findings if checked is None else checked)
     for answer in answers.values():
         findings.extend(answer.findings)
-    findings.extend(misfits(spec, splits))
+    findings.extend(misfits(spec, splits, prepared))
     running = with_splits(spec, fitting(spec, splits))
     return Plan(
         topology=spec.name,

@@ -18,7 +18,7 @@ Source: Oracle Streams Replication Administrator's Guide, "Splitting and Merging
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from streams.scn import FIRST_SCN
 from topology.combined import combination
 from topology.edits.stored import prepared_document
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
+from topology.ways import sites_behind
 
 __all__ = ["MERGING", "SPLIT", "SPLITTING", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
 
@@ -131,13 +132,15 @@ def misfit(spec: TopologySpec, split: Split) -> str:
     return uncloneable(spec, propagation)
 
 
-def misfits(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Finding, ...]:
+def misfits(spec: TopologySpec, splits: Iterable[Split], before: TopologySpec | None = None) -> tuple[Finding, ...]:
     """Streams that are split off and do not fit a file.
 
     Args:
         spec: routed, of the file.
         splits: recorded. One whose propagation the file does not have any more is of no concern, unless another one takes its place.
+        before: the topology that was prepared last, with them; None: it is not known.
     """
+    splits = tuple(splits)
     named = {each.name for each in spec.propagations}
     # The original queue has forgotten the propagation: one of another name would begin there where the others are, and lack the rest.
     renamed = (
@@ -145,8 +148,7 @@ def misfits(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Finding, ...]:
             path=f"propagations.{other.name}", problem=f"takes the place of {each.propagation}, which is split off from queue {each.queue}",
             fix=f"merge it first, by the file of before: headrace merge {spec.file} {each.propagation}",
         )
-        for each in splits for other in spec.propagations
-        if each.propagation not in named and (other.from_queue, other.to_queue) == (each.queue, each.to_queue)
+        for each in splits if each.propagation not in named for other in _instead_of(each, spec, before)
     )
     return (*renamed, *(
         Finding(
@@ -155,6 +157,20 @@ def misfits(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Finding, ...]:
         )
         for each in splits if each.propagation in named and (reason := misfit(spec, each))
     ))
+
+
+def _instead_of(split: Split, spec: TopologySpec, before: TopologySpec | None) -> Iterator[PropagationSpec]:
+    """The propagations of a file that bring the changes of a stream to its sites, instead of the one that brought them."""
+    earlier = {} if before is None else {each.name: each for each in before.propagations}
+    gone = earlier.get(split.propagation)
+    if before is None or gone is None:
+        yield from (each for each in spec.propagations if (each.from_queue, each.to_queue) == (split.queue, split.to_queue))
+        return
+    sites, sources = sites_behind(before, gone), set(gone.sources)
+    for each in spec.propagations:
+        reached = sites_behind(before, earlier[each.name]) if each.name in earlier else frozenset[str]()
+        if sites & (sites_behind(spec, each) - reached) and sources & set(each.sources):
+            yield each
 
 
 def fitting(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Split, ...]:

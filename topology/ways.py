@@ -42,7 +42,7 @@ from topology.patterns import examples
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = [
-    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "route", "rules_at_the_end", "transformed", "undecided",
+    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "route", "rules_at_the_end", "sites_behind", "transformed", "undecided",
     "ways_to", "writes_alone",
 ]
 
@@ -209,6 +209,22 @@ def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
         for capture in spec.captures if capture.source == apply.source
         for propagations in from_queue(capture.queue, frozenset({capture.queue}))
     )
+
+
+def sites_behind(spec: TopologySpec, propagation: PropagationSpec) -> frozenset[str]:
+    """The sites that the changes of a propagation come to, over others behind it, too.
+
+    Args:
+        spec: routed (see `route`).
+        propagation: of `spec`.
+    """
+    queues, sources = [propagation.to_queue], set(propagation.sources)
+    for queue in queues:  # it grows
+        queues += [
+            each.to_queue for each in spec.propagations
+            if queue in (each.from_queue, each.held_in) and each.to_queue not in queues and not sources.isdisjoint(each.sources)
+        ]
+    return frozenset(spec.queue(each).site for each in queues)
 
 
 def captured_by(ways: Iterable[Way]) -> tuple[RuleSet, ...]:

@@ -49,15 +49,19 @@ class Requests:
         with self._lock:
             self._save({**self._wanted, propagation: split})
 
-    def drop(self, propagation: str) -> None:
+    def drop(self, propagation: str, *, split: bool | None) -> None:
         """Forget a request: it is done, or not wanted any more. Idempotent; durable when this returns.
+
+        Args:
+            propagation: its name.
+            split: what was asked; a request that came since, and asks something else, stays.
 
         Raises:
             PropagationError: it could not be written.
         """
         with self._lock:
-            if propagation in self._wanted:
-                self._save({name: split for name, split in self._wanted.items() if name != propagation})
+            if propagation in self._wanted and self._wanted[propagation] == split:
+                self._save({name: wanted for name, wanted in self._wanted.items() if name != propagation})
 
     def _save(self, wanted: dict[str, bool]) -> None:
         try:

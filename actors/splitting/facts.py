@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streams.scn import Scn
@@ -20,10 +20,15 @@ class ObservedFacts:
         statuses: of the components.
         labels: the label of each component that is up to date.
         samples: positions of each source's log, by site.
+        stopped: asks a site whether an operator stopped a component there; None: it does not say.
     """
 
-    def __init__(self, statuses: Sequence[Mapping[str, Any]], labels: Mapping[str, str], samples: Mapping[str, PositionSamples]) -> None:
+    def __init__(
+        self, statuses: Sequence[Mapping[str, Any]], labels: Mapping[str, str], samples: Mapping[str, PositionSamples],
+        stopped: Callable[[str, str], bool | None],
+    ) -> None:
         self._statuses, self._labels, self._samples = {str(each["name"]): each for each in statuses}, labels, samples
+        self._ask_stopped, self._stopped = stopped, dict[str, bool | None]()
 
     def is_quiet(self) -> bool:
         """See `Facts.is_quiet`. What runs though it should not, the controller looks for before it asks."""
@@ -44,9 +49,12 @@ class ObservedFacts:
         """See `Facts.required_scn`."""
         return required_of(self._statuses.get(f"capture:{capture}", {}))
 
-    def is_stopped(self, capture: str) -> bool:
-        """See `Facts.is_stopped`."""
-        return self._statuses.get(f"capture:{capture}", {}).get("enabled") is False
+    def is_stopped(self, component: str) -> bool | None:
+        """See `Facts.is_stopped`. The component itself may not answer, and what it said last is old. Asked once: many propagations may read one queue."""
+        if component not in self._stopped:
+            site = self._statuses.get(component, {}).get("site")
+            self._stopped[component] = None if site is None else self._ask_stopped(str(site), component)
+        return self._stopped[component]
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         """See `Facts.behind_s`."""

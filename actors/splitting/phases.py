@@ -13,8 +13,12 @@ Phases
     SPLIT -> MERGING       once the propagation is connected and its destination is, in time of the source, at most
                            `merge_threshold` behind where it would be merged.
     MERGING -> together    once its destination has durably what the original queue does not hold for it any more: F below.
-    MERGING -> SPLIT       when that takes too long: the original queue must not wait for it again; or when an operator stops a clone, which would
-                           end with the merge, and the stop with it.
+    MERGING -> SPLIT       when that takes too long: the original queue must not wait for it again; or when a clone is stopped by then.
+
+A stop is not lifted
+    A stream that reads something else, or whose clones end, would get what an operator's stop holds back. So no stream is split off, and none goes from
+    SPLITTING to SPLIT, while its queue or what captures into it is stopped; and none is merged while that is so of its clones, or of its queue. A component that does
+    not answer may be stopped, and a status is a second old: its site is asked at that moment, and while the site does not say, nothing changes.
 
 Where a stream is merged
     When the original queue adopts MERGING, the propagation is a new subscriber of it, and begins at F, the position of its most
@@ -42,7 +46,7 @@ Worked flow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -101,11 +105,11 @@ class Facts(Protocol):
         """
         ...
 
-    def is_stopped(self, capture: str) -> bool:
-        """Whether an operator stopped a capture process.
+    def is_stopped(self, component: str) -> bool | None:
+        """Whether an operator stopped a component, as its site knows now; None: the site does not say.
 
         Args:
-            capture: its name.
+            component: its full name.
         """
         ...
 
@@ -128,18 +132,21 @@ class Splitting:
         splits: what is recorded; `misfits` has why those do not fit that it leaves out, other than those of propagations that are gone.
         clock: measures how long a merge takes.
         requests: what operators asked, also of an earlier controller; None: nothing yet.
+        before: the topology that was prepared last, with `splits`; None: it is not known.
     """
 
     def __init__(
         self, spec: TopologySpec, splits: tuple[Split, ...] = (), clock: Clock | None = None, requests: Requests | None = None,
+        *, before: TopologySpec | None = None,
     ) -> None:
         self._file, self._clock = spec, clock or SystemClock()
-        self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits)
+        self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits, before)
         self._merging_since: dict[str, float] = {}
+        self._stopped: dict[str, tuple[str, ...]] = {}  # by propagation, what kept it in its phase at the last look
         self._known_readers: tuple[tuple[Split, ...] | None, dict[str, tuple[str, ...]]] = None, {}
         self._requests = requests or Requests()
         for name in set(self._requests.names()) - {each.name for each in spec.propagations}:
-            self._requests.drop(name)
+            self._requests.drop(name, split=self._requests.get(name))
 
     @property
     def spec(self) -> TopologySpec:
@@ -165,7 +172,8 @@ class Splitting:
         is_split = any(each.propagation == name for each in self.splits)
         if not split and not is_split:
             if self._requests.get(name):
-                self._requests.drop(name)
+                # Not forgotten: it may be about to be recorded as split off. Then it is merged again.
+                self._requests.put(name, split=False)
                 return
             raise ConfigError(f"propagation {name} is not split off", hint="headrace status shows which ones are")
         if split and not is_split and (reason := hindrance(self._file, named[name])):
@@ -209,45 +217,63 @@ class Splitting:
                 self._merging_since.pop(each.propagation, None)
         self.splits = splits
         for name in self._requests.names():
-            if self._is_done(name):
-                self._requests.drop(name)
+            asked = self._requests.get(name)
+            if asked is not None and self._is_done(name, asked=asked):
+                self._requests.drop(name, split=asked)
 
-    def _is_done(self, name: str) -> bool:
+    def _is_done(self, name: str, *, asked: bool) -> bool:
         """Whether what was asked of a propagation is recorded."""
         split = next((each for each in self.splits if each.propagation == name), None)
-        if self._requests.get(name):
+        if asked:
             return split is not None and not split.merges
         return split is None or split.merges
 
     def _reason(self, propagation: PropagationSpec, facts: Facts) -> str:
         """Who wants a propagation to be split off; empty: nobody, or it cannot be."""
-        if any(each.queue == propagation.from_queue and facts.is_stopped(each.name) for each in self._file.captures):
-            return ""  # its clone would run, and lift the stop for this destination
-        if self._requests.get(propagation.name):
+        queue, is_asked = propagation.from_queue, bool(self._requests.get(propagation.name))
+        if is_asked:
             # Where its site does not answer, the clones could not begin there, and the streams of other sites would wait for them.
-            return "operator" if facts.queue(propagation.from_queue) and not hindrance(self._file, propagation) else ""
-        if propagation.split_after_s is None:
+            is_wanted = bool(facts.queue(queue))
+        elif propagation.split_after_s is None:
+            is_wanted = False
+        else:
+            waits = max((each["held_alone_s"] for each in self._entries(facts, queue, propagation.name)), default=0.0)
+            is_wanted = waits >= propagation.split_after_s
+        if not is_wanted or hindrance(self._file, propagation) or self._is_held_back(propagation.name, self._read(queue), facts):
             return ""
-        waits = max((each["held_alone_s"] for each in self._entries(facts, propagation.from_queue, propagation.name)), default=0.0)
-        return "threshold" if waits >= propagation.split_after_s and not hindrance(self._file, propagation) else ""
+        return "operator" if is_asked else "threshold"
 
     def _advanced(self, split: Split, facts: Facts) -> Split | None:
         """A stream in its next phase; None: it is merged."""
-        asked = self._requests.get(split.propagation)
+        name = split.propagation
+        self._stopped.pop(name, None)
+        asked = self._requests.get(name)
         if asked is not None and asked == split.merges:
             return replace(split, merges=not asked)
         if split.phase == SPLITTING:
-            return replace(split, phase=SPLIT) if all(map(facts.is_current, self._needed(split))) else split
-        if any(facts.is_stopped(each.name) for each in clone_captures(self._file, split)):
-            return replace(split, phase=SPLIT)  # merged, its destination would get what the stop holds back
+            may_go = all(map(facts.is_current, self._needed(split))) and not self._is_held_back(name, self._read(split.queue), facts)
+            return replace(split, phase=SPLIT) if may_go else split
+        # Where nobody else reads the original queue, capture and apply may be combined with the merge, and bypass it.
+        ends = [f"queue:{split.queue}", f"queue:{clone_queue(split)}", *(f"capture:{each.name}" for each in clone_captures(self._file, split))]
         if split.phase == SPLIT:
-            return replace(split, phase=MERGING) if split.merges and self._is_close(split, facts) else split
-        if self._has_all(split, facts):
+            may_go = split.merges and self._is_close(split, facts) and not self._is_held_back(name, ends, facts)
+            return replace(split, phase=MERGING) if may_go else split
+        if self._has_all(split, facts) and not self._is_held_back(name, ends, facts):
             return None
-        since = self._merging_since.setdefault(split.propagation, self._clock.monotonic())
-        patience_s = max(MERGE_MIN_S, self._file.propagation(split.propagation).merge_within_s)
+        since = self._merging_since.setdefault(name, self._clock.monotonic())
+        patience_s = max(MERGE_MIN_S, self._file.propagation(name).merge_within_s)
         is_over = not split.merges or self._clock.monotonic() - since > patience_s
-        return replace(split, phase=SPLIT) if is_over else split
+        return replace(split, phase=SPLIT) if is_over or self._stopped.get(name) else split
+
+    def _read(self, queue: str) -> list[str]:
+        """What a propagation reads, and what fills that, as full names of components."""
+        return [f"queue:{queue}", *(f"capture:{each.name}" for each in self._file.captures if each.queue == queue)]
+
+    def _is_held_back(self, propagation: str, components: Iterable[str], facts: Facts) -> bool:
+        """Whether an operator may have stopped one of the components that a stream would not depend on any more."""
+        answers = {component: facts.is_stopped(component) for component in components}
+        self._stopped[propagation] = tuple(component for component, is_stopped in answers.items() if is_stopped)
+        return any(is_stopped is not False for is_stopped in answers.values())
 
     def _readers(self, propagation: str) -> tuple[str, ...]:
         """Who subscribes to a queue for a propagation: it, or apply processes that bypass it."""
@@ -312,6 +338,7 @@ class Splitting:
                 "since_us": split.since_us, "split_queue": clone_queue(split), "captures": [each.name for each in clone_captures(self._file, split)],
                 "connected": bool(own) and all(each["connected"] for each in own), "behind_s": self.behind_s(split, facts),
                 "merge_threshold_s": self._file.propagation(split.propagation).merge_within_s,
+                "stopped": list(self._stopped.get(split.propagation, ())),
             })
         return found
 

@@ -23,8 +23,8 @@ Durable when
 
 Beginnings
     A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber but a refused one has
-    acknowledged (if all are refused, at the queue's own), or at that of one that leaves with the same edit, if it is lower: the new one may be its successor under another
-    name, behind which nothing is new. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without
+    acknowledged (if all are refused, at the queue's own), or at that of one that with the same edit leaves, or brings the changes no more to a site to which the new one
+    does, if it is lower: what is behind the new one goes on. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without
     the new subscriber, and nothing before it is requested. If all subscribers are new, the position is FIRST_SCN: whatever
     the publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A subscriber that needs
     FIRST_SCN never had anything, and gets such a mark first. An apply process asks for it before it copies its tables, so
@@ -128,7 +128,6 @@ class QueueCore:
         self._places = places_of(topology, name)
         self._refusals = Refusals(folder)
         refused = self._refusals.everyone()
-        self._refusals.forget_others(interests)
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
             for source, positions in positions_of(interests, saved, refused=refused).items() for subscriber, scn in positions.items()
@@ -139,6 +138,7 @@ class QueueCore:
         if self._acknowledged() != saved:
             # A subscriber is new, or removed: it must never return to an old position.
             self._file.save(self._acknowledged())
+        self._refusals.forget_others(interests)  # then: as long as its position is on disk, a refused one that left must not be taken for a predecessor
         self._logs = {source: SourceLog(source, FIRST_SCN) for source in sources_of(topology, name)}
         for source, log in self._logs.items():
             log.clear(self._durable(source))
@@ -173,8 +173,8 @@ class QueueCore:
             source: max((scn for name, scn in known.items() if name not in refused.get(source, ())), default=self._logs[source].position)
             for source, known in before.items()
         })
-        self._refusals.forget_others(interests)
         self._file.save(positions)
+        self._refusals.forget_others(interests)  # then, as where the queue opens
         self._places = places
         self._propagations = {each.name for each in topology.propagations}
         wanted = {(subscriber, source): scn for source, each in positions.items() for subscriber, scn in each.items()}

@@ -8,13 +8,13 @@ from pathlib import Path
 from actors.staging.positions import PositionsFile
 from actors.staging.refusals import Refusals
 from streams.scn import FIRST_SCN, Scn
-from topology.edits.changes import interests_of, published_to
+from topology.edits.changes import interests_of, places_of, published_to
 from topology.spec import TopologySpec
 
 __all__ = ["forget_former_subscribers", "positions_of", "sources_of"]
 
 
-def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
+def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path, before: TopologySpec) -> None:
     """Drop the saved positions of those that are no subscribers of a closed queue: one that comes back has no old position.
 
     An open queue does it in `QueueCore.adopt`. As where a queue opens, one that is new begins where those that leave were, if that is lower: it may be
@@ -24,6 +24,7 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
         topology: the whole topology.
         name: of the queue there.
         folder: of the queue.
+        before: the topology that the queue went by until now. Its positions may be older: who leaves may have brought the changes anywhere.
 
     Raises:
         QueueError: the positions are damaged.
@@ -31,19 +32,21 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
     """
     file, refusals, interests = PositionsFile(folder), Refusals(folder), interests_of(topology, name)
     saved = file.load()
-    begin = positions_of(interests, saved, refused=refusals.everyone())
-    left = {}
-    for source, positions in saved.items():
-        stays = {subscriber: scn for subscriber, scn in positions.items() if source in interests.get(subscriber, ())}
-        left[source] = stays if not stays or stays == positions else begin[source]
+    stay = {subscriber: sites for subscriber, sites in places_of(before, name).items() if subscriber in interests}
+    begin = positions_of(interests, saved, refused=refusals.everyone(), places=(stay, places_of(topology, name)))
+    # Where nobody stays, the queue begins at what the publisher has.
+    left = {
+        source: begin[source] for source, positions in saved.items()
+        if any(source in interests.get(subscriber, ()) for subscriber in positions)
+    }
     if left != saved:
-        file.save({source: positions for source, positions in left.items() if positions})
+        file.save(left)
     refusals.forget_others(interests)
 
 
 def positions_of(
     interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
-    fallback: Mapping[str, Scn] | None = None, places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+    fallback: Mapping[str, Scn] | None = None, places: tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]] = ({}, {}),
     refused: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, dict[str, Scn]]:
     """The position of each subscriber of each source; see Beginnings in `actors.staging.queue`.
@@ -52,7 +55,7 @@ def positions_of(
         interests: sources by subscriber.
         saved: positions by source and subscriber, as far as they are known.
         fallback: by source, the beginning of a new subscriber if no other one has a position; FIRST_SCN if not given.
-        places: where each subscriber brings the changes, before and now; not known before: it may be the same place.
+        places: the sites that each subscriber brings the changes to, before and now; not known before: it may be the same ones.
         refused: by source, who is refused: nothing is held for it, so nobody new begins there.
     """
     earlier, now = places
@@ -62,11 +65,14 @@ def positions_of(
         known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
         outside = (refused or {}).get(source, ())
         furthest = max((scn for name, scn in known.items() if name not in outside), default=(fallback or {}).get(source, FIRST_SCN))
-        left = {name: scn for name, scn in saved.get(source, {}).items() if name not in subscribers and name not in outside}
+        given_up = {  # the sites that one brings the changes to no more; None: it may be any
+            name: earlier.get(name) if name not in subscribers else earlier.get(name, frozenset()) - now.get(name, frozenset())
+            for name in saved.get(source, {}) if name not in outside
+        }
         positions[source] = {
-            # One that takes the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
+            # One that brings the changes to a site in the place of another (a propagation that was renamed) may need all that this one had not acknowledged.
             subscriber: known.get(subscriber, min([furthest, *(
-                scn for name, scn in left.items() if name not in earlier or earlier[name] == now.get(subscriber)
+                saved[source][name] for name, sites in given_up.items() if sites is None or sites & now.get(subscriber, frozenset())
             )]))
             for subscriber in subscribers
         }

@@ -71,6 +71,11 @@ def merge(deployment: Deployment, propagation: str) -> Answer:
     found = _await(deployment, propagation, lambda each: each["phase"] == "together", MERGE_TIMEOUT_S)
     if found["phase"] == "together":
         return Answer(text=f"{propagation} is merged", document=found, is_done=True)
+    if stopped := ", ".join(found.get("stopped", ())):
+        return Answer(
+            text=f"{propagation} will be merged once {stopped} is started (headrace start {deployment.spec.file} NAME): the stop would end with the merge",
+            document=found, is_done=False,
+        )
     behind = "it is unknown how far behind" if found["behind_s"] is None else f"{seconds_text(found['behind_s'])} behind"
     return Answer(
         text=f"{propagation} will be merged once it is connected and at most {seconds_text(found['merge_threshold_s'])} behind the others; "

@@ -400,8 +400,8 @@ class CoordinatorHost:
             DestinationRestarted: the destination may have lost commits; restart.
             StreamsError: it cannot continue.
         """
-        self.begin()
         try:
+            self.begin()
             while not should_end():
                 self.turn(self._pause())
             self._describe("DISABLED")

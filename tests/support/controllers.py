@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.support.actor_system import FakeActors
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
 
-__all__ = ["EVERYTHING", "call_again", "captured", "labels", "one_way_spec", "reconfigured", "started", "with_another_destination", "with_another_source"]
+__all__ = ["EVERYTHING", "call_again", "captured", "labels", "one_way_spec", "reconfigured", "started", "stop", "with_another_destination", "with_another_source"]
 
 EVERYTHING = {"site:a", "site:b", "queue:qa", "queue:qb", "capture:c", "propagation:p", "apply:x", "spark:b"}
 """The components of `one_way_spec`, none bypassed."""
@@ -44,6 +45,14 @@ def started(spec: TopologySpec, actors: FakeActors, *, steps: int = 6, keep_call
     for _ in range(steps):
         controller.step()
     return controller
+
+
+def stop(spec: TopologySpec, name: str, *, enabled: bool = False) -> Path:
+    """Do what the component's host does when an operator stops it."""
+    file = spec.state_dir / "components" / f"{name.replace(':', '.')}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"enabled": enabled}))
+    return file
 
 
 def call_again(controller: Controller) -> None:

@@ -22,7 +22,7 @@ from topology.combined import apply_of, bypassed, capture_of, dequeued, directs,
 from topology.downstream import receiver_of, receivers_from, redo_receivers
 from topology.edits.stored import without_secrets
 from topology.spec import ApplySpec, TopologySpec
-from topology.ways import ways_to
+from topology.ways import sites_behind, ways_to
 
 __all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to"]
 
@@ -152,8 +152,8 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     return {name: sources for name, sources in interests.items() if name not in without} | direct
 
 
-def places_of(spec: TopologySpec, queue: str) -> dict[str, str]:
-    """Where each subscriber of a queue brings the changes: the site of the queue behind it, whatever that is called, or its own.
+def places_of(spec: TopologySpec, queue: str) -> dict[str, frozenset[str]]:
+    """Where each subscriber of a queue brings the changes: the sites of all queues behind it, whatever these are called, or its own.
 
     Args:
         spec: routed (`topology.ways.route`).
@@ -162,8 +162,8 @@ def places_of(spec: TopologySpec, queue: str) -> dict[str, str]:
     propagations = [each for each in spec.propagations if queue in (each.from_queue, each.held_in)]
     return {
         # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
-        **{name: spec.queue(each.to_queue).site for each in propagations for name in (each.name, *readers_of(spec, each))},
-        **{each.name: each.site for each in spec.applies if each.queue == queue},
+        **{name: sites_behind(spec, each) for each in propagations for name in (each.name, *readers_of(spec, each))},
+        **{each.name: frozenset({each.site}) for each in spec.applies if each.queue == queue},
     }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from actors.components import Components, Record
 from actors.host import Host
+from actors.records.wanted import Wanted
 from streams.errors import BugError, DatabaseUnavailable, PropagationError
 from tests.support.topologies import ONE_WAY, read
 
@@ -290,6 +291,54 @@ def test_component_begins_again_with_the_change_that_it_goes_by_when_two_come_at
     components.call("one", "reconfigure", spec, "first")
     second.join()
     assert saved[-1] == adopted[-1]
+    ended(components, records, "one")
+
+
+def test_what_an_operator_wants_last_is_what_the_component_goes_by_when_a_stop_and_a_start_come_at_once(records, monkeypatch):
+    """Else it would run now, and stay stopped after the next restart of its process, or the other way round."""
+    records.create("one")
+    components, save, entered = Components(records), Wanted.save, threading.Event()
+    components.settle("one")
+
+    def slow(file: Wanted, *, enabled: bool) -> None:
+        save(file, enabled=enabled)
+        if not enabled:
+            entered.set()
+            time.sleep(0.2)
+
+    monkeypatch.setattr(Wanted, "save", slow)
+    stop = threading.Thread(target=components.call, args=("one", "stop_component"))
+    stop.start()
+    assert entered.wait(5.0)
+    components.call("one", "start_component")
+    stop.join()
+    assert components.call("one", "status")["enabled"] == Wanted(records.state_dir, "one").is_enabled()
+    ended(components, records, "one")
+
+
+def test_a_stop_that_comes_when_the_component_is_created_again_is_refused_or_holds(records):
+    """It went to the one before, and the new one ran on, as long as its process did."""
+    records.create("one")
+    components = Components(records)
+    components.settle("one")
+    answers: list[Exception | None] = []
+
+    def stop() -> None:
+        try:
+            answers.append(components.call("one", "stop_component"))
+        except PropagationError as error:
+            answers.append(error)
+
+    records.create("one")
+    stopping, settling = threading.Thread(target=stop), threading.Thread(target=components.settle, args=("one",))
+    with components._changing["one"]:  # another change is being saved
+        stopping.start()
+        time.sleep(0.1)
+        settling.start()
+        settling.join(0.3)
+    stopping.join()
+    settling.join()
+    assert components.call("one", "status")["enabled"] == Wanted(records.state_dir, "one").is_enabled() == (answers != [None])
     ended(components, records, "one")
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 from actors.controller import Controller
 from databases.ports import Finding
@@ -15,6 +13,7 @@ from tests.support.controllers import (
     labels,
     reconfigured,
     started,
+    stop,
     with_another_destination,
     with_another_source,
 )
@@ -25,14 +24,6 @@ BETWEEN = {"queue:qa", "propagation:p", "queue:qb"}
 
 def combining(spec: TopologySpec) -> TopologySpec:
     return replace(spec, applies=(replace(spec.applies[0], combined=True), *spec.applies[1:]))
-
-
-def stop(spec: TopologySpec, name: str, *, enabled: bool = False) -> Path:
-    """Do what the component's host does when an operator stops it."""
-    file = spec.state_dir / "components" / f"{name.replace(':', '.')}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"enabled": enabled}))
-    return file
 
 
 def bypassed_states(controller: Controller) -> dict[str, str]:

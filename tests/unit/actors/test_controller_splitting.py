@@ -11,7 +11,7 @@ import pytest
 from actors.controller import Controller, fingerprint_of
 from streams.errors import ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
-from tests.support.controllers import one_way_spec, reconfigured, started, with_another_destination
+from tests.support.controllers import one_way_spec, reconfigured, started, stop, with_another_destination
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING
 from topology.ways import route
@@ -246,3 +246,55 @@ def test_what_a_stream_left_that_is_split_off_again_is_not_deleted(spec, actors)
         controller.step()
     assert [call for call in actors.calls if call[1] == "delete_spilled"] == []
     assert set(actors.running) >= CLONES
+
+
+def test_a_stream_is_not_split_off_while_what_captures_for_it_is_stopped_and_does_not_answer(spec, actors):
+    """Its process was killed, or has much to do: it says nothing of the stop, and its clone would run."""
+    controller = started(spec, actors)
+    report(actors, "qa", p=40, p2=90)
+    stop(spec, "capture:c")
+    actors.silent.add("capture:c")
+    controller.split("p")
+    for _ in range(4):
+        controller.step()
+    assert phase(controller) == "together"
+    stop(spec, "capture:c", enabled=True)
+    step_until(controller, SPLIT)
+
+
+@pytest.mark.parametrize("stopped", ["capture:c", "queue:qa"])
+def test_a_stream_goes_on_reading_what_is_stopped_while_its_clones_begin(spec, actors, stopped):
+    """It would get from them what the stop holds back."""
+    controller = started(spec, actors)
+    report(actors, "qa", p=40, p2=90)
+    controller.split("p")
+    step_until(controller, SPLITTING)
+    stop(spec, stopped)
+    for _ in range(4):
+        controller.step()
+    assert phase(controller) == SPLITTING
+    stop(spec, stopped, enabled=True)
+    step_until(controller, SPLIT)
+
+
+@pytest.mark.parametrize("stopped", ["capture:c.p", "queue:qa.p", "queue:qa"])
+@pytest.mark.parametrize("since", [SPLIT, MERGING])
+def test_a_stream_is_not_merged_while_what_fills_its_own_queue_is_stopped_and_does_not_answer(spec, actors, stopped, since):
+    controller = split_off(spec, actors)
+    report(actors, "qa.p", p=90)
+    controller.merge("p")
+    if since == MERGING:
+        step_until(controller, MERGING)
+        report(actors, "qa", p=90, p2=90)
+    stop(spec, stopped)
+    actors.silent.add("capture:c.p")
+    for _ in range(6):
+        controller.step()
+    assert phase(controller) == SPLIT
+    assert controller.overview()["splits"][0]["stopped"] == [stopped]
+    actors.silent.clear()
+    stop(spec, stopped, enabled=True)
+    report(actors, "qa", p2=90)
+    step_until(controller, MERGING)
+    report(actors, "qa", p=90, p2=90)
+    step_until(controller, "together")

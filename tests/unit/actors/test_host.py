@@ -243,6 +243,15 @@ class ChangingOpenHost(ChangingHost):
     adopts_open = True
 
 
+def wait_problem(host: Host, *, is_there: bool) -> None:
+    waiter = threading.Event()
+    for _ in range(int(WAIT_S / 0.005)):
+        if ("problem" in host.status()) == is_there:
+            return
+        waiter.wait(0.005)
+    pytest.fail(f"a problem: {not is_there}")
+
+
 def wait_taken(host: ChangingHost, fingerprint: str) -> None:
     waiter = threading.Event()
     for _ in range(int(WAIT_S / 0.005)):
@@ -332,6 +341,24 @@ def test_stopped_component_adopts_a_topology_that_it_could_not_adopt_at_first_an
     refusing.reconfigure("changed", "two")
     wait_taken(refusing, "two")
     wait_state(refusing, "DISABLED")
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable("gone", hint="wait"), OSError(errno.EACCES, "Permission denied")])
+def test_stopped_component_says_why_it_cannot_adopt_a_topology(refusing, error):
+    """`up` waits for it, and its state is DISABLED as before."""
+    refusing.start()
+    refusing.stop_component()
+    wait_state(refusing, "DISABLED")
+    refusing.refusals = [error] * 1000
+    refusing.reconfigure("changed", "two")
+    wait_problem(refusing, is_there=True)
+    status = refusing.status()
+    assert (status["state"], status["enabled"]) == ("DISABLED", False)
+    assert status["problem"].startswith("cannot adopt the changed topology: ")
+    assert status["fix"]
+    refusing.refusals = []
+    wait_taken(refusing, "two")
+    wait_problem(refusing, is_there=False)
 
 
 def test_component_that_aborts_while_it_adopts_a_topology_adopts_it_when_it_is_started(refusing):

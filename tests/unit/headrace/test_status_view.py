@@ -265,6 +265,8 @@ def test_callers_that_were_held_back_are_a_remark_for_a_day():
     ({"merges": True, "behind_s": 1800.0}, "30 min behind the others; it is merged once it is connected and at most 60 s behind"),
     ({"merges": False, "by": "operator", "behind_s": None}, "by the operator; unknown behind the others; it stays so until `headrace merge FILE p`"),
     ({"phase": "merging", "merges": True, "behind_s": 2.0}, "it is being merged with queue q"),
+    ({"merges": True, "behind_s": 0.0, "stopped": ["capture:c.p"]}, "it is merged once capture:c.p is started: the stop would end with the merge"),
+    ({"phase": "splitting", "merges": True, "behind_s": 0.0, "stopped": ["capture:c"]}, "it reads q until capture:c is started: it would get what the stop holds back"),
 ])
 def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_becomes_of_it(facts: dict[str, Any], words: str) -> None:
     split = {

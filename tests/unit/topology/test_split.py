@@ -12,7 +12,7 @@ from topology.combined import combination, dequeued, readers_of
 from topology.edits.changes import changes, components_of, interests_of
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import examine, read_topology
-from topology.spec import TopologySpec
+from topology.spec import PropagationSpec, QueueSpec, TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING, Split, hindrance, misfits, with_splits
 
 SITES = "sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}, c: {database: {kind: embedded}}}\n"
@@ -109,6 +109,44 @@ def test_a_propagation_that_is_split_off_is_not_renamed_before_it_is_merged(tmp_
     assert "takes the place of a_to_b" in found.problem
     gone = read(tmp_path, f"topology: t\n{SITES}replicate: [{{tables: [s.*], from: a, to: [c]}}]\n")
     assert misfits(gone, splits) == ()
+
+
+@pytest.mark.parametrize("change", ["its queue there is renamed, too", "its queue here is renamed, too", "it goes over another site", "another one goes on to there"])
+def test_a_propagation_that_is_split_off_is_not_replaced_by_another_way_to_its_site_before_it_is_merged(tmp_path, change):
+    splits, file = [split_in(SPLIT)], read(tmp_path, FAN_OUT)
+    before = with_splits(file, splits)
+
+    def named(name: str, **changes: str) -> tuple[PropagationSpec, ...]:
+        return tuple(dataclasses.replace(each, name=name, **changes) if each.name == "a_to_b" else each for each in file.propagations)
+
+    def with_queue(old: str, new: str) -> TopologySpec:
+        return dataclasses.replace(file, queues=tuple(dataclasses.replace(each, name=new) if each.name == old else each for each in file.queues))
+
+    if change == "its queue there is renamed, too":
+        after, path = dataclasses.replace(with_queue("q_b_in", "q_new"), propagations=named("another", to_queue="q_new")), "another"
+    elif change == "its queue here is renamed, too":
+        after = with_queue("q_a", "q_new")
+        after = dataclasses.replace(after, propagations=tuple(dataclasses.replace(each, from_queue="q_new") for each in named("another")))
+        path = "another"
+    elif change == "it goes over another site":
+        hub = dataclasses.replace(file, sites=(*file.sites, dataclasses.replace(file.sites[0], name="hub")), queues=(*file.queues, QueueSpec(name="q_hub", site="hub")))
+        after = dataclasses.replace(hub, propagations=(*named("to_hub", to_queue="q_hub"), *named("from_hub", from_queue="q_hub")[:1]))
+        path = "to_hub"
+    else:
+        after, path = dataclasses.replace(file, propagations=named("on", from_queue="q_c_in")), "on"
+    assert f"propagations.{path}" in {found.path for found in misfits(after, splits, before)}
+    assert misfits(file, splits, before) == ()
+
+
+def test_a_propagation_that_is_split_off_may_leave_though_another_one_goes_to_its_site(tmp_path):
+    file = read(tmp_path, FAN_OUT)
+    second = dataclasses.replace(
+        file, queues=(*file.queues, QueueSpec(name="q_b_too", site="b")),
+        propagations=(*file.propagations, dataclasses.replace(file.propagation("a_to_b"), name="also", to_queue="q_b_too")),
+    )
+    splits = [split_in(SPLIT)]
+    gone = dataclasses.replace(second, propagations=tuple(each for each in second.propagations if each.name != "a_to_b"))
+    assert misfits(gone, splits, with_splits(second, splits)) == ()
 
 
 def test_thresholds_come_from_the_propagation_or_the_file_and_a_schedule_is_no_reason_to_split(tmp_path):

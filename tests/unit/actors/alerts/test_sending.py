@@ -40,6 +40,8 @@ class Hook(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.answers: list[int] = [200]
         self.posts: list[tuple[str, str, Any]] = []
+        self.tells_more = threading.Event()  # it says that its answer has a body, and sends none until this is set
+        self.tells_more.set()
         hook = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -50,8 +52,9 @@ class Hook(ThreadingHTTPServer):
                 self.send_response(code)
                 if code == 302:
                     self.send_header("Location", f"http://127.0.0.1:{hook.server_port}/elsewhere")
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", "0" if hook.tells_more.is_set() else "5")
                 self.end_headers()
+                hook.tells_more.wait()
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -87,6 +90,17 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_webhook_gets_the_alert_with_the_token(hook: Hook):
     deliver(hook.target(), DOCUMENT)
     assert hook.posts == [(PATH, f"Bearer {TOKEN}", DOCUMENT)]
+
+
+def test_webhook_that_answered_has_taken_the_alert_whatever_else_it_says(hook: Hook, monkeypatch: pytest.MonkeyPatch):
+    """Waited for, the alert would count as not sent, and be sent again."""
+    monkeypatch.setattr(sending, "TIMEOUT_S", 0.5)
+    hook.tells_more.clear()
+    try:
+        deliver(hook.target(), DOCUMENT)
+    finally:
+        hook.tells_more.set()
+    assert len(hook.posts) == 1
 
 
 def test_command_gets_the_alert_on_its_standard_input(tmp_path: Path):
@@ -141,6 +155,15 @@ def test_target_that_does_not_take_it_says_why_without_secrets(
         assert TOKEN not in text
         assert PATH not in text
     sender.stop()
+
+
+def test_command_that_leaves_something_running_has_taken_the_alert_when_it_ends(monkeypatch: pytest.MonkeyPatch):
+    """What it left has its output: waited for, the alert would count as not sent, and be sent again."""
+    monkeypatch.setattr(sending, "TIMEOUT_S", 5.0)
+    script = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(6)'])"
+    began = time.monotonic()
+    deliver(AlertTarget(name="mail", command=(sys.executable, "-c", script)), DOCUMENT)
+    assert time.monotonic() - began < 5.0
 
 
 def test_command_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch):

@@ -31,6 +31,7 @@ class Known:
     seconds_per_scn: float | None = 1.0
     required: int | None = 30
     stopped: set[str] = field(default_factory=set)
+    unsaid: set[str] = field(default_factory=set)
 
     def is_quiet(self) -> bool:
         return self.quiet
@@ -47,8 +48,8 @@ class Known:
         ]
         return {"subscribers": subscribers, "sources": {"a": {"position_scn": 100}}}
 
-    def is_stopped(self, capture: str) -> bool:
-        return capture in self.stopped
+    def is_stopped(self, component: str) -> bool | None:
+        return None if component in self.unsaid else component in self.stopped
 
     def required_scn(self, capture: str) -> Scn | None:
         return None if f"capture:{capture}" in self.away else self.required
@@ -127,7 +128,7 @@ def test_a_stream_whose_queue_holds_something_for_it_alone_for_its_threshold_is_
 
 def test_a_stream_is_not_split_off_while_an_operator_has_stopped_what_captures_for_it(spec):
     """Its clone would run: the destination would get what the stop holds back."""
-    splitting, facts = Splitting(spec, clock=VirtualClock()), Known(held_alone_s=1800.0, stopped={"c"})
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known(held_alone_s=1800.0, stopped={"capture:c"})
     assert phases(splitting, facts) is None
     facts.stopped = set()
     assert phases(splitting, facts) == [SPLITTING]
@@ -135,15 +136,41 @@ def test_a_stream_is_not_split_off_while_an_operator_has_stopped_what_captures_f
 
 def test_a_stream_is_not_merged_while_an_operator_has_stopped_what_captures_for_it_alone(spec):
     """Merged, its destination would get what the stop holds back."""
-    splitting, facts = Splitting(spec, recorded(SPLIT), VirtualClock()), Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 90}}, stopped={"c.p"})
+    splitting, facts = Splitting(spec, recorded(SPLIT), VirtualClock()), Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 90}}, stopped={"capture:c.p"})
     assert phases(splitting, facts) is None
     facts.stopped = set()
     assert phases(splitting, facts) == [MERGING]
-    facts.positions["qa"]["p"], facts.stopped = 90, {"c.p"}
+    facts.positions["qa"]["p"], facts.stopped = 90, {"capture:c.p"}
     assert phases(splitting, facts) == [SPLIT]
-    facts.stopped = {"c"}
+    facts.stopped = {"capture:c"}
     assert phases(splitting, facts) == [MERGING]
     assert phases(splitting, facts) == []
+
+
+@pytest.mark.parametrize("component", ["queue:qa", "capture:c"])
+def test_a_stream_goes_on_reading_what_is_stopped_while_its_clones_begin(spec, component):
+    splitting, facts = Splitting(spec, recorded(SPLITTING), VirtualClock()), Known(stopped={component})
+    assert phases(splitting, facts) is None
+    assert splitting.described(facts)[0]["stopped"] == [component]
+    facts.stopped, facts.unsaid = set(), {component}
+    assert phases(splitting, facts) is None
+    facts.unsaid = set()
+    assert phases(splitting, facts) == [SPLIT]
+    assert splitting.described(facts)[0]["stopped"] == []
+
+
+def test_nothing_changes_while_a_site_does_not_say_what_is_stopped_there(spec):
+    """A component that does not answer may be: the stop would end with it, or its clone would run."""
+    facts = Known(held_alone_s=1800.0, unsaid={"capture:c"})
+    assert phases(Splitting(spec, clock=VirtualClock()), facts) is None
+    clock = VirtualClock()
+    merging, facts = Splitting(spec, recorded(MERGING), clock), Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 92}}, unsaid={"capture:c.p"})
+    assert phases(merging, facts) is None
+    clock.advance(MERGE_MIN_S + 1)
+    assert phases(merging, facts) == [SPLIT], "the original queue must not wait for long"
+    assert phases(merging, facts) is None
+    facts.unsaid = set()
+    assert phases(merging, facts) == [MERGING]
 
 
 def test_redo_is_required_from_what_a_capture_process_heard_to_be_durable_and_not_known_before_it_mines():
@@ -244,6 +271,39 @@ def test_a_request_to_split_that_waits_can_be_taken_back(spec):
     assert phases(splitting, facts) is None
     with pytest.raises(ConfigError, match="p is not split off"):
         splitting.ask("p", split=False)
+
+
+def test_a_request_to_split_that_is_taken_back_while_it_is_recorded_is_merged_again(spec):
+    """The controller asks the site, and writes, between the two; the operator was told that nothing is split off."""
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known()
+    splitting.ask("p", split=True)
+    found = splitting.next(facts, 5)
+    assert found is not None
+    splitting.ask("p", split=False)
+    splitting.take(found)
+    facts.positions = {"qa": {"p2": 90, "p": 90}, "qa.p": {"p": 90}}
+    while splitting.splits:
+        assert phases(splitting, facts) is not None, "it stays split off"
+    assert splitting._requests.names() == ()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_request_that_comes_when_the_one_before_is_done_is_not_forgotten_with_it(spec, monkeypatch, asked):
+    requests = Requests()
+    splitting = Splitting(spec, recorded(SPLIT, merges=asked), VirtualClock(), requests)
+    requests.put("p", split=asked)
+    found = splitting.next(Known(), 5)
+    assert found is not None
+    is_done = Splitting._is_done
+
+    def asks(each: Splitting, name: str, **arguments: bool) -> bool:
+        answer = is_done(each, name, **arguments)
+        each.ask("p", split=not asked)
+        return answer
+
+    monkeypatch.setattr(Splitting, "_is_done", asks)
+    splitting.take(found)
+    assert requests.get("p") is (not asked)
 
 
 def test_a_request_of_a_propagation_that_left_the_file_is_forgotten(spec, tmp_path):

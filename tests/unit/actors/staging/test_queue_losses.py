@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from actors.staging.positions import PositionsFile
 from actors.staging.queue_sessions import REFUSED_HOLD_S, PublisherSession, SubscriberSession
+from actors.staging.refusals import Refusals
+from actors.staging.subscribers import forget_former_subscribers
 from streams.errors import LogGone, QueueError
 from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
@@ -163,6 +166,33 @@ def test_new_subscriber_beside_refused_ones_begins_where_the_others_are(tmp_path
     queue.core.publisher_news(publisher)
     queue.send(publisher, insert_batch([60], previous=50))
     assert queue.spans(new) == [(0, 50), (50, 60)]
+
+
+@pytest.mark.parametrize("was_running", [True, False])
+@pytest.mark.parametrize("then", ["runs", "begins again", "is stopped"])
+def test_refused_subscriber_that_leaves_is_nobodys_predecessor_where_the_edit_was_interrupted_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, *, was_running: bool,
+) -> None:
+    """A full disk, or a kill, between the queue's two files. What the refused one lacked is gone: the new one would be refused for it."""
+    queue, _, _ = goes_on_without_the_refused(tmp_path)
+    queue.save()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(PositionsFile, "save", full)
+        with pytest.raises(OSError, match="full"):
+            (queue.adopt if was_running else queue.restart)("apply_a", "apply_c")
+    if then == "runs":
+        (queue.adopt if was_running else queue.restart)("apply_a", "apply_c")
+    elif then == "begins again":
+        queue.restart("apply_a", "apply_c")
+    else:
+        forget_former_subscribers(queue.topology, "q_dbs1", queue.folder / "q", queue.topology)
+        queue.restart("apply_a", "apply_c")
+    assert PositionsFile(queue.folder / "q").load() == {"dbs1": {"apply_a": 50, "apply_c": 50}}
+    assert Refusals(queue.folder / "q").everyone() == {}
 
 
 @pytest.mark.parametrize("is_running", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from actors.staging.positions import PositionsFile
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
-from actors.staging.queue_sessions import SubscriberSession
 from protos import codec
 from streams.clock import VirtualClock
 from streams.errors import ProtocolError, QueueError
@@ -18,8 +16,6 @@ from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
 from tests.support.staging import one_way
-from topology.edits.changes import changes
-from topology.spec import SiteSpec, TopologySpec
 
 
 def test_subscriber_ahead_of_the_queue_never_makes_it_jump_over_what_others_need(tmp_path: Path) -> None:
@@ -185,102 +181,6 @@ def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_miss
     assert news.rewind_scn == 300
 
 
-def with_one_behind(queue: Queue, name: str) -> SubscriberSession:
-    """Of what came up to 30, `apply_a` has acknowledged everything, and the other one what came up to 20."""
-    publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber(name)
-    for scn in (10, 20, 30):
-        queue.send(publisher, insert_batch([scn], previous=scn - 10))
-    queue.taken(first), queue.taken(second)
-    queue.core.acknowledge(first, "dbs1", 30)
-    queue.core.acknowledge(second, "dbs1", 20)
-    queue.save()
-    return second
-
-
-@pytest.mark.parametrize("is_running", [True, False])
-def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_not_acknowledged(tmp_path: Path, is_running: bool) -> None:
-    """The queue behind it is the same as before, and needs the rest; a new name is a new subscriber."""
-    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
-    with_one_behind(queue, "to_b")
-    if is_running:
-        queue.adopt("apply_a", "to_b2")
-    else:
-        queue.restart("apply_a", "to_b2")
-    assert saved(queue) == {"apply_a": 30, "to_b2": 20}
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 20
-    if is_running:
-        assert queue.spans(queue.subscriber("to_b2", needed=20)) == [(20, 30)]
-
-
-@pytest.mark.parametrize("is_running", [True, False])
-@pytest.mark.parametrize("is_direct", [True, False])
-def test_apply_process_that_bypasses_a_propagation_or_no_more_begins_where_the_other_one_was(tmp_path: Path, is_running: bool, is_direct: bool) -> None:
-    """Direct dequeuing begins, or ends: what one of the two had not acknowledged, the other one needs."""
-    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
-
-    def switch(spec: TopologySpec, *, to_direct: bool) -> TopologySpec:
-        return dataclasses.replace(spec, applies=tuple(
-            dataclasses.replace(each, combined=to_direct) if each.name == "apply_far" else each for each in spec.applies
-        ))
-
-    before, after = (switch(queue.topology, to_direct=each) for each in (not is_direct, is_direct))
-    was, becomes = ("to_b", "apply_far") if is_direct else ("apply_far", "to_b")
-    queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
-    second = with_one_behind(queue, was)
-    if is_running:
-        queue.core.adopt(after)
-        assert second.ended is not None
-    else:
-        queue.core = QueueCore(after, "q_dbs1", queue.folder / "q", queue.clock)
-    assert saved(queue) == {"apply_a": 30, becomes: 20}
-    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] == 20
-    if is_running:
-        assert queue.spans(queue.subscriber(becomes, needed=20)) == [(20, 30)]
-
-
-@pytest.mark.parametrize("edits", [1, 2])
-@pytest.mark.parametrize("becomes", ["to_b", "to_b2"])
-def test_queue_behind_a_propagation_that_is_renamed_is_the_same_place(tmp_path: Path, edits: int, becomes: str) -> None:
-    """The apply process behind it goes on from where it is, with the same edit that ends direct dequeuing or with one before."""
-    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
-    before = _direct(queue.topology, is_direct=True)
-    queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
-    with_one_behind(queue, "apply_far")
-    renamed = dataclasses.replace(
-        before, queues=(before.queues[0], dataclasses.replace(before.queues[1], name="q_new")),
-        propagations=tuple(dataclasses.replace(each, name=becomes, to_queue="q_new") for each in before.propagations),
-        applies=tuple(dataclasses.replace(each, queue="q_new") if each.name == "apply_far" else each for each in before.applies),
-    )
-    if edits == 2 and any(each.action != "same" for each in changes(before, renamed) if each.component == "queue:q_dbs1"):
-        queue.core.adopt(renamed)
-    queue.core.adopt(_direct(renamed, is_direct=False))
-    assert saved(queue) == {"apply_a": 30, becomes: 20}
-
-
-def test_queue_is_told_when_a_subscriber_brings_the_changes_elsewhere(tmp_path: Path) -> None:
-    """Else it would take the one that replaces this subscriber later for one of another place."""
-    before = one_way(tmp_path, subscribers=("apply_a", "to_b"))
-    before = _direct(dataclasses.replace(before, queues=(*before.queues, dataclasses.replace(before.queues[0], name="q_here"))), is_direct=False)
-    after = dataclasses.replace(before, propagations=tuple(dataclasses.replace(each, to_queue="q_here") for each in before.propagations))
-    assert [each.action for each in changes(before, after) if each.component == "queue:q_dbs1"] == ["takes over"]
-
-
-def test_subscriber_that_replaces_a_dead_one_elsewhere_holds_nothing_of_what_that_one_lacked(tmp_path: Path) -> None:
-    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
-    publisher, first = queue.publisher(), queue.subscriber()
-    queue.send(publisher, insert_batch([10]))
-    queue.taken(first)
-    queue.core.acknowledge(first, "dbs1", 10)
-    other = one_way(tmp_path, subscribers=("apply_a", "to_c"))
-    elsewhere = SiteSpec(name="dbs3", database=other.sites[0].database)
-    queue.core.adopt(dataclasses.replace(
-        other, sites=(*other.sites, elsewhere), queues=(*other.queues, dataclasses.replace(other.queues[1], name="q_elsewhere", site="dbs3")),
-        propagations=tuple(dataclasses.replace(each, to_queue="q_elsewhere") if each.name == "to_c" else each for each in other.propagations),
-    ))
-    assert saved(queue) == {"apply_a": 10, "to_c": 10}
-    assert queue.core.status()["batches"] == 0
-
-
 def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_disturbs_nobody(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
@@ -371,29 +271,9 @@ def test_queue_that_is_stopped_while_the_subscribers_change_forgets_those_that_l
     host.adopt(one_way(tmp_path, subscribers=("apply_b",)), "2")
     assert positions.load() == {"dbs1": {"apply_b": 90}}
     host.adopt(topology, "3")
-    assert positions.load() == {"dbs1": {"apply_b": 90}}
+    assert positions.load() == {"dbs1": {"apply_a": 90, "apply_b": 90}}
     core = QueueCore(topology, "q_dbs1", tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1")
     assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {"apply_a": 90, "apply_b": 90}
-
-
-@pytest.mark.parametrize("becomes", ["to_b2", "apply_far"])
-def test_queue_that_is_stopped_while_a_subscriber_is_replaced_holds_for_its_successor_what_it_had_not_acknowledged(tmp_path: Path, becomes: str) -> None:
-    """A propagation is renamed, or apply processes bypass it from now on; another destination is far ahead."""
-    before = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
-    after = _direct(before, is_direct=True) if becomes == "apply_far" else _direct(one_way(tmp_path, subscribers=("apply_a", "to_b2")), is_direct=False)
-    host = QueueHost(before, "q_dbs1", "1")
-    folder = tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1"
-    PositionsFile(folder).save({"dbs1": {"apply_a": Scn(90), "to_b": Scn(40)}})
-    host.adopt(after, "2")
-    core = QueueCore(after, "q_dbs1", folder)
-    assert {each["subscriber"]: each["acknowledged_scn"] for each in core.status()["subscribers"]} == {"apply_a": 90, becomes: 40}
-    assert core.status()["sources"]["dbs1"]["durable_scn"] == 40
-
-
-def _direct(spec: TopologySpec, *, is_direct: bool) -> TopologySpec:
-    return dataclasses.replace(spec, applies=tuple(
-        dataclasses.replace(each, combined=is_direct) if each.name == "apply_far" else each for each in spec.applies
-    ))
 
 
 def test_component_publishes_the_sources_that_the_topology_gives_it_and_no_other(tmp_path: Path) -> None:

@@ -550,6 +550,16 @@ def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driv
     assert driver.host.call_within(lambda: None, 10.0) is None
 
 
+def test_a_call_is_answered_at_once_also_where_the_driver_ends_before_it_dequeues(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer one came while this one's tables were looked at."""
+    monkeypatch.setattr(host_module, "_CALL_TIMEOUT_S", 0.1)
+    MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        driver.host.run(lambda: False)
+    with pytest.raises(ApplyError, match="has ended"):
+        driver.host.call(lambda: None)
+
+
 class JoiningDriver(Driver):
     """One table is not at the destination at first: it is left out, copied, and joins."""
 
