@@ -21,8 +21,6 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import numpy as np
-
 from streams.errors import Retry, StreamsError
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Column, Command, LcrBatch, TableVersion, content_version
 from streams.lcr_text import SqlText, row_text, where_clause
