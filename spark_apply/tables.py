@@ -78,9 +78,12 @@ class TableFit:
 
     @cached_property
     def taking_touch(self) -> int:
-        """Hash for the order of rows that may take values of a key that are not in the log; 0: there are none (see `spark_apply.dependencies`)."""
-        lacks = self.version.old_image is OldImage.KEY and any(len(key.columns) > 1 and not key.is_identity for key in self.hashed_keys)
-        return _order_touch(self.version.owner, self.version.name) if lacks else 0
+        """Hash for the order of rows that may take values of a key that are not in the log; 0: there are none (see `spark_apply.dependencies`).
+
+        Of all versions of a table, whatever their replica identity: rows of one whose log has all values depend on those of one that lacks some.
+        """
+        may_lack = len(self.hashed_keys) > 1 and any(len(key.columns) > 1 for key in self.hashed_keys)
+        return _order_touch(self.version.owner, self.version.name) if may_lack else 0
 
     def order_touches(self, command: Command) -> tuple[tuple[int, bool], ...]:
         """What else orders rows of a command, beside their keys: hashes like `touch`, and whether each is exclusive use.

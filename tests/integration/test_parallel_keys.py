@@ -52,3 +52,16 @@ def test_a_referred_value_that_goes_and_is_not_in_the_log(pair: Pair, ends: str,
     pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO o VALUES (52, 52)", ends, "INSERT INTO o VALUES (53, 53)")
     _apply(pair, seed)
     pair.assert_same("SELECT * FROM o ORDER BY 1")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
+def test_a_key_with_a_large_value_of_a_table_that_gets_another_replica_identity(pair: Pair, identity: str, seed: int) -> None:
+    table = "CREATE TABLE p (id int PRIMARY KEY, v int, big text, more text, UNIQUE (v, big)); ALTER TABLE p ALTER big SET STORAGE EXTERNAL"
+    pair.create(table, table)
+    big = "x" * 2000
+    pair.run(f"INSERT INTO p VALUES (1, 3, '{big}'), (2, 9, '{big}')", "INSERT INTO p VALUES (50, 50)")
+    pair.run("UPDATE p SET v = 5 WHERE id = 1", "INSERT INTO p VALUES (51, 51)")
+    pair.run("UPDATE p SET v = 7 WHERE id = 1", f"ALTER TABLE p REPLICA IDENTITY {identity}", "INSERT INTO p VALUES (52, 52)")
+    pair.run(f"INSERT INTO p VALUES (3, 5, '{big}')", "INSERT INTO p VALUES (53, 53)")
+    _apply(pair, seed)
