@@ -227,7 +227,7 @@ def _hash_related(
     hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]], *, in_order: bool,
 ) -> None:
     """Add the hashes of what a group's rows have in common with those of other tables."""
-    unknown = np.zeros(group.row_count, np.bool_)
+    unknown, taking = np.zeros(group.row_count, np.bool_), np.zeros(group.row_count, np.bool_)
     images: list[tuple[NDArray[np.uint64], NDArray[np.bool_]]] = []
     for values, is_new in ((group.old, False), (group.new, True)):
         if values is not None:
@@ -236,14 +236,15 @@ def _hash_related(
             # An UPDATE without old values of the columns that identify a row left them as they are.
             if is_new or group.new is None or not related.is_in_identity:
                 unknown |= missing
+            if is_new:
+                taking = missing & ~nulls
     if related.relation is Relation.SHARED:
         for found, usable in images:
             _append(found, usable, transactions, hashes, owners)
         _add_table_use(related.touch, transactions, unknown, hashes, owners)
         return
     if in_order and related.touch:
-        is_alone = related.relation is Relation.REFERRED
-        _add_table_use(related.touch, transactions, unknown if is_alone else np.zeros_like(unknown), hashes, owners)
+        _add_table_use(related.touch, transactions, unknown if related.relation is Relation.REFERRED else taking, hashes, owners)
     use = np.uint64(1 if related.relation is Relation.REFERRING else 1 | _EXCLUSIVE)
     if related.relation is Relation.REFERRED and len(images) > 1:
         (old, has_old), (new, has_new) = images

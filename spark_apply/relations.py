@@ -7,7 +7,8 @@
 Rows that refer to one row do not depend on each other. Where values cannot be compared by their canonical forms, whole tables stand for the rows:
 false dependencies only cost parallelism. So do values of a value dependency that the log lacks. An old value of a foreign key that the log lacks
 gives no dependency: every UPDATE of a table with the default replica identity lacks it, and nearly all leave it alone. An old value that is
-referred to gives none either, unless foreign keys are checked here: a row that came before, and refers to it, must not come after.
+referred to gives none either, unless foreign keys are checked here: a row that came before, and refers to it, must not come after. Neither must
+an UPDATE that may refer to another row than before, and whose foreign key is not whole in the log, because a large column of it did not change.
 
 Source: Oracle Streams Replication Administrator's Guide, "Dependent Transactions" and "Virtual Dependency Definitions"; `semantics.md` 4.6.
 """

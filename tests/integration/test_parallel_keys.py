@@ -65,3 +65,19 @@ def test_a_key_with_a_large_value_of_a_table_that_gets_another_replica_identity(
     pair.run("UPDATE p SET v = 7 WHERE id = 1", f"ALTER TABLE p REPLICA IDENTITY {identity}", "INSERT INTO p VALUES (52, 52)")
     pair.run(f"INSERT INTO p VALUES (3, 5, '{big}')", "INSERT INTO p VALUES (53, 53)")
     _apply(pair, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_foreign_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: Pair, seed: int) -> None:
+    pair.set(TableSettings(check_foreign_keys=True))
+    tables = (
+        "CREATE TABLE o (v int, big text, PRIMARY KEY (v, big)); ALTER TABLE o ALTER big SET STORAGE EXTERNAL;"
+        "CREATE TABLE p (id int PRIMARY KEY, v int, big text, more text, FOREIGN KEY (v, big) REFERENCES o); ALTER TABLE p ALTER big SET STORAGE EXTERNAL"
+    )
+    pair.create(tables, tables)
+    big = "x" * 2000
+    pair.run(f"INSERT INTO o VALUES (3, '{big}'), (5, '{big}')", f"INSERT INTO p VALUES (1, 3, '{big}')", "INSERT INTO p VALUES (51)")
+    pair.run("UPDATE p SET v = 5 WHERE id = 1", "INSERT INTO p VALUES (52)", "UPDATE p SET v = 3 WHERE id = 1", "INSERT INTO p VALUES (53)")
+    pair.run("DELETE FROM o WHERE v = 5", "INSERT INTO p VALUES (54)")
+    _apply(pair, seed)
+    pair.assert_same("SELECT v FROM o ORDER BY 1")
