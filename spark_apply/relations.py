@@ -180,8 +180,8 @@ class _Finder:
         return are_comparable(found)
 
     def _columns(self, relation: Relation, names: Sequence[str], seed: int, touch: int = 0) -> RelatedColumns | None:
-        """Columns by name; None: the LCRs lack one, or a value's bytes do not show what it equals."""
-        if any(name not in self._places or name not in self._targets for name in names):
+        """Columns by name; None: the LCRs lack one, the destination computes one, or a value's bytes do not show what it equals."""
+        if any(name not in self._places or name not in self._targets or self._targets[name].is_generated for name in names):
             return None
         places = tuple(self._places[name] for name in names)
         equalities = tuple(equality_of(self._targets[name], self._version.columns[self._places[name]]) for name in names)

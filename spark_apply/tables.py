@@ -134,10 +134,13 @@ class TableFit:
         return tuple(self._places[name] for name in names) if all(name in self._places for name in names) else ()
 
     def _is_mixed(self, key: tuple[int, ...]) -> bool:
-        """Whether the LCRs do not show which rows collide in a key: they carry only some of its columns, or the destination computes one from others."""
+        """Whether the LCRs do not show which rows collide in a key: they carry only some of its columns, or the destination computes one.
+
+        It may compute another value than the one that arrives. So may a trigger a column that does not arrive.
+        """
         come = [self.table.columns[place].name in self._places for place in key]
-        is_computed = any(self.table.columns[place].is_generated for place, comes in zip(key, come, strict=True) if not comes)
-        return is_computed or (any(come) and not all(come))
+        is_computed = any(self.table.columns[place].is_generated for place in key)
+        return is_computed or (not all(come) and (any(come) or self.table.fires))
 
     @cached_property
     def match(self) -> tuple[int, ...]:

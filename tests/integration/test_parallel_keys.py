@@ -81,3 +81,43 @@ def test_a_foreign_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: 
     pair.run("DELETE FROM o WHERE v = 5", "INSERT INTO p VALUES (54)")
     _apply(pair, seed)
     pair.assert_same("SELECT v FROM o ORDER BY 1")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_key_that_arrives_and_that_the_destination_computes_otherwise(pair: Pair, seed: int) -> None:
+    pair.create(
+        "CREATE TABLE p (id int PRIMARY KEY, v text, small text); CREATE UNIQUE INDEX ON p (lower(v))",
+        "CREATE TABLE p (id int PRIMARY KEY, v text, small text GENERATED ALWAYS AS (lower(v)) STORED UNIQUE)",
+    )
+    pair.run("INSERT INTO p VALUES (50, 'v', 'b')", "INSERT INTO p VALUES (1, 'A', 'c')")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO p VALUES (51, 'w', 'd')")
+    pair.run("INSERT INTO p VALUES (2, 'a', 'e')", "INSERT INTO p VALUES (52, 'x', 'f')")
+    _apply(pair, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_key_that_a_trigger_of_the_destination_computes(pair: Pair, seed: int) -> None:
+    pair.create(
+        "CREATE TABLE p (id int PRIMARY KEY, v text); CREATE UNIQUE INDEX ON p (lower(v))",
+        "CREATE TABLE p (id int PRIMARY KEY, v text, small text UNIQUE);"
+        "CREATE FUNCTION public.small() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.small := lower(NEW.v); RETURN NEW; END';"
+        "CREATE TRIGGER small BEFORE INSERT OR UPDATE ON p FOR EACH ROW EXECUTE FUNCTION public.small();"
+        "ALTER TABLE p ENABLE ALWAYS TRIGGER small",
+    )
+    pair.run("INSERT INTO p VALUES (50, 'v')", "INSERT INTO p VALUES (1, 'A')")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO p VALUES (51, 'w')")
+    pair.run("INSERT INTO p VALUES (2, 'a')", "INSERT INTO p VALUES (52, 'x')")
+    _apply(pair, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_foreign_key_that_arrives_and_that_the_destination_computes_otherwise(pair: Pair, seed: int) -> None:
+    pair.set(TableSettings(check_foreign_keys=True))
+    pair.create(
+        "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, v int, w int)",
+        "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, v int, w int GENERATED ALWAYS AS (v) STORED REFERENCES o)",
+    )
+    pair.run("INSERT INTO o VALUES (50)", "INSERT INTO o VALUES (1)", "INSERT INTO o VALUES (51)", "INSERT INTO p VALUES (1, 1)")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO o VALUES (52)", "DELETE FROM o WHERE id = 1", "INSERT INTO o VALUES (53)")
+    _apply(pair, seed)
+    pair.assert_same("SELECT * FROM o ORDER BY 1")
