@@ -121,20 +121,22 @@ class ServerState(_message.Message):
     def __init__(self, state: _Optional[str] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., has_session: _Optional[bool] = ...) -> None: ...
 
 class ServerFailure(_message.Message):
-    __slots__ = ("error", "message", "hint", "fenced", "final", "destination_restarted")
+    __slots__ = ("error", "message", "hint", "fenced", "final", "destination_restarted", "replaced")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_RESTARTED_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
     error: str
     message: str
     hint: str
     fenced: bool
     final: bool
     destination_restarted: bool
-    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., fenced: _Optional[bool] = ..., final: _Optional[bool] = ..., destination_restarted: _Optional[bool] = ...) -> None: ...
+    replaced: bool
+    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., fenced: _Optional[bool] = ..., final: _Optional[bool] = ..., destination_restarted: _Optional[bool] = ..., replaced: _Optional[bool] = ...) -> None: ...
 
 class StopServer(_message.Message):
     __slots__ = ()

@@ -266,8 +266,10 @@ class ApplyServers:
         if failure.destination_restarted:
             raise DestinationRestarted(message, hint=failure.hint, apply=self._config.apply)
         now = self._clock.monotonic()
-        server.failures.append(now)
         server.failure = failure.message, failure.hint, now
+        if failure.replaced:
+            return  # between two of its destination transactions, each of which was told: however often, it goes on
+        server.failures.append(now)
         while server.failures[0] < now - FAILURES_WINDOW_S:
             server.failures.popleft()
         if failure.final or len(server.failures) >= FAILURES_MAX:

@@ -152,14 +152,18 @@ class ExecutionHandlers(Handlers):
 
     Args:
         wanted: the function.
+        bounds: of all executions in this process: each has the function loaded anew.
         decode, encode: values of LCRs to Python objects and back.
 
     Raises:
         ConfigError: the function cannot be loaded, or called with the LCR, the error and the session.
     """
 
-    def __init__(self, wanted: ExecutionHandler, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None) -> None:
+    def __init__(
+        self, wanted: ExecutionHandler, bounds: ProcessBounds, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None,
+    ) -> None:
         super().__init__(HandlerRules(code=wanted.code, timeout_s=wanted.timeout_s), decode=decode, encode=encode)
+        self.bounds = bounds
         self._functions = {wanted.function.name: load(wanted.function, wanted.code, ERROR_PARAMETERS)}
         self._every = (DmlHandler(owner="", name="", function=wanted.function),)
 

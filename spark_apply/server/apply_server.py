@@ -217,11 +217,9 @@ class ApplyServer:
         if self._wake_at is not None and now < self._wake_at:
             return self._answer(is_idle=True)
         try:
+            self._check_bounds()
             self.connect()
             is_idle = not self._advance()
-            # Within a streamed transaction it would only begin again; there the bound of a call is the end of it.
-            if self._context is not None and not any(work.is_begun for _, work in self._work.values()):
-                self._context.handlers.bounds.check()
             self._forget_changes(now)
         except UnfitTableError as error:
             self._pause(error, now)
@@ -260,6 +258,15 @@ class ApplyServer:
                     self._reports.append(done[0])
                 return True
         return any(self._work[number][1].prepare() for number in sorted(self._work))
+
+    def _check_bounds(self) -> None:
+        """End this process if users' handlers have filled it: before a step, so that what the last one did is reported.
+
+        Not within a streamed transaction, which would only begin again; there the bound of a call is the end of it.
+        """
+        if self._context is not None and not any(work.is_begun for _, work in self._work.values()):
+            self._context.handlers.bounds.check()
+            self._context.execution_bounds.check()
 
     def _forget_changes(self, now: float) -> None:
         """Now and then, between destination transactions, forget when rows were changed that is older than it must be known."""

@@ -108,7 +108,7 @@ class ExecuteWork(Work):
         if self._handlers is None:
             wanted = ExecutionHandler.from_bytes(self._assignment.handler)
             decode, encode = python_values()
-            self._handlers = ExecutionHandlers(wanted, decode=decode, encode=encode)
+            self._handlers = ExecutionHandlers(wanted, self._context.execution_bounds, decode=decode, encode=encode)
         why = self._assignment.failure or Failure(position=-1, conflict_type="", sqlstate="", message="")
         told = LcrFailure(kind=why.conflict_type, number=why.sqlstate, message=why.message, position=why.position)
         return self._context.executing(self._handlers, resolution, told)

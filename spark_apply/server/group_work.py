@@ -34,6 +34,7 @@ from spark_apply.groups import (
 )
 from spark_apply.handlers.crashes import CrashGuard, NoCalls
 from spark_apply.handlers.loaded import NOTHING_LOADED, Handlers
+from spark_apply.handlers.process_bounds import ProcessBounds
 from spark_apply.handlers.running import Handling
 from spark_apply.server.collapse import FitOf
 from spark_apply.server.conflicts import RowWriter
@@ -85,6 +86,7 @@ class WorkContext:
         handlers: users' handlers.
         guard: knows those that ended their process or session.
         expects_conflicts: the last group met some that were resolved: look for them before the next one is written.
+        execution_bounds: of the functions through which error transactions are executed, one after the other.
     """
 
     apply: str
@@ -99,6 +101,7 @@ class WorkContext:
     handlers: Handlers = NOTHING_LOADED
     guard: CrashGuard = field(default_factory=lambda: CrashGuard(NoCalls()))
     expects_conflicts: bool = False
+    execution_bounds: ProcessBounds = field(default_factory=ProcessBounds)
 
     def handling(self, resolution: Resolution, *, attempts: bool) -> Handling | None:
         """The handlers in the session's transaction; None: there are none.

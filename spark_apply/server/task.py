@@ -238,13 +238,14 @@ class _ServerTask:
     def _say_failure(self, error: StreamsError, *, final: bool) -> None:
         """Report to the driver why the task ends, if it still listens."""
         from protos import apply_pb2 as pb
+        from spark_apply.handlers.process_bounds import HandlersGrew
         from streams.errors import DestinationRestarted, FencedError
 
         if self._link is None:
             return
         failure = pb.ServerFailure(
             error=type(error).__name__, message=error.message, hint=error.hint, fenced=isinstance(error, FencedError),
-            final=final, destination_restarted=isinstance(error, DestinationRestarted),
+            final=final, destination_restarted=isinstance(error, DestinationRestarted), replaced=isinstance(error, HandlersGrew),
         )
         self._link.send(pb.ServerMessage(failure=failure))
         self._link.finish(_LAST_WORDS_S)

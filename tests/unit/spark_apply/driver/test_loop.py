@@ -410,6 +410,13 @@ def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> No
         driver.host.turn(0.0)
 
 
+def test_a_server_whose_process_handlers_fill_is_replaced_as_often_as_that_happens(driver: Driver) -> None:
+    failure = pb.ServerMessage(failure=pb.ServerFailure(error="HandlersGrew", message="own:run has left 65 threads running", replaced=True))
+    for _ in range(2 * servers_module.FAILURES_MAX):
+        driver.gate.receive(driver.start_task(0), failure)
+        driver.host.turn(0.0)
+
+
 def test_why_a_server_was_replaced_is_told_for_a_day(driver: Driver) -> None:
     cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
     control = ApplyControl(config=driver.config, cores=cores)

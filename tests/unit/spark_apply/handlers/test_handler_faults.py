@@ -23,6 +23,7 @@ from spark_apply.handlers.loaded import Handlers
 from spark_apply.server import resolution
 from streams.errors import ConfigError, DatabaseUnavailable, HandlerError, Retry
 from tests.support.handlers import Handled, inserts, row, rules_of, updates
+from tests.unit.spark_apply.handlers.test_executed_through import through
 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
 
@@ -213,6 +214,36 @@ def test_threads_that_a_handlers_thread_starts_are_the_handlers() -> None:
     with pytest.raises(process_bounds.HandlersGrew, match=r"own:run \(handlers/own\.py, line 5, in run\) has left 70 threads"):
         at.apply(inserts(1))
     assert at.values() == {1: "a"}
+
+
+@pytest.mark.usefixtures("gate")
+def test_an_execution_that_fails_and_leaves_threads_is_told_before_its_process_is_replaced() -> None:
+    """Else the coordinator would have it executed again by the next process, and that one would end in the same way."""
+    at = Handled(rules_of(), rows=[row(70, "theirs")])
+    at.apply([found for key in range(1, 71) for found in inserts(key)])
+    (error,) = at.errors()
+    at.rules = rules_of(THREADS, dml=["run"])
+    at.server = at.new_server()
+    failure = at.execute_error(error.number).failure
+    assert failure is not None
+    assert failure.conflict_type == "insert_exists"
+    with pytest.raises(process_bounds.HandlersGrew):
+        at.step()
+
+
+@pytest.mark.usefixtures("gate")
+def test_threads_that_one_execution_after_the_other_leaves_are_counted_together() -> None:
+    at = Handled(rules_of(), rows=[row(key, "theirs") for key in range(1, 6)])
+    mend = through(
+        "import own_gate, threading\ndef mend(lcr, error, session):\n    for _ in range(20):\n        threading.Thread(target=own_gate.wait, daemon=True).start()\n"
+    )
+    at.apply(*map(inserts, range(1, 6)))
+    errors = at.errors()
+    for error in errors[:4]:
+        assert at.execute_error(error.number, mend).failure is None
+    with pytest.raises(process_bounds.HandlersGrew, match=r"own:mend \(handlers/own\.py, line 2, in mend\) has left 80 threads running"):
+        at.execute_error(errors[4].number, mend)
+    assert at.errors() == errors[4:]
 
 
 def test_printing_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
