@@ -282,14 +282,17 @@ class ApplyCoordinator:
         """What earlier incarnations applied above the low watermark is reached: it can settle when nothing more is accepted."""
         return not any(found.through > self._received_through for found in self._above)
 
-    def settle(self) -> None:
+    def settle(self, *, leaves_above: bool = False) -> None:
         """Nothing more is accepted until it is settled: a streamed transaction whose end has not come is given up, and so is what an error keeps waiting.
 
         It comes again (`must_replay`), as everything that was not let go yet.
+
+        Args:
+            leaves_above: it is enough that it is idle: what is applied above the low watermark stays so. What an error keeps waiting may be below that.
         """
         unfinished = [group for group in self._groups.values() if not group.done]
         waits_for_errors = self.is_disabled and not unfinished and not self._former.is_empty
-        if waits_for_errors and not self._replay and not any(found.through > self._low_watermark for found in self._above):
+        if waits_for_errors and not self._replay and (leaves_above or not any(found.through > self._low_watermark for found in self._above)):
             self._start_replay()
         if len(unfinished) == 1 and not self._replay:
             large = unfinished[0].large
@@ -508,10 +511,10 @@ class ApplyCoordinator:
         """Tables join or are left out: everything from `progress` on comes again, and the servers open their sessions again.
 
         Args:
-            progress: as `DestinationDatabase.join_tables` left it, or the coordinator's own, which was settled.
+            progress: as `DestinationDatabase.join_tables` left it, after it was settled; or the coordinator's own, which is idle.
         """
-        if not self.is_settled:
-            raise BugError("copied tables join while groups are unfinished")
+        if not self.is_idle:
+            raise BugError("copied tables join or are left out while groups are unfinished")
         self._ahead, self._durable = progress.ahead_scn, min(self._durable, progress.low_watermark)
         self._reset(progress)
         self._has_rewound = True

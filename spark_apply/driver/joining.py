@@ -120,20 +120,24 @@ class TableJoins:
 
     @property
     def is_due(self) -> bool:
-        """Something is asked that needs the coordinator settled: offer and accept nothing, and call `advance`."""
-        return bool(self._asked) and self._coordinator.may_settle and (not self._asked[0].join or self.is_joined)
+        """Something is asked that needs the coordinator settled, or idle: offer and accept nothing, and call `advance`."""
+        return bool(self._asked) and (not self._asked[0].join or (self._coordinator.may_settle and self.is_joined))
 
     def advance(self) -> bool:
         """Do what is asked, as soon as the coordinator has settled; True: the caller must dequeue again.
+
+        Where tables are left out it only has to be idle: what is applied above the low watermark is not applied again. Tables that join set the
+        low watermark back, and what is applied is told by one SCN then.
 
         Raises:
             DatabaseUnavailable: the destination did not answer; call again.
             FencedError: a newer driver runs.
         """
-        self._coordinator.settle()
-        if not self._coordinator.is_settled:
+        asked = self._asked[0]
+        self._coordinator.settle(leaves_above=not asked.join)
+        if not (self._coordinator.is_settled if asked.join else self._coordinator.is_idle):
             return False
-        asked, progress = self._asked[0], self._coordinator.progress
+        progress = self._coordinator.progress
         if asked.join:
             self.is_uncertain = True
             progress = self._destination.join_tables(

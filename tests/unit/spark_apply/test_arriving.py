@@ -168,10 +168,10 @@ def test_names_are_all_that_is_known_without_a_list_of_tables():
 class Settled:
     """A coordinator with nothing in hand."""
 
-    is_settled, may_settle, low_watermark = True, True, Scn(170)
+    is_settled, is_idle, may_settle, low_watermark = True, True, True, Scn(170)
     progress = ApplyProgress(epoch=1, low_watermark=Scn(170), above=())
 
-    def settle(self) -> None:
+    def settle(self, *, leaves_above: bool = False) -> None:
         pass
 
     def rewound(self, progress: ApplyProgress) -> None:

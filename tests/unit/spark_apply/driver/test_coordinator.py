@@ -10,13 +10,18 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore
 from databases.ports import ApplyProgress, ScnRange
 from protos import codec
+from rules.evaluation import RuleEvaluation
+from rules.rule import RuleSet
+from spark_apply.arriving import ArrivingTables
 from spark_apply.dependencies import hash_batch, stored_hashes
 from spark_apply.driver import forming
 from spark_apply.driver.coordinator import ApplyCoordinator
-from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Run
+from spark_apply.driver.joining import TableJoins
+from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Run
 from spark_apply.groups import (
     PARTS_AHEAD,
     AppliedRange,
@@ -38,6 +43,7 @@ from spark_apply.groups import (
 )
 from spark_apply.tables import TableFits
 from streams.lcr_batch import Command, OldImage
+from streams.scn import Scn
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 
 T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
@@ -603,3 +609,25 @@ def test_what_an_error_that_disables_keeps_waiting_is_given_up_for_tables_that_j
     talk.coordinator.settle()
     assert talk.coordinator.is_settled
     assert not talk.coordinator.must_replay
+
+
+def test_a_table_is_left_out_although_something_is_applied_above_what_waits_for_an_error_that_disables() -> None:
+    talk = Talk(servers=2, transactions=1, on_error=OnError.DISABLE)
+    assert brief(talk.accept(run(made(1, 1), made(2, 1), made(3, 3)))) == [(0, "Assignment", 1), (1, "Assignment", 2), (0, "Assignment", 3), (0, "Go", 1), (0, "Go", 3)]
+    talk.done(0, 3)
+    error = TransactionError(number=7, transaction=0, commit_scn=150, depends_on=0, key_hashes=b"", conflict_type="insert_exists", message="")
+    assert talk.done(0, 1, errors=(error,)) == [(1, GroupAbandon(group=2, attempt=0))]
+    assert talk.coordinator.must_replay
+    talk.coordinator.replayed()
+    talk.accept(run(made(2, 1)), Mark(through_scn=Scn(350)))
+    reader = ApplyReader(source="dbs1", progress=talk.progress, rules=RuleEvaluation(RuleSet()), fits=FITS, tables=ArrivingTables({}))
+    joins = TableJoins("t", "a", epoch=1, destination=MemoryDestination(), reader=reader, coordinator=talk.coordinator)
+    left = joins.leave_out([("public", "plain")])
+    assert joins.is_due
+    assert not joins.advance()
+    assert talk.coordinator.must_replay
+    talk.coordinator.replayed()
+    assert joins.is_due
+    assert joins.advance()
+    assert left.is_set()
+    assert talk.coordinator.progress == ApplyProgress(epoch=1, low_watermark=150, above=(ScnRange(after=250, through=350),))
