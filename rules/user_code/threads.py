@@ -1,6 +1,6 @@
 """How many threads a user's function may leave running.
 
-A thread that is started while the function is called belongs to it, and so does what that thread starts. All other threads are not counted,
+A thread that is started while the function is called belongs to that call, and so does what that thread starts; it is left once the call has ended. All other threads are not counted,
 however many there are: those of gRPC, of the other components of the process, and what a module starts while it is imported. `_thread` is not seen.
 """
 
@@ -15,11 +15,19 @@ __all__ = ["THREADS_MAX", "FunctionThreads", "threads_of"]
 THREADS_MAX = 64
 """Two of the pools that Python makes by default, which have 32 threads at most; one thread per row exceeds it at once."""
 
-_OWNER = "headrace_owner"  # attribute of a thread
-_CALLED = threading.local()  # `threads`: of the function that a thread calls
+_OWNER = "headrace_owner"  # attribute of a thread: the call that it belongs to
+_CALLED = threading.local()  # `call`: what a thread calls just now
 _INSTALLING = threading.Lock()
 _start = threading.Thread.start
 _of_process: dict[str, FunctionThreads] = {}
+
+
+class _Call:
+    """One call of a function. Others may run at the same time, in other threads of the process."""
+
+    def __init__(self, threads: FunctionThreads) -> None:
+        self.threads = threads
+        self.has_ended = False
 
 
 class FunctionThreads:
@@ -27,37 +35,38 @@ class FunctionThreads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: set[threading.Thread] = set()
+        self._running: dict[threading.Thread, _Call] = {}
         with _INSTALLING:
             threading.Thread.start = _noted_start  # type: ignore[assignment, method-assign]
 
     @contextmanager
     def call(self) -> Iterator[None]:
         """What is started inside belongs to the function."""
-        before = getattr(_CALLED, "threads", None)
-        _CALLED.threads = self
+        before, call = getattr(_CALLED, "call", None), _Call(self)
+        _CALLED.call = call
         try:
             yield
         finally:
-            _CALLED.threads = before
+            _CALLED.call, call.has_ended = before, True
 
     @property
     def count(self) -> int:
-        """How many of them run now."""
+        """How many run now whose call has ended."""
         if not self._running:
             return 0
         with self._lock:
-            self._running = {thread for thread in self._running if thread.is_alive()}
-            return len(self._running)
+            self._running = {thread: call for thread, call in self._running.items() if thread.is_alive()}
+            return sum(call.has_ended for call in self._running.values())
 
-    def add(self, thread: threading.Thread) -> None:
+    def add(self, thread: threading.Thread, call: _Call) -> None:
         """Note one that has begun.
 
         Args:
             thread: which one.
+            call: that it belongs to.
         """
         with self._lock:
-            self._running.add(thread)
+            self._running[thread] = call
 
 
 def threads_of(function: str) -> FunctionThreads:
@@ -72,10 +81,10 @@ def threads_of(function: str) -> FunctionThreads:
 
 def _noted_start(thread: threading.Thread) -> None:
     """`Thread.start`. Nothing else knows by whom a thread was started."""
-    owner: FunctionThreads | None = getattr(_CALLED, "threads", None) or getattr(threading.current_thread(), _OWNER, None)
-    if owner is None:
+    call: _Call | None = getattr(_CALLED, "call", None) or getattr(threading.current_thread(), _OWNER, None)
+    if call is None:
         _start(thread)
         return
-    setattr(thread, _OWNER, owner)  # before it runs: it may start others
+    setattr(thread, _OWNER, call)  # before it runs: it may start others
     _start(thread)
-    owner.add(thread)
+    call.threads.add(thread, call)

@@ -185,3 +185,29 @@ def test_threads_that_a_function_leaves_in_one_task_after_the_other_are_counted_
     RuleEvaluation(rules("True", body), types=value_types()).filter(batch)
     with pytest.raises(TransformationError, match="has left 80 threads running"):
         RuleEvaluation(rules("True", body), types=value_types()).filter(batch)
+
+
+def test_threads_of_a_call_that_has_not_ended_are_not_counted_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several components of a site are in one process, and call the same function at once."""
+    began, gate, module, raised = threading.Event(), threading.Event(), types.ModuleType("own_gate"), list[BaseException]()
+    module.began, module.wait = began.set, lambda: gate.wait(30)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_gate", module)
+    text = (
+        "import own_gate, threading\ndef mask(lcr):\n    if lcr.commit_scn == 80:\n        return lcr\n    pool = [threading.Thread(target=own_gate.wait) for _ in range(65)]\n"
+        "    for each in pool:\n        each.start()\n    own_gate.began()\n    for each in pool:\n        each.join()\n    return lcr\n"
+    )
+    both = RuleSet(include=(Rule(tags=ANY_TAG, transformation=Transformation(custom=custom(text, timeout_s=30.0))),))
+
+    def work(scn: int) -> None:
+        try:
+            RuleEvaluation(both, types=value_types()).filter(insert_batch([scn], previous=scn - 10))
+        except TransformationError as error:
+            raised.append(error)
+
+    one = threading.Thread(target=work, args=(70,))
+    one.start()
+    assert began.wait(30)
+    work(80)
+    gate.set()
+    one.join(30)
+    assert not raised
