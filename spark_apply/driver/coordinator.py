@@ -587,7 +587,8 @@ class ApplyCoordinator:
         escalation = self._escalations.get(large.order_scn)
         group = _Group(number=number, after_scn=after, through_scn=after, large=large)
         group.completed()
-        if escalation is not None:
+        # What it waited for may have been executed or deleted meanwhile: whether others hold it, its parts show.
+        if escalation is not None and (escalation.failure is not None or escalation.depends_on in self._holds.numbers):
             group.mode = GroupMode.ERROR_QUEUE
             group.failure, group.error_number = escalation.failure, escalation.depends_on
         group.waits = set(self._unfinished())

@@ -631,3 +631,16 @@ def test_a_table_is_left_out_although_something_is_applied_above_what_waits_for_
     assert joins.advance()
     assert left.is_set()
     assert talk.coordinator.progress == ApplyProgress(epoch=1, low_watermark=150, above=(ScnRange(after=250, through=350),))
+
+
+def test_a_large_transaction_that_waited_behind_an_error_that_is_gone_is_applied() -> None:
+    talk = Talk(errors=[(4, stored_hashes(run(made(9, 77)).hashes.hashes))])
+    large = made(1, *range(1, 9), 77)
+    talk.accept(part(large, 0, 3))
+    assert brief(talk.accept(part(large, 3, 9))) == [(0, "Abandon", 1)]
+    talk.coordinator.report(0, GroupAbandoned(group=1, attempt=0))
+    talk.coordinator.error_deleted(4)
+    talk.coordinator.replayed()
+    (assignment,) = assignments(talk.accept(part(large, 0, 3)))
+    assert assignment.mode is GroupMode.SETS
+    assert brief(talk.accept(part(large, 3, 9))) == [(0, "Part", 2)]
