@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import re
 import resource
 import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +21,6 @@ from spark_apply.handlers.loaded import Handlers
 from spark_apply.server import resolution
 from streams.errors import ConfigError, DatabaseUnavailable, HandlerError, Retry
 from tests.support.handlers import Handled, inserts, row, rules_of, updates
-from tests.unit.spark_apply.handlers.test_executed_through import through
 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
 
@@ -129,121 +126,6 @@ def test_a_handler_that_leaks_ends_its_process_between_transactions_and_says_so(
     assert "keeps what it should forget" in told.value.hint
     at.server = at.new_server()
     assert at.values() == {1: "a", 2: "a"}  # their commit came before
-
-
-THREADS = "import threading\ndef run(lcr, session):\n    import own_gate  # that of this test: the module is loaded once\n    lcr.execute(True)\n    threading.Thread(target=own_gate.wait, daemon=True).start()\n"
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """What the threads of `THREADS` wait for."""
-    gate, module = threading.Event(), types.ModuleType("own_gate")
-    module.wait = lambda: gate.wait(60)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "own_gate", module)
-    yield gate
-    gate.set()
-
-
-def test_a_handler_that_leaves_a_thread_per_row_costs_a_process_now_and_then_and_no_row(gate: threading.Event) -> None:
-    at, told, scn = Handled(rules_of(THREADS, dml=["run"])), list[str](), 100
-    keys, running, most = range(1, 401), threading.active_count(), 0
-    while len(at.values()) < len(keys) and len(told) < 20:
-        done = len(at.values())  # they are committed in order
-        at.scn = scn + 10 * done
-        try:
-            # As the coordinator says behind the first death.
-            at.apply(*map(inserts, keys[done:]), is_careful=bool(told))
-        except process_bounds.HandlersGrew as error:
-            told.append(f"{error.message} {error.hint}")
-            most = max(most, threading.active_count() - running)
-            gate.set()  # its process is gone
-            until(lambda: threading.active_count() <= running)
-            gate.clear()
-            at.server = at.new_server()
-    assert (at.values(), at.errors()) == (dict.fromkeys(keys, "a"), ())
-    assert at.store.handler_calls == {}
-    assert 4 <= len(told) <= 8
-    assert most <= process_bounds.TRANSACTION_THREADS_MAX
-    assert all("own:run (handlers/own.py, line 2, in run) has left" in each and "must end the threads that it starts" in each for each in told)
-    assert "has left 65 threads running in the apply server's process, and 64 are allowed: another process takes its place" in told[-1]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-@pytest.mark.usefixtures("gate")
-def test_a_transaction_that_leaves_more_threads_than_a_process_may_have_goes_into_the_error_queue_and_no_other_one() -> None:
-    at = Handled(rules_of(THREADS, dml=["run"]))
-    large = [row for key in range(10, 210) for row in inserts(key)]
-    with pytest.raises(process_bounds.HandlersGrew):
-        at.apply(inserts(1), large, inserts(2), is_careful=True)
-    # Some more than the bound: after the attempt its rows were applied one by one.
-    assert re.search(r"own:run \(handlers/own\.py, line 2, in run\) left 1[23]\d threads running, 1[23]\d of them since its transaction began", only(at))
-    assert at.values() == {1: "a"}
-    at.server, at.scn = at.new_server(), 120
-    at.apply(inserts(2))
-    assert (at.values(), len(at.errors())) == ({1: "a", 2: "a"}, 1)
-
-
-def test_threads_that_end_those_of_a_module_and_those_of_the_process_are_not_counted(gate: threading.Event) -> None:
-    own = [threading.Thread(target=gate.wait, args=(60,), daemon=True) for _ in range(40)]
-    text = (
-        "import own_gate, threading\nfor _ in range(40):\n    threading.Thread(target=own_gate.wait, daemon=True).start()\n"
-        "def run(lcr, session):\n    lcr.execute(True)\n    thread = threading.Thread(target=print)\n    thread.start()\n    thread.join()\n"
-    )
-    at = Handled(rules_of(text, dml=["run"]))
-    at.apply(inserts(1))
-    for thread in own:
-        thread.start()
-    keys = range(1, 101)
-    at.apply(*map(inserts, keys[1:]))
-    assert (at.values(), at.errors()) == (dict.fromkeys(keys, "a"), ())
-
-
-@pytest.mark.usefixtures("gate")
-def test_threads_that_a_handlers_thread_starts_are_the_handlers() -> None:
-    text = (
-        "import own_gate, threading\ndef many():\n    for _ in range(70):\n        threading.Thread(target=own_gate.wait, daemon=True).start()\n"
-        "def run(commit_scn, session):\n    thread = threading.Thread(target=many)\n    thread.start()\n    thread.join()\n"
-    )
-    at = Handled(rules_of(text, precommit="run"))
-    with pytest.raises(process_bounds.HandlersGrew, match=r"own:run \(handlers/own\.py, line 5, in run\) has left 70 threads"):
-        at.apply(inserts(1))
-    assert at.values() == {1: "a"}
-
-
-@pytest.mark.usefixtures("gate")
-def test_an_execution_that_fails_and_leaves_threads_is_told_before_its_process_is_replaced() -> None:
-    """Else the coordinator would have it executed again by the next process, and that one would end in the same way."""
-    at = Handled(rules_of(), rows=[row(70, "theirs")])
-    at.apply([found for key in range(1, 71) for found in inserts(key)])
-    (error,) = at.errors()
-    at.rules = rules_of(THREADS, dml=["run"])
-    at.server = at.new_server()
-    failure = at.execute_error(error.number).failure
-    assert failure is not None
-    assert failure.conflict_type == "insert_exists"
-    with pytest.raises(process_bounds.HandlersGrew):
-        at.step()
-
-
-@pytest.mark.usefixtures("gate")
-def test_threads_that_one_execution_after_the_other_leaves_are_counted_together() -> None:
-    at = Handled(rules_of(), rows=[row(key, "theirs") for key in range(1, 6)])
-    mend = through(
-        "import own_gate, threading\ndef mend(lcr, error, session):\n    for _ in range(20):\n        threading.Thread(target=own_gate.wait, daemon=True).start()\n"
-    )
-    at.apply(*map(inserts, range(1, 6)))
-    errors = at.errors()
-    for error in errors[:4]:
-        assert at.execute_error(error.number, mend).failure is None
-    with pytest.raises(process_bounds.HandlersGrew, match=r"own:mend \(handlers/own\.py, line 2, in mend\) has left 80 threads running"):
-        at.execute_error(errors[4].number, mend)
-    assert at.errors() == errors[4:]
 
 
 def test_printing_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
