@@ -15,7 +15,8 @@ A set has one time for all of its rows here, that of the earliest change. So a r
 at once more, alone, and it never happens that a later change is overlooked.
 
 Which source an origin stands for is a row of `headrace.row_change` of relation 0: key1 is the origin's number, negative, key2 the transaction
-that wrote the row, which is the origin's first one with rows of such tables, and source the site. An origin is one session's at a time, so a
+that wrote the row, which is the origin's first one with rows of such tables, source the site, and rank 1 where the session notes all that it
+applies, 0 where it notes deletes only. An origin is one session's at a time, so a
 later one's row has a higher key2. A restored dump has other numbers in its rows: they are taken for what they are, as those of samples are.
 
 Worked flow (numbers of transactions; times of the day)
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from databases.ports import WriteTimes
     from databases.postgres.destination.catalog import CatalogTable
 
-__all__ = ["MOMENT", "MOMENTS", "Horizon", "applied_from", "is_noted", "not_later_here", "note_origin", "older_operator"]
+__all__ = ["MOMENT", "MOMENTS", "NOTES_DELETES_ONLY", "Horizon", "applied_from", "is_noted", "not_later_here", "note_origin", "older_operator"]
 
 _REMEMBERED = 512  # moments; the older ones are further apart
 _ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())"
@@ -103,19 +104,27 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
         earliest: that change's time, as SQL.
         ended: `Horizon.ended_before` of it, as SQL: an xid.
     """
-    others, ours = (
+    others = (
         f"(SELECT COALESCE(pg_catalog.array_agg(OPERATOR(pg_catalog.-) w.key1), '{{}}'::pg_catalog.int8[]) FROM {_ORIGINS}"
-        f" AND w.source OPERATOR(pg_catalog.{operator}) {literal(times.source)})" for operator in ("<>", "=")
+        f" AND w.source OPERATOR(pg_catalog.<>) {literal(times.source)})"
     )
-    origin = 'c.roident::pg_catalog.int8 OPERATOR(pg_catalog.=) ANY'
     noted = _note(catalog)
-    # An origin that is not listed is a copy's, or another tool's, or one that is newer than what this statement sees.
+    # An origin's number can have been another source's before.
+    ours = f"{applied_from('c.roident', 't.xmin')} OPERATOR(pg_catalog.=) {literal(times.source)}"
+    # What an apply process committed while this statement waited for it can have an origin that the statement does not see.
+    # A subquery without EXISTS: of that one the planner could make a hash of the whole table.
+    seen = (
+        f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age(pg_catalog.xid({_ENDED})))"
+        f" OR (SELECT true FROM {catalog.relation} x WHERE x.ctid OPERATOR(pg_catalog.=) t.ctid AND x.tableoid OPERATOR(pg_catalog.=) t.tableoid))"
+    )
+    # An origin that is not listed is a copy's, or another tool's.
     return (
         f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age({ended}))"
         f' OR (SELECT CASE WHEN c."timestamp" IS NULL THEN {was_earlier("t.xmin", earliest)} OR NOT ({was_lost("t.xmin")}) OR ({noted})'
         f' WHEN c.roident OPERATOR(pg_catalog.=) 0 THEN c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) {earliest}'
-        f" WHEN {origin} ({others}::pg_catalog.int8[]) THEN {'false' if times.has_one_source else f'({noted})'}"
-        f" ELSE {origin} ({ours}::pg_catalog.int8[]) OR pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age(pg_catalog.xid({_ENDED}))) END"
+        f" WHEN {seen} IS NOT TRUE THEN false"
+        f" WHEN c.roident::pg_catalog.int8 OPERATOR(pg_catalog.=) ANY ({others}::pg_catalog.int8[])"
+        f" THEN {ours if times.has_one_source else f'({noted}) OR {ours}'} ELSE true END"
         " FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c))"
     )
 
@@ -137,33 +146,41 @@ def is_noted(note: str, row: str) -> str:
         note: alias of `headrace.row_change`.
         row: alias of the table.
     """
-    return f"{note}.xmin OPERATOR(pg_catalog.=) {row}.xmin AND {note}.source OPERATOR(pg_catalog.<>) ''"
+    # A key that was deleted and made again in one transaction has a note of its delete alone, where only deletes are noted.
+    return f"{note}.xmin OPERATOR(pg_catalog.=) {row}.xmin AND {note}.source OPERATOR(pg_catalog.<>) '' AND NOT {note}.is_gone"
 
 
-def applied_from(origin: str, xmin: str) -> str:
+def applied_from(origin: str, xmin: str, *, only: str = "true") -> str:
     """The site whose changes the session of a replication origin applied, as SQL; NULL: it did not apply any, or is not ours.
 
     Args:
         origin: its number.
         xmin: of a row that it wrote.
+        only: condition on what is noted of it, `w`; NULL where it does not hold.
     """
     return (
-        f"(SELECT w.source FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) (OPERATOR(pg_catalog.-) ({origin})::pg_catalog.int8)"
+        f"(SELECT CASE WHEN {only} THEN w.source END FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) (OPERATOR(pg_catalog.-) ({origin})::pg_catalog.int8)"
         f" AND w.key2 OPERATOR(pg_catalog.<=) {whole_number(xmin)} ORDER BY w.key2 DESC LIMIT 1)"
     )
 
 
-def note_origin(origin: str, source: str) -> Statement:
+NOTES_DELETES_ONLY = "w.rank OPERATOR(pg_catalog.=) 0"
+"""The condition that the session that noted its origin notes deletes only, so that rows which it wrote have no note."""
+
+
+def note_origin(origin: str, source: str, *, notes_all: bool) -> Statement:
     """Note whose changes a session applies, in the transaction of the first of them; nothing where it is noted.
 
     Args:
         origin: name of the session's replication origin.
         source: the site.
+        notes_all: its changes have notes, so a row without one is none of them: users' SQL made it.
     """
     number = f"(SELECT OPERATOR(pg_catalog.-) o.roident::pg_catalog.int8 FROM pg_catalog.pg_replication_origin o WHERE o.roname OPERATOR(pg_catalog.=) {literal(origin)})"
+    made = f"ROW({literal(source)}::pg_catalog.text, {int(notes_all)}::pg_catalog.int2)"
     return Statement(sql=(
         "INSERT INTO headrace.row_change (relation, key1, key2, changed_at, rank, is_gone, source)"
-        f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, 0, false, {literal(source)}"
-        f" WHERE {literal(source)} IS DISTINCT FROM (SELECT w.source FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) {number}"
-        " ORDER BY w.key2 DESC LIMIT 1) ON CONFLICT DO NOTHING"
+        f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, {int(notes_all)}, false, {literal(source)}"
+        f" WHERE (SELECT pg_catalog.record_image_eq(ROW(w.source, w.rank), {made}) FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) {number}"
+        " ORDER BY w.key2 DESC LIMIT 1) IS NOT TRUE ON CONFLICT DO NOTHING"
     ))

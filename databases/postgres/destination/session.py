@@ -37,6 +37,7 @@ Worked flow
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -61,6 +62,7 @@ from databases.ports import (
     SqlResult,
     TruncatedTable,
     Write,
+    WriteTimes,
 )
 from databases.postgres.conflict_history import record_conflicts
 from databases.postgres.connection import connect, qualified, quote, translated
@@ -166,6 +168,8 @@ _NAMELESS = (
 
 _BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = Statement(sql="COMMIT")
+# A session that writes no such table for so long asks again how far transactions are: a number that is 2^31 behind would be taken for one to come.
+_HORIZON_LASTS_S = 600.0
 _HORIZON = Statement(sql=MOMENT, prepared=True)  # behind a COMMIT, whose transaction has ended then
 # What is deferred runs before the checks of the session, and not behind them in the COMMIT.
 _ALL_NOW = Statement(sql="SET CONSTRAINTS ALL IMMEDIATE")
@@ -227,10 +231,10 @@ class PostgresSession:
             self._is_changed = False  # by users' SQL; that does not all go with a rollback
             self._guard = SessionGuard(self._connection, self._identity, _SETTINGS)
             self._latest_us = 0  # of the times that this transaction has written, microseconds since the epoch
-            self._source = ""  # whose changes this transaction has written with their times
-            self._noted_source = ""  # for which the origin is noted
+            self._applies: tuple[str, bool] | None = None  # whose changes this transaction has written with their times; whether all are noted
+            self._noted_applies: tuple[str, bool] | None = None  # for which the origin is noted
             self._horizon = Horizon()
-            self._knows_horizon = False
+            self._horizon_until = 0.0  # by the monotonic clock: then the server is asked again
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
             self._has_savepoint = self._has_timeout = self._had_timeout = False
             self._foreign_keys = ForeignKeyChecks(self._settings)
@@ -365,7 +369,7 @@ class PostgresSession:
         checks = [*self._guard.check(next(iter(self._wrappers), "")), self._guard.owner_check()] if self._guard.is_needed else []
         deferred = [_ALL_NOW] if checks else []
         waits = [wait_for_clock(self._latest_us)] if self._latest_us else []
-        names = self._origin_notes() if self._may_stamp and self._source != self._noted_source else []
+        names = self._origin_notes()
         ended = [_HORIZON] if self._latest_us else []
         statements = [*self._pending, *written, *deferred, *checks, *names, *waits, advance, _COMMIT, *ended]
         commit = len(statements) - len(ended) - 1
@@ -373,20 +377,7 @@ class PostgresSession:
             results = self._pipeline.run(statements, "committing")
         except DatabaseError as error:
             self._fail()
-            place = error.context.get("statement")
-            self._raise_changed(error, is_check=isinstance(place, int) and statements[place] in checks)
-            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and waits and place == commit - 2:
-                raise DatabaseError(
-                    f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with latest_timestamp nothing is applied until"
-                    " it has passed", hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
-                ) from error
-            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and place == commit - 1:
-                raise FencedError(
-                    f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
-                    apply=identity.apply, epoch=identity.epoch,
-                ) from error
-            if isinstance(place, int) and statements[place] in {_ALL_NOW, _COMMIT}:
-                raise_refused(error)  # by a trigger that runs at the end of the transaction
+            self._explain_commit(error, statements, commit, checks=checks, waits=bool(waits))
             raise
         self._pending = []
         if results[commit].command_status != b"COMMIT":
@@ -394,7 +385,7 @@ class PostgresSession:
             raise BugError("a transaction that had failed was committed")
         self._state = _State.IDLE
         if self._latest_us:
-            self._noted_source = self._source
+            self._noted_applies = self._applies
             self._note_moments(results[-1])
         if checks and self._guard.has_rest(results[statements.index(checks[-1])]):
             self._take_back()
@@ -405,11 +396,33 @@ class PostgresSession:
         self._low_watermark = watermark
         self._applied = ranges
 
+    def _explain_commit(self, error: DatabaseError, statements: Sequence[Statement], commit: int, *, checks: Sequence[Statement], waits: bool) -> None:
+        place, identity = error.context.get("statement"), self._identity
+        if isinstance(place, int) and place > commit:
+            self._close()  # it is committed, and the next session finds that
+            raise DatabaseUnavailable("the session was interrupted behind a COMMIT") from error
+        self._raise_changed(error, is_check=isinstance(place, int) and statements[place] in checks)
+        if error.context.get("sqlstate") == _DIVISION_BY_ZERO and waits and place == commit - 2:
+            raise DatabaseError(
+                f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with latest_timestamp nothing is applied until"
+                " it has passed", hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
+            ) from error
+        if error.context.get("sqlstate") == _DIVISION_BY_ZERO and place == commit - 1:
+            raise FencedError(
+                f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
+                apply=identity.apply, epoch=identity.epoch,
+            ) from error
+        if isinstance(place, int) and statements[place] in {_ALL_NOW, _COMMIT}:
+            raise_refused(error)  # by a trigger that runs at the end of the transaction
+
     def _origin_notes(self) -> list[Statement]:
         """See `note_origin`; outside of all savepoints, within which a row would not have the transaction's own number."""
+        if self._applies is None or not self._may_stamp or self._applies == self._noted_applies:
+            return []
+        source, notes_all = self._applies
         is_set = self._marks[0] if self._marks else self._has_savepoint
         released = [*(["headrace_mark_1"] if self._marks else []), *(["headrace"] if is_set else [])]
-        return [*(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in released), note_origin(self._identity.origin, self._source)]
+        return [*(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in released), note_origin(self._identity.origin, source, notes_all=notes_all)]
 
     def _take_back(self) -> None:
         """Let go of what users' SQL has left behind; the transaction is committed, whatever becomes of the session."""
@@ -466,8 +479,7 @@ class PostgresSession:
             else:
                 statements = self._add(every, number, plan.statements, counts, statements, is_paired=plan.paired)
             if write.times is not None:
-                self._latest_us = max(self._latest_us, int(write.times.times_us.max()), int(write.times.last_us.max()))
-                self._source = write.times.source
+                self._note_times(write.times)
                 statements = self._add(every, 2 * len(writes) + number, plan.checks, counts, statements)
             for timed in noted_writes(write) if plan.notes else ():
                 noted[number] += len(plan.notes) * timed.row_count
@@ -480,18 +492,23 @@ class PostgresSession:
         found, notes, later = (counts[place * len(writes) : (place + 1) * len(writes)] for place in range(3))
         return tuple(count if notes[number] == noted[number] and not later[number] else -1 for number, count in enumerate(found))
 
+    def _note_times(self, times: WriteTimes) -> None:
+        notes_all = not times.has_one_source and (self._applies is None or self._applies[1])
+        self._latest_us = max(self._latest_us, int(times.times_us.max()), int(times.last_us.max()))
+        self._applies = times.source, notes_all
+
     def _note_moments(self, result: pq.abc.PGresult) -> None:
         for row in range(result.ntuples):
             self._horizon.note(int(result.get_value(row, 0) or 0), int(result.get_value(row, 1) or 0))
+        self._horizon_until = time.monotonic() + _HORIZON_LASTS_S
 
     def _timed(self, write: Write) -> Write:
         """A write as this session can tell which changes are later."""
         if write.times is None:
             return write
-        if not self._knows_horizon:
+        if time.monotonic() >= self._horizon_until:
             (known,) = self._run([Statement(sql=MOMENTS)], "asking how far transactions are")
             self._note_moments(known)
-            self._knows_horizon = True
         # Without the right to stamp, the server has one commit time for all transactions of the session: rows need notes.
         return write if self._may_stamp or not write.times.has_one_source else replace(write, times=replace(write.times, has_one_source=False))
 
@@ -1006,7 +1023,7 @@ class PostgresSession:
         self._has_savepoint = self._has_timeout = self._had_timeout = False
         self._marks = []
         self._guard.begin()
-        self._latest_us, self._source = 0, self._noted_source
+        self._latest_us, self._applies = 0, None
         self._foreign_keys.clear()
 
 
