@@ -182,5 +182,6 @@ def note_origin(origin: str, source: str, *, notes_all: bool) -> Statement:
         "INSERT INTO headrace.row_change (relation, key1, key2, changed_at, rank, is_gone, source)"
         f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, {int(notes_all)}, false, {literal(source)}"
         f" WHERE (SELECT pg_catalog.record_image_eq(ROW(w.source, w.rank), {made}) FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) {number}"
-        " ORDER BY w.key2 DESC LIMIT 1) IS NOT TRUE ON CONFLICT DO NOTHING"
+        " ORDER BY w.key2 DESC LIMIT 1) IS NOT TRUE"
+        " ON CONFLICT (relation, key1, key2) DO UPDATE SET rank = excluded.rank, source = excluded.source"  # of a restored dump
     ))
