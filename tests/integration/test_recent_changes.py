@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.ports import HandlerSql
 from databases.postgres.destination import session as session_module
 from databases.postgres.destination.recent_changes import Horizon
 from databases.postgres.destination.writing.pipeline import Statement
@@ -229,18 +228,6 @@ def test_the_note_of_a_delete_is_not_that_of_the_row_that_was_made_again_in_its_
     assert failure is not None
     assert "when a change of a was applied to the row here" in failure.message
     assert site.rows()[0] == HERE
-
-
-def test_what_users_sql_wrote_where_all_is_noted_counts_as_the_oldest(site: Site) -> None:
-    now_of(site, *THREE)
-    at = now()
-    site.session.begin()
-    batch = batch_of(site.version, [Lcr(old=changed(WAS, id=2), new=changed(HERE, id=2))], first_scn=site.scn, times_us=[at - MINUTE])
-    assert execute_steps(site.session, plan_sets([batch], site.fits.fit)) is not None
-    site.session.run_sql([HandlerSql(sql="UPDATE public.c SET a = 'here' WHERE id = 1")], timeout_s=10)
-    site.session.commit((), 0)
-    assert site.apply(Lcr(old=HERE, new=THERE), source="c", at=at) is None
-    assert site.rows()[0] == THERE
 
 
 def test_an_origin_that_was_another_sources_before_does_not_make_every_set_fail(site: Site) -> None:

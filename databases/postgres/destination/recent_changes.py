@@ -15,8 +15,7 @@ A set has one time for all of its rows here, that of the earliest change. So a r
 at once more, alone, and it never happens that a later change is overlooked.
 
 Which source an origin stands for is a row of `headrace.row_change` of relation 0: key1 is the origin's number, negative, key2 the transaction
-that wrote the row, which is the origin's first one with rows of such tables, source the site, and rank 1 where the session notes all that it
-applies, 0 where it notes deletes only. An origin is one session's at a time, so a
+that wrote the row, which is the origin's first one with rows of such tables, and source the site. An origin is one session's at a time, so a
 later one's row has a higher key2. A restored dump has other numbers in its rows: they are taken for what they are, as those of samples are.
 
 Worked flow (numbers of transactions; times of the day)
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from databases.ports import WriteTimes
     from databases.postgres.destination.catalog import CatalogTable
 
-__all__ = ["MOMENT", "MOMENTS", "NOTES_DELETES_ONLY", "Horizon", "applied_from", "is_noted", "not_later_here", "note_origin", "older_operator"]
+__all__ = ["MOMENT", "MOMENTS", "Horizon", "applied_from", "is_noted", "not_later_here", "note_origin", "older_operator"]
 
 _REMEMBERED = 512  # moments; the older ones are further apart
 _ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())"
@@ -150,38 +149,31 @@ def is_noted(note: str, row: str) -> str:
     return f"{note}.xmin OPERATOR(pg_catalog.=) {row}.xmin AND {note}.source OPERATOR(pg_catalog.<>) '' AND NOT {note}.is_gone"
 
 
-def applied_from(origin: str, xmin: str, *, only: str = "true") -> str:
+def applied_from(origin: str, xmin: str) -> str:
     """The site whose changes the session of a replication origin applied, as SQL; NULL: it did not apply any, or is not ours.
 
     Args:
         origin: its number.
         xmin: of a row that it wrote.
-        only: condition on what is noted of it, `w`; NULL where it does not hold.
     """
     return (
-        f"(SELECT CASE WHEN {only} THEN w.source END FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) (OPERATOR(pg_catalog.-) ({origin})::pg_catalog.int8)"
+        f"(SELECT w.source FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) (OPERATOR(pg_catalog.-) ({origin})::pg_catalog.int8)"
         f" AND w.key2 OPERATOR(pg_catalog.<=) {whole_number(xmin)} ORDER BY w.key2 DESC LIMIT 1)"
     )
 
 
-NOTES_DELETES_ONLY = "w.rank OPERATOR(pg_catalog.=) 0"
-"""The condition that the session that noted its origin notes deletes only, so that rows which it wrote have no note."""
-
-
-def note_origin(origin: str, source: str, *, notes_all: bool) -> Statement:
+def note_origin(origin: str, source: str) -> Statement:
     """Note whose changes a session applies, in the transaction of the first of them; nothing where it is noted.
 
     Args:
         origin: name of the session's replication origin.
         source: the site.
-        notes_all: its changes have notes, so a row without one is none of them: users' SQL made it.
     """
     number = f"(SELECT OPERATOR(pg_catalog.-) o.roident::pg_catalog.int8 FROM pg_catalog.pg_replication_origin o WHERE o.roname OPERATOR(pg_catalog.=) {literal(origin)})"
-    made = f"ROW({literal(source)}::pg_catalog.text, {int(notes_all)}::pg_catalog.int2)"
     return Statement(sql=(
         "INSERT INTO headrace.row_change (relation, key1, key2, changed_at, rank, is_gone, source)"
-        f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, {int(notes_all)}, false, {literal(source)}"
-        f" WHERE (SELECT pg_catalog.record_image_eq(ROW(w.source, w.rank), {made}) FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) {number}"
-        " ORDER BY w.key2 DESC LIMIT 1) IS NOT TRUE"
-        " ON CONFLICT (relation, key1, key2) DO UPDATE SET rank = excluded.rank, source = excluded.source"  # of a restored dump
+        f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, 0, false, {literal(source)}"
+        f" WHERE {literal(source)} IS DISTINCT FROM (SELECT w.source FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) {number}"
+        " ORDER BY w.key2 DESC LIMIT 1)"
+        " ON CONFLICT (relation, key1, key2) DO UPDATE SET source = excluded.source"  # of a restored dump
     ))

@@ -34,7 +34,7 @@ from databases.ports import LastChange
 from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable
 from databases.postgres.destination.lost_times import keep_noted_times, lost_until, was_lost
-from databases.postgres.destination.recent_changes import NOTES_DELETES_ONLY, applied_from, is_noted, older_operator
+from databases.postgres.destination.recent_changes import applied_from, is_noted, older_operator
 from databases.postgres.destination.writing.pipeline import Statement
 from databases.postgres.destination.writing.writes import (
     PG_EPOCH_US,
@@ -273,7 +273,7 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
     sql = (
         f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {_US.format(_NOTED)} END, r.rank, r.source, r.is_gone, ({forgotten}),"
         f" {_US.format(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(_US.format('c.timestamp'))}),"
-        f" ({applied.format(applied_from('c.roident', 't.xmin', only=NOTES_DELETES_ONLY))}) FROM {numbered(builder)}"
+        f" ({applied.format(applied_from('c.roident', 't.xmin'))}) FROM {numbered(builder)}"
         f" LEFT JOIN headrace.row_change r ON r.relation = {catalog.oid} AND r.key1 = {first} AND r.key2 = {second} ORDER BY u.r"
     )
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))

@@ -62,7 +62,6 @@ from databases.ports import (
     SqlResult,
     TruncatedTable,
     Write,
-    WriteTimes,
 )
 from databases.postgres.conflict_history import record_conflicts
 from databases.postgres.connection import connect, qualified, quote, translated
@@ -231,8 +230,8 @@ class PostgresSession:
             self._is_changed = False  # by users' SQL; that does not all go with a rollback
             self._guard = SessionGuard(self._connection, self._identity, _SETTINGS)
             self._latest_us = 0  # of the times that this transaction has written, microseconds since the epoch
-            self._applies: tuple[str, bool] | None = None  # whose changes this transaction has written with their times; whether all are noted
-            self._noted_applies: tuple[str, bool] | None = None  # for which the origin is noted
+            self._source = ""  # whose changes this transaction has written with their times
+            self._noted_source = ""  # for which the origin is noted
             self._horizon = Horizon()
             self._horizon_until = 0.0  # by the monotonic clock: then the server is asked again
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
@@ -369,7 +368,7 @@ class PostgresSession:
         checks = [*self._guard.check(next(iter(self._wrappers), "")), self._guard.owner_check()] if self._guard.is_needed else []
         deferred = [_ALL_NOW] if checks else []
         waits = [wait_for_clock(self._latest_us)] if self._latest_us else []
-        names = self._origin_notes()
+        names = self._origin_notes() if self._may_stamp and self._source != self._noted_source else []
         ended = [_HORIZON] if self._latest_us else []
         statements = [*self._pending, *written, *deferred, *checks, *names, *waits, advance, _COMMIT, *ended]
         commit = len(statements) - len(ended) - 1
@@ -385,7 +384,7 @@ class PostgresSession:
             raise BugError("a transaction that had failed was committed")
         self._state = _State.IDLE
         if self._latest_us:
-            self._noted_applies = self._applies
+            self._noted_source = self._source
             self._note_moments(results[-1])
         if checks and self._guard.has_rest(results[statements.index(checks[-1])]):
             self._take_back()
@@ -417,12 +416,9 @@ class PostgresSession:
 
     def _origin_notes(self) -> list[Statement]:
         """See `note_origin`; outside of all savepoints, within which a row would not have the transaction's own number."""
-        if self._applies is None or not self._may_stamp or self._applies == self._noted_applies:
-            return []
-        source, notes_all = self._applies
         is_set = self._marks[0] if self._marks else self._has_savepoint
         released = [*(["headrace_mark_1"] if self._marks else []), *(["headrace"] if is_set else [])]
-        return [*(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in released), note_origin(self._identity.origin, source, notes_all=notes_all)]
+        return [*(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in released), note_origin(self._identity.origin, self._source)]
 
     def _take_back(self) -> None:
         """Let go of what users' SQL has left behind; the transaction is committed, whatever becomes of the session."""
@@ -479,7 +475,8 @@ class PostgresSession:
             else:
                 statements = self._add(every, number, plan.statements, counts, statements, is_paired=plan.paired)
             if write.times is not None:
-                self._note_times(write.times)
+                self._latest_us = max(self._latest_us, int(write.times.times_us.max()), int(write.times.last_us.max()))
+                self._source = write.times.source
                 statements = self._add(every, 2 * len(writes) + number, plan.checks, counts, statements)
             for timed in noted_writes(write) if plan.notes else ():
                 noted[number] += len(plan.notes) * timed.row_count
@@ -491,11 +488,6 @@ class PostgresSession:
                 self._foreign_keys.note(write, self._fitting(write))
         found, notes, later = (counts[place * len(writes) : (place + 1) * len(writes)] for place in range(3))
         return tuple(count if notes[number] == noted[number] and not later[number] else -1 for number, count in enumerate(found))
-
-    def _note_times(self, times: WriteTimes) -> None:
-        notes_all = not times.has_one_source and (self._applies is None or self._applies[1])
-        self._latest_us = max(self._latest_us, int(times.times_us.max()), int(times.last_us.max()))
-        self._applies = times.source, notes_all
 
     def _note_moments(self, result: pq.abc.PGresult) -> None:
         for row in range(result.ntuples):
@@ -1023,7 +1015,7 @@ class PostgresSession:
         self._has_savepoint = self._has_timeout = self._had_timeout = False
         self._marks = []
         self._guard.begin()
-        self._latest_us, self._applies = 0, None
+        self._latest_us, self._source = 0, self._noted_source
         self._foreign_keys.clear()
 
 
