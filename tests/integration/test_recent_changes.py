@@ -314,3 +314,15 @@ def test_a_session_that_is_interrupted_behind_its_commit_has_committed(site: Sit
     assert isinstance(site.harness, PostgresHarness)
     assert site.session.is_closed
     assert site.rows()[0] == HERE
+
+
+def test_what_the_only_source_changed_is_not_known_as_its_own_where_the_server_has_lost_the_time(site: Site) -> None:
+    """The price of no notes: without its time, a row has no origin either, and a user may have changed it."""
+    at = now() - MINUTE
+    assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
+    after = site.sample()
+    site.lose_times()
+    failure = site.apply(Lcr(old=HERE, new=THERE), at=at + 1)
+    assert failure is not None
+    assert "does not know any more when the row was changed" in failure.message
+    assert tried(site, site.session, Lcr(old=HERE, new=THERE), at=after + 1)
