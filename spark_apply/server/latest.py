@@ -277,8 +277,11 @@ def _settling(row: TimedRow, place: _Place) -> tuple[Write, int]:
     asked = replace(
         write, old=images.values_of(place.values), match_columns=fit.key, compare_columns=(), paired=False, times=replace(write.times, is_decided=True),
     )
+    if not place.leaves_row and place.row is None:
+        # Nothing is locked: what is made there meanwhile is looked at.
+        return replace(asked, command=Command.DELETE, new=None, set_columns=(), times=write.times), 0
     if not place.leaves_row:
-        return replace(asked, command=Command.DELETE, new=None, set_columns=()), 0 if place.row is None else 1
+        return replace(asked, command=Command.DELETE, new=None, set_columns=()), 1
     lacking = [fit.version.columns[each].name for each in fit.all_columns if each not in images.new]
     if lacking:
         found = () if place.row is None else (place.row,)

@@ -235,7 +235,7 @@ def test_each_transaction_of_a_session_has_its_own_commit_time(destination_datab
         try:
             database = PostgresDestination(destination_database, site="b")
             database.prepare("top")
-            applier = Applier(database, "a")
+            applier = Applier(database, "a", ("b", "a", "c"))
             bounds = list[tuple[int, int]]()
             for number in (1, 2, 3):
                 before = time.time_ns() // 1000
@@ -269,7 +269,7 @@ def test_tombstones_know_the_key_as_it_is(destination_database: str, altered: bo
             assert database.preflight_times([("public", "c")], has_tombstones=True) == ()  # `up` may make it again
         assert len(database.keep_tombstones([("public", "c")])) == 1
         assert database.keep_tombstones([("public", "c")]) == ()
-        applier = Applier(database, "a")
+        applier = Applier(database, "a", ("b", "a", "c"))
         at = time.time_ns() // 1000 - 60_000_000
         user.execute("INSERT INTO c VALUES (1, 'user', 'b', 1, 1, 'u')")
         user.execute("DELETE FROM c")

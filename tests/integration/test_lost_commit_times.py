@@ -107,6 +107,43 @@ def test_what_was_changed_before_commit_times_were_switched_off_and_on_is_not_gu
         site.session.close()
 
 
+def restarted(server: EmbeddedServer, harness: PostgresHarness) -> None:
+    """Forget all commit times."""
+    for value in ("off", "on"):
+        harness._admin.execute(f"ALTER SYSTEM SET track_commit_timestamp = {value}")
+        server.restart()
+        harness._admin = psycopg.connect(server.dsn(), autocommit=True)
+
+
+def opened(harness: PostgresHarness) -> Site:
+    """A site of another epoch."""
+    destination = harness.destination()
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    return Site(harness, destination.open_session(TOPOLOGY, APPLY, server=0, epoch=epoch, tag=TAG), tombstones=False)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_first_sample_says_nothing_of_what_began_before_it_and_still_runs(freezing: EmbeddedServer, is_lost: bool) -> None:
+    with site_on(freezing, freezing.dsn(), rows=[WAS]) as site:
+        harness = site.harness
+        restarted(freezing, harness)
+        with psycopg.connect(freezing.dsn()) as user:
+            user.execute("UPDATE c SET a = 'here' WHERE id = 1")
+            site.user(None, changed(WAS, id=2))  # the first transaction whose time the server knows
+            site = opened(harness)  # noqa: PLW2901 - the server's next life
+            harness._admin.execute("DELETE FROM headrace.row_change")
+            site.session.sample_times(age_s=WEEK_S, every_s=0)
+            at = now()
+        site.session.sample_times(age_s=WEEK_S, every_s=0)
+        if is_lost:
+            restarted(freezing, harness)
+            site = opened(harness)  # noqa: PLW2901
+        assert not tried(site, site.session, Lcr(old=HERE, new=THERE), at=at)
+        assert (site.apply(Lcr(old=HERE, new=THERE), at=at) is not None) == is_lost
+        assert site.rows()[0] == HERE
+        site.session.close()
+
+
 @pytest.mark.parametrize("name", ["pg_15", "pg_16"])
 def test_older_servers_lose_times_alike(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str], name: str) -> None:
     server = request.getfixturevalue(name)

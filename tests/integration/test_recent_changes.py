@@ -10,15 +10,18 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from databases.postgres.destination import session as session_module
 from databases.postgres.destination.recent_changes import Horizon
+from databases.postgres.destination.writing.pipeline import Statement
 from spark_apply.server.collapse import plan_sets
 from spark_apply.server.conflicts import execute_steps
 from spark_apply.server.resolution import ConflictSettings
 from spark_apply.tables import TableFits
+from streams.errors import DatabaseUnavailable
 from tests.contract.test_latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, tried
 from tests.integration.test_lost_commit_times import site_on
 from tests.support.conflicts import Lcr, batch_of, by_time
-from tests.support.destination_contract import APPLY
+from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
 from tests.support.postgres_redo import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -203,3 +206,123 @@ def test_what_ended_before_is_known_by_its_number(site: Site) -> None:
     site.user(HERE, WAS)
     (number,) = site.harness._admin.execute("SELECT xmin::text::int8 FROM c WHERE id = 1").fetchone()
     assert horizon.ended_before(later) <= number
+
+
+def in_one_transaction(site: Site, *lcrs: tuple[Lcr, int], source: str = "a") -> None:
+    """LCRs with their times, each a set of its own."""
+    site.session.begin()
+    for lcr, at in lcrs:
+        batch = batch_of(site.version, [lcr], first_scn=site.scn, source=source, times_us=[at])
+        site.scn += 10
+        assert execute_steps(site.session, plan_sets([batch], site.fits.fit)) is not None
+    site.session.commit((), 0)
+
+
+@pytest.mark.parametrize("first", [Lcr(old=WAS, new=changed(WAS, id=3)), Lcr(old=WAS)], ids=["moved", "deleted"])
+def test_the_note_of_a_delete_is_not_that_of_the_row_that_was_made_again_in_its_transaction(site: Site, first: Lcr) -> None:
+    at = now() - MINUTE
+    in_one_transaction(site, (first, at), (Lcr(new=HERE), at + 20))
+    now_of(site, *THREE)
+    assert not tried(site, site.session, Lcr(old=HERE, new=THERE), at=at + 10, source="c")
+    failure = site.apply(Lcr(old=HERE, new=THERE), source="c", at=at + 10)
+    assert failure is not None
+    assert "when a change of a was applied to the row here" in failure.message
+    assert site.rows()[0] == HERE
+
+
+def test_an_origin_that_was_another_sources_before_does_not_make_every_set_fail(site: Site) -> None:
+    row = changed(WAS, id=2)
+    for number, sites in enumerate((TWO, ("b", "c"), TWO)):
+        now_of(site, *sites)
+        at = now()
+        assert site.apply(Lcr(old=row, new=changed(row, n=number)), source=sites[1], at=at) is None
+        row = changed(row, n=number)
+    assert origins(site) == ["a", "c", "a"]
+    assert tried(site, site.session, Lcr(old=row, new=changed(row, n=9)), at=at + 1)
+
+
+def test_what_an_origin_that_was_this_sources_commits_for_another_while_a_set_waits_is_compared(site: Site) -> None:
+    first, at = site.session, now()
+    identity = first._identity
+    second = site.harness.destination().open_session(TOPOLOGY, APPLY, server=1, epoch=identity.epoch, tag=TAG)
+    site.session = second
+    now_of(site, *TWO)
+    assert site.apply(Lcr(old=changed(WAS, id=2), new=changed(HERE, id=2)), at=at) is None
+    earlier, later = at + 1, now()
+    now_of(site, "b", "c")
+    batch = batch_of(site.version, [Lcr(old=WAS, new=WAS)], first_scn=site.scn, source="c", times_us=[later])
+    second.begin()
+    assert execute_steps(second, plan_sets([batch], site.fits.fit)) is not None
+    site.session, found = first, list[bool]()
+    now_of(site, *TWO)
+    thread = threading.Thread(target=lambda: found.append(as_set(site, Lcr(old=WAS, new=THERE), earlier)))
+    thread.start()
+    wait_until(lambda: site.harness._admin.execute("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'").fetchone()[0])
+    second.commit((), 0)
+    thread.join(60)
+    second.close()
+    assert found == [False]
+
+
+@pytest.mark.parametrize("parts", [0, 3], ids=["plain", "partitioned"])
+def test_under_a_long_transaction_sets_find_what_was_copied_and_what_was_applied(pg_destination: EmbeddedServer, destination_database: str, parts: int) -> None:
+    if parts:
+        with psycopg.connect(destination_database, autocommit=True) as admin:
+            admin.execute("CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text) PARTITION BY HASH (id)")
+            for part in range(parts):
+                admin.execute(f"CREATE TABLE c_{part} PARTITION OF c FOR VALUES WITH (MODULUS {parts}, REMAINDER {part})")
+    with site_on(pg_destination, destination_database, sites=TWO) as site, psycopg.connect(destination_database) as user:
+        user.execute("SELECT pg_current_xact_id()")
+        with psycopg.connect(destination_database, autocommit=True) as copy:
+            copy.execute("SELECT pg_replication_origin_create('copy')")
+            copy.execute("SELECT pg_replication_origin_session_setup('copy')")
+            copy.execute("INSERT INTO c VALUES (%s, %s, %s, %s, %s, %s)", WAS)
+            copy.execute("SELECT pg_replication_origin_session_reset()")
+            copy.execute("SELECT pg_replication_origin_drop('copy')")
+        at = now()
+        assert tried(site, site.session, Lcr(old=WAS, new=HERE), at=at)
+        assert tried(site, site.session, Lcr(old=HERE, new=THERE), at=at + 1)
+        before = site.user(THERE, HERE)
+        assert not tried(site, site.session, Lcr(old=HERE, new=THERE), at=before - 1)
+
+
+def test_a_session_that_wrote_nothing_for_long_asks_again_how_far_transactions_are(site: Site) -> None:
+    """Else a number that is 2^31 behind would be one to come."""
+    (number,) = site.harness._admin.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
+    horizon = site.session._horizon
+    horizon._numbers, horizon._times = [number - 2**31 - 1000], [now() - MINUTE]
+    site.session._horizon_until -= session_module._HORIZON_LASTS_S
+    before = site.user(WAS, HERE)
+    assert not as_set(site, Lcr(old=HERE, new=THERE), before - 1)
+    assert site.apply(Lcr(old=HERE, new=THERE), at=before - 1) is None
+    assert site.rows()[0] == HERE
+
+
+def test_a_delete_that_is_earlier_by_its_clock_than_a_users_before_it_is_applied(site: Site) -> None:
+    """The row that is there was made after the user's delete: only its source's clock was set back."""
+    site.user(WAS, None)
+    at = now()
+    assert site.apply(Lcr(new=HERE), at=at) is None
+    assert site.apply(Lcr(old=HERE), at=at - MINUTE) is None
+    assert site.rows() == [changed(WAS, id=2)]
+
+
+def test_a_session_that_is_interrupted_behind_its_commit_has_committed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_HORIZON", Statement(sql="SELECT 1 / 0"))
+    with pytest.raises(DatabaseUnavailable):
+        site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE)
+    assert isinstance(site.harness, PostgresHarness)
+    assert site.session.is_closed
+    assert site.rows()[0] == HERE
+
+
+def test_what_the_only_source_changed_is_not_known_as_its_own_where_the_server_has_lost_the_time(site: Site) -> None:
+    """The price of no notes: without its time, a row has no origin either, and a user may have changed it."""
+    at = now() - MINUTE
+    assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
+    after = site.sample()
+    site.lose_times()
+    failure = site.apply(Lcr(old=HERE, new=THERE), at=at + 1)
+    assert failure is not None
+    assert "does not know any more when the row was changed" in failure.message
+    assert tried(site, site.session, Lcr(old=HERE, new=THERE), at=after + 1)

@@ -129,15 +129,16 @@ _KNOWN = f"""SELECT n, c."timestamp" FROM pg_catalog.generate_series(%s::int8, %
 LATERAL {_AT.format("CASE WHEN n & 4294967295 > 2 THEN n ELSE 3 END").replace("_timestamp", "_timestamp_origin")} c
 WHERE c."timestamp" IS NOT NULL AND (c.roident = 0 OR %s) ORDER BY n LIMIT 1"""
 _FIRST = f"""{_INSERT}
-SELECT 0, %s::int8, 1, LEAST(pg_catalog.clock_timestamp(), %s::timestamptz + pg_catalog.make_interval(secs => %s::double precision)), 0, false, {_MINE}
+SELECT 0, LEAST(%s::int8, {_ENDED}), 1, LEAST(pg_catalog.clock_timestamp(), %s::timestamptz + pg_catalog.make_interval(secs => %s::double precision)), 0, false, {_MINE}
 ON CONFLICT DO NOTHING"""
 
 
 def samples() -> str:
-    """All samples as a query: the number below which all had ended, as text, and when, microseconds since the epoch."""
+    """The samples as a query: the number below which all had ended, as text, and when, microseconds since the epoch; without the first one, a guess."""
+    taken = f"{_IS_SAMPLE} AND s.changed_at IS NOT NULL AND s.xmin::pg_catalog.text OPERATOR(pg_catalog.=) s.source"
     return (
         f"SELECT s.key1::pg_catalog.text, (EXTRACT(epoch FROM s.changed_at) * 1000000)::pg_catalog.int8 FROM headrace.row_change s"
-        f" WHERE {_IS_SAMPLE} AND s.changed_at IS NOT NULL AND s.xmin::pg_catalog.text OPERATOR(pg_catalog.=) s.source"
+        f" WHERE {taken} AND s.key1 OPERATOR(pg_catalog.>) (SELECT pg_catalog.min(s.key1) FROM headrace.row_change s WHERE {taken})"
     )
 
 
@@ -173,7 +174,7 @@ def _begin(connection: psycopg.Connection[Any]) -> None:
     if found is None:
         return
     number, at = found
-    # Where more is lost than is frozen, the server began to keep times when it started: nothing ran then.
+    # Where more is lost than is frozen, the server began to keep times when it started: nothing ran then. What began since, and runs, is not below.
     is_frozen = high - (end - frozen_age) <= _WINDOW
     connection.execute(_FIRST.encode(), (number, at, _UNFROZEN_S if is_frozen else 0.0))
 

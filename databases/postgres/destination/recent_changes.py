@@ -103,19 +103,27 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
         earliest: that change's time, as SQL.
         ended: `Horizon.ended_before` of it, as SQL: an xid.
     """
-    others, ours = (
+    others = (
         f"(SELECT COALESCE(pg_catalog.array_agg(OPERATOR(pg_catalog.-) w.key1), '{{}}'::pg_catalog.int8[]) FROM {_ORIGINS}"
-        f" AND w.source OPERATOR(pg_catalog.{operator}) {literal(times.source)})" for operator in ("<>", "=")
+        f" AND w.source OPERATOR(pg_catalog.<>) {literal(times.source)})"
     )
-    origin = 'c.roident::pg_catalog.int8 OPERATOR(pg_catalog.=) ANY'
     noted = _note(catalog)
-    # An origin that is not listed is a copy's, or another tool's, or one that is newer than what this statement sees.
+    # An origin's number can have been another source's before.
+    ours = f"{applied_from('c.roident', 't.xmin')} OPERATOR(pg_catalog.=) {literal(times.source)}"
+    # What an apply process committed while this statement waited for it can have an origin that the statement does not see.
+    # A subquery without EXISTS: of that one the planner could make a hash of the whole table.
+    seen = (
+        f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age(pg_catalog.xid({_ENDED})))"
+        f" OR (SELECT true FROM {catalog.relation} x WHERE x.ctid OPERATOR(pg_catalog.=) t.ctid AND x.tableoid OPERATOR(pg_catalog.=) t.tableoid))"
+    )
+    # An origin that is not listed is a copy's, or another tool's.
     return (
         f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age({ended}))"
         f' OR (SELECT CASE WHEN c."timestamp" IS NULL THEN {was_earlier("t.xmin", earliest)} OR NOT ({was_lost("t.xmin")}) OR ({noted})'
         f' WHEN c.roident OPERATOR(pg_catalog.=) 0 THEN c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) {earliest}'
-        f" WHEN {origin} ({others}::pg_catalog.int8[]) THEN {'false' if times.has_one_source else f'({noted})'}"
-        f" ELSE {origin} ({ours}::pg_catalog.int8[]) OR pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age(pg_catalog.xid({_ENDED}))) END"
+        f" WHEN {seen} IS NOT TRUE THEN false"
+        f" WHEN c.roident::pg_catalog.int8 OPERATOR(pg_catalog.=) ANY ({others}::pg_catalog.int8[])"
+        f" THEN {ours if times.has_one_source else f'({noted}) OR {ours}'} ELSE true END"
         " FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c))"
     )
 
@@ -137,7 +145,8 @@ def is_noted(note: str, row: str) -> str:
         note: alias of `headrace.row_change`.
         row: alias of the table.
     """
-    return f"{note}.xmin OPERATOR(pg_catalog.=) {row}.xmin AND {note}.source OPERATOR(pg_catalog.<>) ''"
+    # A key that was deleted and made again in one transaction has a note of its delete alone, where only deletes are noted.
+    return f"{note}.xmin OPERATOR(pg_catalog.=) {row}.xmin AND {note}.source OPERATOR(pg_catalog.<>) '' AND NOT {note}.is_gone"
 
 
 def applied_from(origin: str, xmin: str) -> str:
@@ -165,5 +174,6 @@ def note_origin(origin: str, source: str) -> Statement:
         "INSERT INTO headrace.row_change (relation, key1, key2, changed_at, rank, is_gone, source)"
         f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, 0, false, {literal(source)}"
         f" WHERE {literal(source)} IS DISTINCT FROM (SELECT w.source FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) {number}"
-        " ORDER BY w.key2 DESC LIMIT 1) ON CONFLICT DO NOTHING"
+        " ORDER BY w.key2 DESC LIMIT 1)"
+        " ON CONFLICT (relation, key1, key2) DO UPDATE SET source = excluded.source"  # of a restored dump
     ))

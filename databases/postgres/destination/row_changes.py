@@ -127,9 +127,11 @@ def _collated(write: Write, catalog: CatalogTable, place: int) -> str:
     return f" COLLATE {collation}" if collation else ""
 
 
-def _note_is_older(times: WriteTimes, at: str, rank: str) -> str:
-    """The condition that the note `r` does not keep a change from being the last one."""
+def _note_is_older(times: WriteTimes, at: str, rank: str, *, has_row: bool = False) -> str:
+    """The condition that the note `r` does not keep a change from being the last one; `has_row`: the key has a row, which is locked."""
     gone = "" if times.has_tombstones else " OR r.is_gone"
+    if has_row:
+        gone += " OR r.source OPERATOR(pg_catalog.=) ''"  # a session's delete of an earlier row of this key
     own = (
         f"CASE WHEN r.rank OPERATOR(pg_catalog.<) 0 THEN r.changed_at OPERATOR(pg_catalog.<) {at}"
         f" ELSE COALESCE({_NOTED} OPERATOR(pg_catalog.{older_operator(times)}) {at}, {lost_until('r.xmin')} OPERATOR(pg_catalog.<) {at}, false) END"
@@ -154,6 +156,7 @@ def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation:
     key = _key(write, catalog)
     new = _new_key(write, key)
     is_moving = write.command is Command.UPDATE and bool(new)
+    has_row = times.is_decided and write.command is not Command.INSERT
     kinds = []
     if (write.command is Command.DELETE or is_moving) and (times.has_tombstones or not times.has_one_source):
         kinds.append((frozenset[int](), True))
@@ -169,7 +172,7 @@ def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation:
             f" FROM ({builder.select(timed=True)}) u"
             " ON CONFLICT (relation, key1, key2) DO UPDATE SET changed_at = excluded.changed_at, rank = excluded.rank,"
             " is_gone = excluded.is_gone, source = excluded.source"
-            f" WHERE {_note_is_older(times, 'excluded.changed_at', 'excluded.rank')}"
+            f" WHERE {_note_is_older(times, 'excluded.changed_at', 'excluded.rank', has_row=has_row)}"
         )
         notes.append(builder.statement(sql))
         wrapped |= dict.fromkeys(builder.wrapped.values())

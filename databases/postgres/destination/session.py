@@ -37,6 +37,7 @@ Worked flow
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -166,6 +167,8 @@ _NAMELESS = (
 
 _BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = Statement(sql="COMMIT")
+# A session that writes no such table for so long asks again how far transactions are: a number that is 2^31 behind would be taken for one to come.
+_HORIZON_LASTS_S = 600.0
 _HORIZON = Statement(sql=MOMENT, prepared=True)  # behind a COMMIT, whose transaction has ended then
 # What is deferred runs before the checks of the session, and not behind them in the COMMIT.
 _ALL_NOW = Statement(sql="SET CONSTRAINTS ALL IMMEDIATE")
@@ -230,7 +233,7 @@ class PostgresSession:
             self._source = ""  # whose changes this transaction has written with their times
             self._noted_source = ""  # for which the origin is noted
             self._horizon = Horizon()
-            self._knows_horizon = False
+            self._horizon_until = 0.0  # by the monotonic clock: then the server is asked again
             self._checked_sql: set[str] = set()  # texts of handlers that the server's parser has taken
             self._has_savepoint = self._has_timeout = self._had_timeout = False
             self._foreign_keys = ForeignKeyChecks(self._settings)
@@ -373,20 +376,7 @@ class PostgresSession:
             results = self._pipeline.run(statements, "committing")
         except DatabaseError as error:
             self._fail()
-            place = error.context.get("statement")
-            self._raise_changed(error, is_check=isinstance(place, int) and statements[place] in checks)
-            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and waits and place == commit - 2:
-                raise DatabaseError(
-                    f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with latest_timestamp nothing is applied until"
-                    " it has passed", hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
-                ) from error
-            if error.context.get("sqlstate") == _DIVISION_BY_ZERO and place == commit - 1:
-                raise FencedError(
-                    f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
-                    apply=identity.apply, epoch=identity.epoch,
-                ) from error
-            if isinstance(place, int) and statements[place] in {_ALL_NOW, _COMMIT}:
-                raise_refused(error)  # by a trigger that runs at the end of the transaction
+            self._explain_commit(error, statements, commit, checks=checks, waits=bool(waits))
             raise
         self._pending = []
         if results[commit].command_status != b"COMMIT":
@@ -404,6 +394,25 @@ class PostgresSession:
         self._sequence += 1
         self._low_watermark = watermark
         self._applied = ranges
+
+    def _explain_commit(self, error: DatabaseError, statements: Sequence[Statement], commit: int, *, checks: Sequence[Statement], waits: bool) -> None:
+        place, identity = error.context.get("statement"), self._identity
+        if isinstance(place, int) and place > commit:
+            self._close()  # it is committed, and the next session finds that
+            raise DatabaseUnavailable("the session was interrupted behind a COMMIT") from error
+        self._raise_changed(error, is_check=isinstance(place, int) and statements[place] in checks)
+        if error.context.get("sqlstate") == _DIVISION_BY_ZERO and waits and place == commit - 2:
+            raise DatabaseError(
+                f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with latest_timestamp nothing is applied until"
+                " it has passed", hint="set the clocks of all sites by one time service, then `headrace start` the apply process",
+            ) from error
+        if error.context.get("sqlstate") == _DIVISION_BY_ZERO and place == commit - 1:
+            raise FencedError(
+                f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
+                apply=identity.apply, epoch=identity.epoch,
+            ) from error
+        if isinstance(place, int) and statements[place] in {_ALL_NOW, _COMMIT}:
+            raise_refused(error)  # by a trigger that runs at the end of the transaction
 
     def _origin_notes(self) -> list[Statement]:
         """See `note_origin`; outside of all savepoints, within which a row would not have the transaction's own number."""
@@ -483,15 +492,15 @@ class PostgresSession:
     def _note_moments(self, result: pq.abc.PGresult) -> None:
         for row in range(result.ntuples):
             self._horizon.note(int(result.get_value(row, 0) or 0), int(result.get_value(row, 1) or 0))
+        self._horizon_until = time.monotonic() + _HORIZON_LASTS_S
 
     def _timed(self, write: Write) -> Write:
         """A write as this session can tell which changes are later."""
         if write.times is None:
             return write
-        if not self._knows_horizon:
+        if time.monotonic() >= self._horizon_until:
             (known,) = self._run([Statement(sql=MOMENTS)], "asking how far transactions are")
             self._note_moments(known)
-            self._knows_horizon = True
         # Without the right to stamp, the server has one commit time for all transactions of the session: rows need notes.
         return write if self._may_stamp or not write.times.has_one_source else replace(write, times=replace(write.times, has_one_source=False))
 
