@@ -49,11 +49,11 @@ from typing import TYPE_CHECKING
 
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import TableStart
-from spark_apply.copy.obstacles import refused, table_copy
+from spark_apply.copy.obstacles import awaited, has_no_rows, not_copied_beside, refused, table_copy
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
-from spark_apply.copy.rounds import CopyRound
+from spark_apply.copy.rounds import CopyRound, TableCopy
 from spark_apply.copy.sessions import CopySessions
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import Scn, scn_text
@@ -71,6 +71,7 @@ __all__ = ["TableInstantiation", "table_starts"]
 
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
+_WAITING_S = 3.0  # at a table that another apply process copies
 _LOOKED_POLL_S = 0.05  # how soon the end of a look is noticed that was asked for
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 # Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log writer that is
@@ -117,6 +118,7 @@ class TableInstantiation:
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
+    _waits: dict[TableName, str] = field(default_factory=dict)  # why tables wait for the copies of other apply processes
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
     def __post_init__(self) -> None:
@@ -294,7 +296,7 @@ class TableInstantiation:
         """Make one pass; returns the seconds to wait before the next."""
         try:
             pause_s = self._try_round(pending)
-            self.problem = ""
+            self.problem = "; ".join(self._waits.values())
         except DestinationRestarted:
             raise
         except DatabaseUnavailable as error:
@@ -312,7 +314,7 @@ class TableInstantiation:
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
         pending = self._without_dropped(pending, facts, captured)
-        chosen = list(pending) if self._joins is None else _smallest(pending, facts)
+        chosen = list(pending) if self._joins is None else self._chosen(pending, facts)
         self._records.failing = {
             each.table.destination: f"{each.record.problem}; it is being copied again" for each in chosen
             if each.record is not None and each.record.state == "FAILED" and each.is_begun
@@ -328,6 +330,7 @@ class TableInstantiation:
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
                 self._check(this, session, each, facts, captured)
+        self._waits = this.waits  # those that waited before were looked at, too
         if this.copies or this.kept:
             if self._joins is not None:
                 self._joins.hold_now()
@@ -342,9 +345,16 @@ class TableInstantiation:
                     self._copy(this)
         if any(each not in chosen and not _has_failed(each) for each in pending):
             return 0.0
+        if this.waits:
+            return _WAITING_S
         if this.needs_operator:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
+
+    def _chosen(self, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable]) -> list[Standing]:
+        """The tables of a round; those that wait for others take no place from any."""
+        waiting = [each for each in pending if each.table.destination in self._waits]
+        return [*_smallest([each for each in pending if each not in waiting], facts), *waiting]
 
     def _wait_captured(self, snapshot: Snapshot) -> bool:
         """Wait until redo has what is copied, see `Snapshot.is_captured`; False: told to end.
@@ -401,13 +411,20 @@ class TableInstantiation:
                 # Empty or not, the destination's table is another one's. And as nothing is applied before both have their names, redo
                 # that is full would never have what a copy would hold.
                 problem = refused(each)
+            others = copy.beside = self._records.others(table)
+            if not problem and (waits := awaited(each, others, self.config.topology)):
+                this.waits[copy.key] = waits
+                return
             # Rows of a copy that was begun are not the destination's own: they are never kept.
-            may_empty = each.is_begun or (each.is_outdated and table.may_empty)
-            if not problem and not may_empty and copy.target is not None and session.has_rows(copy.target):
-                problem = refused(each)
+            may_empty = not others and (each.is_begun or (each.is_outdated and table.may_empty))
+            if not problem and not may_empty and copy.target is not None and self._has_rows(session, copy):
+                problem = refused(each) if not others else not_copied_beside(each, others, self.config.topology, self.config.source.site)
                 if not problem:
-                    this.kept.append(each)
+                    this.kept.append((each, others))
                     return
+                if self._may_be_of_nothing(each, copy):
+                    this.of_nothing.add(copy.key)
+                    problem = ""
         except (DatabaseUnavailable, DestinationRestarted):
             raise
         except DatabaseError as error:
@@ -420,6 +437,20 @@ class TableInstantiation:
         if may_empty:
             this.to_empty.add(copy.key)
 
+    def _has_rows(self, session: DestinationSession, copy: TableCopy) -> bool:
+        """Whether the destination table has rows, or another one that was begun may write some."""
+        assert copy.target is not None
+        return session.has_rows(copy.target) or any(other.is_copying for other in copy.beside)
+
+    def _may_be_of_nothing(self, each: Standing, copy: TableCopy) -> bool:
+        """Whether neither this source nor any other one had a row of the table: every copy of it is of nothing, and none is in the way.
+
+        Changes that others apply there meanwhile stay. Those of this source come behind its snapshot, in which there is no row either.
+        """
+        if each.occupant is not None or each.is_begun or each.is_outdated:
+            return False
+        return bool(copy.beside) and all(other.copied_nothing for other in copy.beside) and has_no_rows(self.source_reader, copy)
+
     def _fail_at_once(self, each: Standing, problem: str) -> None:
         """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""
         table, record = each.table, each.record
@@ -431,22 +462,28 @@ class TableInstantiation:
         self._records.record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
 
     def _begin(self, this: CopyRound) -> None:
-        """Record that the copies begin, and empty the tables whose rows are ours."""
-        for each in this.kept:
-            state = "KEPT" if self._joins is None else "COPIED"
-            self._records.record(each.table, this.scn, state, replaces=each.replaced_identities)
+        """Record that the copies begin, and empty the tables whose rows are ours. What others have claimed since is looked at again."""
+        for each, others in this.kept:
+            this.claim(each.table, "KEPT" if self._joins is None else "COPIED", beside=others, replaces=each.replaced_identities)
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for key, copy in list(this.copies.items()):
                 copy.scn = this.scn
-                self._records.record(copy.table, this.scn, "COPYING", estimated=copy.rows_estimated, replaces=copy.replaces)
                 try:
+                    if key in this.of_nothing:
+                        del this.copies[key]
+                        this.has_failed |= not (has_no_rows(self.source_reader, copy, snapshot=this.snapshot) and this.claim_nothing(copy))
+                        continue
+                    if not this.claim_copy(copy):
+                        del this.copies[key]
+                        continue
                     if key in this.to_empty and copy.target is not None:
                         session.empty_tables([copy.target])
                 except (DatabaseUnavailable, DestinationRestarted):
                     raise
                 except DatabaseError as error:
                     copy.problem, copy.is_final = error.message, True
-                    this.fail(this.copies.pop(key))
+                    this.copies.pop(key, None)
+                    this.fail(copy)
 
     def _copy(self, this: CopyRound) -> None:
         self._sessions.give(this.servers)

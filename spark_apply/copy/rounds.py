@@ -8,7 +8,7 @@ Main path
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
-    from databases.ports import DestinationTable
+    from databases.ports import DestinationTable, OtherCopy
     from rules.transformation import AddColumn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
@@ -54,6 +54,7 @@ class TableCopy:
     rows_estimated: int
     target: DestinationTable | None
     replaces: tuple[str, ...]
+    beside: tuple[OtherCopy, ...] = ()  # what others have in the destination table
     sources: tuple[str, ...] = ()  # what the source calls `columns`, one for each
     added: tuple[AddColumn, ...] = ()  # by transformations
     log_columns: tuple[Column, ...] = ()  # of the source, where a function must see the rows
@@ -65,6 +66,12 @@ class TableCopy:
     found: TableDigest = field(default_factory=TableDigest)  # at the destination, afterwards
     problem: str = ""
     is_final: bool = False
+    is_doubtful: bool = False  # nobody knows of a piece whether it was committed
+
+    @property
+    def has_written(self) -> bool:
+        """Whether rows of this copy may be at the destination."""
+        return self.is_doubtful or self.copied.row_count > 0
 
     @property
     def key(self) -> TableName:
@@ -89,8 +96,10 @@ class CopyRound:
         snapshot: its name.
         scn: of the snapshot.
         copies: by name at the destination.
-        kept: tables whose rows are kept.
+        kept: tables whose rows are kept, and what others have in them.
         to_empty: names of tables whose rows are removed first.
+        of_nothing: names of tables that others have copied, of which there must be nothing to copy.
+        waits: why tables wait for the copies of others, by name at the destination.
         needs_operator: a table cannot be copied before an operator acts.
         has_failed: a table is to be copied again.
     """
@@ -109,8 +118,10 @@ class CopyRound:
     scn: Scn = FIRST_SCN
     board: CopyBoard = field(default_factory=CopyBoard)
     copies: dict[TableName, TableCopy] = field(default_factory=dict)
-    kept: list[Standing] = field(default_factory=list)
+    kept: list[tuple[Standing, tuple[OtherCopy, ...]]] = field(default_factory=list)
     to_empty: set[TableName] = field(default_factory=set)
+    of_nothing: set[TableName] = field(default_factory=set)
+    waits: dict[TableName, str] = field(default_factory=dict)
     needs_operator: bool = False
     has_failed: bool = False
 
@@ -125,6 +136,35 @@ class CopyRound:
     def copied_state(self) -> str:
         """Of a table whose copy is equal."""
         return "COPIED" if self.is_beside else "DONE"
+
+    def claim(
+        self, table: TableToInstantiate, state: str, *, beside: Collection[OtherCopy], estimated: int = 0, digest: str = "",
+        replaces: Collection[str] = (),
+    ) -> bool:
+        """Record a table under the snapshot, unless another apply process has claimed it since it was looked at: the next round looks again.
+
+        Args:
+            table: the table.
+            state: see `spark_apply.copy.instantiation`.
+            beside: what others had in its destination table.
+            estimated: rows the source thinks it has.
+            digest: of the rows.
+            replaces: identities of records that are removed with it.
+
+        Returns:
+            Whether it is this apply process's.
+        """
+        is_ours = self.records.record(table, self.scn, state, estimated=estimated, digest=digest, replaces=replaces, beside=beside)
+        self.has_failed |= not is_ours
+        return is_ours
+
+    def claim_copy(self, copy: TableCopy) -> bool:
+        """Record that a copy begins; see `claim`."""
+        return self.claim(copy.table, "COPYING", beside=copy.beside, estimated=copy.rows_estimated, replaces=copy.replaces)
+
+    def claim_nothing(self, copy: TableCopy) -> bool:
+        """Record a copy of no row, which is equal whatever others apply; see `claim`."""
+        return self.claim(copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces)
 
     def copy(self) -> None:
         """Start who copies, and follow it."""
@@ -209,6 +249,7 @@ class CopyRound:
             self.records.show(replace(
                 self.records.progress[copy.key], rows=copy.copied.row_count, bytes_done=copy.bytes_done, bytes_total=copy.bytes_total
             ))
+        copy.is_doubtful |= bool(outcome.problem) and not outcome.is_final
         if outcome.problem and not copy.problem:
             copy.problem, copy.is_final = outcome.problem, outcome.is_final
             copy.pieces -= self.board.withdraw(*copy.key) if copy.pieces else 0
@@ -258,7 +299,9 @@ class CopyRound:
         self.has_failed = True
         self.needs_operator |= copy.is_final
         state = "FAILED" if copy.is_final else "COPYING"
-        self.records.record(copy.table, copy.scn, state, problem=copy.problem, estimated=copy.rows_estimated)
+        # Beside another one's rows the table is not emptied any more: whether any of them are ours decides what an operator can do.
+        scn = copy.scn if copy.has_written or not (copy.beside and copy.is_final) else Scn(0)
+        self.records.record(copy.table, scn, state, problem=copy.problem, estimated=copy.rows_estimated)
 
 
 def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:
