@@ -319,9 +319,14 @@ class OtherCopy:
         return self.state in {"COPYING", "COMPARING"}
 
     @property
+    def is_finished(self) -> bool:
+        """Whether what it copied or kept is all there, and later changes are applied."""
+        return not self.is_copying and self.state != "FAILED"
+
+    @property
     def copied_nothing(self) -> bool:
         """Whether its copy was of no row, and is finished."""
-        return self.state in {"COPIED", "JOINING", "DONE"} and bool(self.digest) and self.row_count == 0
+        return self.is_finished and self.state != "KEPT" and bool(self.digest) and self.row_count == 0
 
 
 class DestinationSession(TableWriter, Protocol):

@@ -288,6 +288,8 @@ class PostgresDestination:
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
         """See `DestinationDatabase.other_copies`."""
         with self._use("asking which copies a table has") as connection:
+            if schema_version(connection) == 0:
+                return ()
             return _other_copies(connection, topology, apply, owner, name)
 
     def record_instantiation(

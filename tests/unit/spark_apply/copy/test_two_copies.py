@@ -145,7 +145,7 @@ class Joins:
     def hold(self, scn: Any) -> None:
         pass
 
-    def leave_out(self, tables: Any) -> bool:  # noqa: ARG002
+    def leave_out(self, tables: Any) -> bool:
         return True
 
     def join(self, tables: Any) -> bool:
