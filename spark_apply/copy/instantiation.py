@@ -26,8 +26,11 @@ States (of a table; recorded at the destination)
 
 Durable when
     A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING
-    when the driver starts is emptied and copied again under a new snapshot, with a later instantiation SCN; the others
+    when the driver starts is emptied (if it is this apply process's alone) and copied again under a new snapshot, with a later instantiation SCN; the others
     keep theirs. Nothing is copied before redo has what the snapshot has (`Snapshot.is_captured`). What the snapshot of a table that is copied beside needs of the queue is held before the snapshot is taken.
+
+Several apply processes in one table
+    See `spark_apply.copy.neighbours`: one of them copies, and a table in which another one has rows is never emptied.
 
 One sick table
     A table that cannot be copied is FAILED alone: its rows are left out, everything else goes on. The first tables are
@@ -49,11 +52,12 @@ from typing import TYPE_CHECKING
 
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import TableStart
-from spark_apply.copy.obstacles import awaited, has_no_rows, not_copied_beside, refused, table_copy
+from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
+from spark_apply.copy.obstacles import refused, table_copy
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
-from spark_apply.copy.rounds import CopyRound, TableCopy
+from spark_apply.copy.rounds import CopyRound, has_failed, smallest
 from spark_apply.copy.sessions import CopySessions
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import Scn, scn_text
@@ -79,9 +83,6 @@ _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 _CAPTURED_TIMEOUT_S = 60.0
 _CAPTURED_POLL_S = 0.02
 _FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
-# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
-# and a snapshot that keeps the source from vacuuming is not older than one large table needs.
-_ROUND_BYTES = 1 << 30
 
 
 @dataclass(slots=True, kw_only=True)
@@ -314,7 +315,7 @@ class TableInstantiation:
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
         pending = self._without_dropped(pending, facts, captured)
-        chosen = list(pending) if self._joins is None else self._chosen(pending, facts)
+        chosen = list(pending) if self._joins is None else smallest(pending, facts, waiting=self._waits)
         self._records.failing = {
             each.table.destination: f"{each.record.problem}; it is being copied again" for each in chosen
             if each.record is not None and each.record.state == "FAILED" and each.is_begun
@@ -343,18 +344,13 @@ class TableInstantiation:
                 self._begin(this)
                 if this.copies:
                     self._copy(this)
-        if any(each not in chosen and not _has_failed(each) for each in pending):
+        if any(each not in chosen and not has_failed(each) for each in pending):
             return 0.0
         if this.waits:
             return _WAITING_S
         if this.needs_operator:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
-
-    def _chosen(self, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable]) -> list[Standing]:
-        """The tables of a round; those that wait for others take no place from any."""
-        waiting = [each for each in pending if each.table.destination in self._waits]
-        return [*_smallest([each for each in pending if each not in waiting], facts), *waiting]
 
     def _wait_captured(self, snapshot: Snapshot) -> bool:
         """Wait until redo has what is copied, see `Snapshot.is_captured`; False: told to end.
@@ -417,12 +413,12 @@ class TableInstantiation:
                 return
             # Rows of a copy that was begun are not the destination's own: they are never kept.
             may_empty = not others and (each.is_begun or (each.is_outdated and table.may_empty))
-            if not problem and not may_empty and copy.target is not None and self._has_rows(session, copy):
+            if not problem and not may_empty and copy.target is not None and may_have_rows(session, copy):
                 problem = refused(each) if not others else not_copied_beside(each, others, self.config.topology, self.config.source.site)
                 if not problem:
                     this.kept.append((each, others))
                     return
-                if self._may_be_of_nothing(each, copy):
+                if may_be_of_nothing(self.source_reader, each, copy):
                     this.of_nothing.add(copy.key)
                     problem = ""
         except (DatabaseUnavailable, DestinationRestarted):
@@ -436,20 +432,6 @@ class TableInstantiation:
         this.copies[copy.key] = copy
         if may_empty:
             this.to_empty.add(copy.key)
-
-    def _has_rows(self, session: DestinationSession, copy: TableCopy) -> bool:
-        """Whether the destination table has rows, or another one that was begun may write some."""
-        assert copy.target is not None
-        return session.has_rows(copy.target) or any(other.is_copying for other in copy.beside)
-
-    def _may_be_of_nothing(self, each: Standing, copy: TableCopy) -> bool:
-        """Whether neither this source nor any other one had a row of the table: every copy of it is of nothing, and none is in the way.
-
-        Changes that others apply there meanwhile stay. Those of this source come behind its snapshot, in which there is no row either.
-        """
-        if each.occupant is not None or each.is_begun or each.is_outdated:
-            return False
-        return bool(copy.beside) and all(other.copied_nothing for other in copy.beside) and has_no_rows(self.source_reader, copy)
 
     def _fail_at_once(self, each: Standing, problem: str) -> None:
         """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""
@@ -471,12 +453,10 @@ class TableInstantiation:
                 try:
                     if key in this.of_nothing:
                         del this.copies[key]
-                        this.has_failed |= not (has_no_rows(self.source_reader, copy, snapshot=this.snapshot) and this.claim_nothing(copy))
-                        continue
-                    if not this.claim_copy(copy):
+                        this.claim_nothing(copy)
+                    elif not this.claim_copy(copy):
                         del this.copies[key]
-                        continue
-                    if key in this.to_empty and copy.target is not None:
+                    elif key in this.to_empty and copy.target is not None:
                         session.empty_tables([copy.target])
                 except (DatabaseUnavailable, DestinationRestarted):
                     raise
@@ -518,20 +498,3 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
     for each, record in finished:
         starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
     return starts
-
-
-def _has_failed(each: Standing) -> bool:
-    return each.record is not None and each.record.state == "FAILED"
-
-
-def _smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable]) -> list[Standing]:
-    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others. At least one."""
-    sizes = [facts[each.table.source].bytes if each.table.source in facts else 0 for each in pending]
-    chosen: list[Standing] = []
-    total = 0
-    for place in sorted(range(len(pending)), key=lambda place: (_has_failed(pending[place]), sizes[place])):
-        total += sizes[place]
-        if chosen and total > _ROUND_BYTES:
-            break
-        chosen.append(pending[place])
-    return chosen

@@ -11,14 +11,13 @@ from spark_apply.copy.standing import rename_statement
 from streams.scn import Scn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from databases.copying import TableReader
-    from databases.ports import DestinationSession, DestinationTable, OtherCopy, SourceTable
+    from databases.ports import DestinationSession, DestinationTable, SourceTable
     from spark_apply.copy.standing import Standing
     from streams.table_name import TableName
 
-__all__ = ["awaited", "has_no_rows", "not_copied_beside", "refused", "table_copy"]
+__all__ = ["refused", "table_copy"]
 
 
 def table_copy(
@@ -99,80 +98,3 @@ def refused(each: Standing) -> str:
         "the destination table is not empty: empty it; or, if it holds the rows of the source as they are now, keep them "
         "with `headrace up --keep-existing`: changes made at the source before that are not applied"
     )
-
-
-# --------------------------------------------------------------------------- copies of other apply processes
-
-
-def awaited(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
-    """Why a table waits for the copy of another apply process; empty: it does not.
-
-    Args:
-        each: where the table stands.
-        others: what others have in its destination table.
-        topology: of this apply process.
-    """
-    copying = [other for other in others if other.is_copying]
-    # Earlier versions let two copies into one table, and may have left both: neither would end.
-    if not copying or (each.record is not None and each.record.state in {"COPYING", "COMPARING"}):
-        return ""
-    return f"table {each.table.destination} waits: {_named(copying, topology)} copies into it now"
-
-
-def not_copied_beside(each: Standing, others: Sequence[OtherCopy], topology: str, source: str) -> str:
-    """Why a table is not copied into a destination table in which another apply process has its rows; empty: keep what is there.
-
-    Never emptied: the other one has applied changes there that this source need not have yet, and they do not come again.
-
-    Args:
-        each: where the table stands.
-        others: what others have in its destination table, at least one.
-        topology: of this apply process.
-        source: the site that it would be copied from.
-    """
-    table = each.table
-    if each.occupant is not None:
-        return refused(each)
-    states = ", ".join(sorted({other.state for other in others}))
-    there = f"{_named(others, topology)} applies changes to the destination table ({states})"
-    if each.is_begun or each.is_outdated:
-        old = "rows of an interrupted copy" if each.is_begun else "rows of an old copy"
-        return (
-            f"{old} from {source} are in the destination table, and {there}: it is not emptied, because rows of that one could be lost. Let "
-            "changes of the table rest at every site until everything has arrived everywhere; then delete its rows here, in a transaction with "
-            "a tag, so that no other site gets the deletions (SELECT headrace.set_tag('0e') behind BEGIN): it is copied again then"
-        )
-    if table.keep_existing:
-        return ""
-    sites = " and ".join(sorted({other.source for other in others}))
-    origin = "kept, and has changes" if all(other.state == "KEPT" for other in others) else "a copy"
-    return (
-        f"{there}: what is there is {origin} from site {sites}. It is neither emptied nor copied from {source}, because rows would be lost. Let "
-        f"changes of this table at {source} rest until everything has arrived everywhere; then keep the rows with `headrace up --keep-existing`: "
-        f"changes made at {source} before that are not applied"
-    )
-
-
-def has_no_rows(reader: TableReader, copy: TableCopy, *, snapshot: str = "") -> bool:
-    """Whether the source has nothing to copy of a table.
-
-    Args:
-        reader: of the source.
-        copy: of the table.
-        snapshot: under which it would be copied; empty: as the table is now.
-
-    Raises:
-        DatabaseError: it cannot be read.
-    """
-    types = dict(zip(copy.sources, copy.columns.values(), strict=True))
-    for piece in reader.plan(*copy.table.source, types, snapshot=snapshot, rows=copy.table.rows).pieces:
-        with reader.open_piece(piece, snapshot=snapshot) as opened:
-            if opened.digest(copy.sources).row_count:
-                return False
-    return True
-
-
-def _named(others: Sequence[OtherCopy], topology: str) -> str:
-    """Apply processes, for people."""
-    names = (other.apply if other.topology == topology else f"{other.apply} of topology {other.topology}" for other in others)
-    return "apply process " + " and ".join(dict.fromkeys(names))

@@ -8,7 +8,7 @@ Main path
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
-    from databases.ports import DestinationTable, OtherCopy
+    from databases.ports import DestinationTable, OtherCopy, SourceTable
     from rules.transformation import AddColumn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
@@ -35,12 +35,15 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from streams.lcr_batch import Column
 
-__all__ = ["CopyRound", "TableCopy"]
+__all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "smallest"]
 
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
 # out of line far more, and a destination with many indexes is slow.
 _STALL_S = 1800.0
+# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
+# and a snapshot that keeps the source from vacuuming is not older than one large table needs.
+_ROUND_BYTES = 1 << 30
 _TASKS_MIN = 2  # one reads while the other writes
 
 
@@ -162,9 +165,12 @@ class CopyRound:
         """Record that a copy begins; see `claim`."""
         return self.claim(copy.table, "COPYING", beside=copy.beside, estimated=copy.rows_estimated, replaces=copy.replaces)
 
-    def claim_nothing(self, copy: TableCopy) -> bool:
-        """Record a copy of no row, which is equal whatever others apply; see `claim`."""
-        return self.claim(copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces)
+    def claim_nothing(self, copy: TableCopy) -> None:
+        """Record a copy of no row, which is equal whatever others apply, if the snapshot has none; see `claim`."""
+        if has_no_rows(self.source_reader, copy, snapshot=self.snapshot):
+            self.claim(copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces)
+        else:
+            self.has_failed = True
 
     def copy(self) -> None:
         """Start who copies, and follow it."""
@@ -319,3 +325,48 @@ def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:
         source=source, owner=table.source.owner, name=table.source.name, columns=copy.log_columns, transformations=table.transformations,
         time_us=time_us,
     ).to_bytes()
+
+
+def has_no_rows(reader: TableReader, copy: TableCopy, *, snapshot: str = "") -> bool:
+    """Whether the source has nothing to copy of a table.
+
+    Args:
+        reader: of the source.
+        copy: of the table.
+        snapshot: under which it would be copied; empty: as the table is now.
+
+    Raises:
+        DatabaseError: it cannot be read.
+    """
+    types = dict(zip(copy.sources, copy.columns.values(), strict=True))
+    for piece in reader.plan(*copy.table.source, types, snapshot=snapshot, rows=copy.table.rows).pieces:
+        with reader.open_piece(piece, snapshot=snapshot) as opened:
+            if opened.digest(copy.sources).row_count:
+                return False
+    return True
+
+
+def has_failed(each: Standing) -> bool:
+    """Whether a table is recorded as FAILED."""
+    return each.record is not None and each.record.state == "FAILED"
+
+
+def smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], *, waiting: Collection[TableName] = ()) -> list[Standing]:
+    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others. At least one.
+
+    Args:
+        pending: the tables to choose from.
+        facts: the source's tables, by their names there.
+        waiting: names at the destination of those that wait for others' copies: they are always there, and take no place from any.
+    """
+    looked_at = [each for each in pending if each.table.destination in waiting]
+    ready = [each for each in pending if each.table.destination not in waiting]
+    sizes = [facts[each.table.source].bytes if each.table.source in facts else 0 for each in ready]
+    chosen: list[Standing] = []
+    total = 0
+    for place in sorted(range(len(ready)), key=lambda place: (has_failed(ready[place]), sizes[place])):
+        total += sizes[place]
+        if chosen and total > _ROUND_BYTES:
+            break
+        chosen.append(ready[place])
+    return chosen + looked_at

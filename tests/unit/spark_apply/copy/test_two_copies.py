@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from databases.memory.source import MemorySource
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import Instantiation
 from spark_apply.copy import instantiation as module
+from spark_apply.copy import rounds
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
+from spark_apply.copy.standing import Standing
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
@@ -195,7 +198,7 @@ def test_rows_that_one_apply_process_applied_survive_the_copy_of_another_one_tha
     assert site.rooms == ["1", "2", "3"]
     assert one.record.state == "DONE"
     assert (two.progress.state, two.record.scn) == ("FAILED", 0)
-    for word in ("apply_from_dbs1_at_dbs3", "a copy from site dbs1", "at dbs2 rest", "`headrace up --keep-existing`"):
+    for word in ("apply_from_dbs1_at_dbs3", "a copy from site dbs1", "this table at dbs2 rest", "`headrace up --keep-existing`"):
         assert word in two.progress.problem
 
 
@@ -228,6 +231,19 @@ def test_the_one_that_comes_second_waits_visibly_until_the_first_copy_has_ended(
     assert site.rooms == ["1", "2"]
 
 
+def test_table_that_waits_takes_no_place_from_one_that_can_be_copied(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rounds, "_ROUND_BYTES", 1)
+    tables = {name: TableName("shop", name) for name in ("waits", "large", "small")}
+    pending = [
+        Standing(table=TableToInstantiate(identity=name, source=table, destination=table, object_numbers=())) for name, table in tables.items()
+    ]
+    facts: Any = {table: SimpleNamespace(bytes=len(name)) for name, table in tables.items()}
+    assert [each.table.identity for each in rounds.smallest(pending, facts)] == ["waits"]
+    chosen = rounds.smallest(pending, facts, waiting={tables["waits"]})
+    assert [each.table.identity for each in chosen] == ["large", "waits"]
+    assert rounds.smallest(pending[:1], facts, waiting={tables["waits"]}) == pending[:1]
+
+
 def test_rows_of_a_copy_are_kept_when_an_operator_says_so_and_the_first_one_is_not_emptied_any_more():
     site = Site()
     one, two = Pair(site, "dbs1", "1"), Pair(site, "dbs2", "1")
@@ -241,7 +257,30 @@ def test_rows_of_a_copy_are_kept_when_an_operator_says_so_and_the_first_one_is_n
     one.copying().run_first()
     assert site.rooms == ["1", "2"]
     assert "an interrupted copy from dbs1" in one.progress.problem
-    assert "apply_from_dbs2_at_dbs3 applies changes" in one.progress.problem
+    assert "apply_from_dbs2_at_dbs3 has rows" in one.progress.problem
+
+
+def test_rows_of_a_copy_that_failed_are_not_kept():
+    site = Site()
+    one, two = Pair(site, "dbs1", "1", "2"), Pair(site, "dbs2", "1", "2")
+    one.put("FAILED")
+    site.apply("1")
+    two.copying(keep=True).run_first()
+    assert (two.record.state, two.record.scn) == ("FAILED", 0)
+    one.beside(lambda: one.record.state == "DONE")
+    two.beside(lambda: two.record.state == "KEPT", copying=two.copying(keep=True))
+    assert site.rooms == ["1", "2"]
+
+
+def test_table_that_an_operator_empties_is_copied_by_the_one_that_failed():
+    site = Site()
+    one, two = Pair(site, "dbs1", "1"), Pair(site, "dbs2", "1", "2")
+    one.copying().run_first()
+    two.copying().run_first()
+    assert two.progress.state == "FAILED"
+    site.empty()
+    two.beside(lambda: two.record.state == "DONE")
+    assert (one.record.state, site.rooms) == ("DONE", ["1", "2"])
 
 
 def test_two_that_keep_the_same_rows_at_once_both_keep_them():
