@@ -61,7 +61,15 @@ from actors.lag import PositionSamples, seen_at_us
 from actors.processes import factory_of, process_of
 from actors.records.requests import REQUESTS_FILE, Requests
 from actors.site.left import LeftSite, left_by, left_of
-from actors.site.receivers import captured_of, identities, leave_out, note_first_receivers, note_receivers, receivers_of
+from actors.site.receivers import (
+    captured_of,
+    kept_at_call,
+    leave_out,
+    leave_out_dropped,
+    note_first_receivers,
+    note_receivers,
+    receivers_of,
+)
 from actors.site.redo_keeper import add_capture_scns
 from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
@@ -663,9 +671,10 @@ class Controller(Host):
             for apply in self._spec.applies:
                 # Before the first change can be missing. If such a table comes back, it is copied again.
                 leave_out(self._actors, self._spec, apply, noted[apply.source].tables)
+            leave_out_dropped(self._actors, self._edit.before, self._spec)
         if self._must_note_kept:
             self._note_kept({
-                apply.name: tuple(sorted(identities(self._spec, apply, noted[apply.source].tables))) for apply in self._spec.applies
+                apply.name: kept_at_call(self._actors, self._spec, apply, noted[apply.source].tables) for apply in self._spec.applies
             })
         note_first_receivers(self._actors, noted)
         self._save_prepared(noted)

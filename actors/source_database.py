@@ -458,6 +458,19 @@ class DatabaseSite(RedoKeeper, SiteHost):
         with closing(self._open_destination()) as destination:
             return tuple(f"{table.owner}.{table.name}" for table in destination.leave_out(self._spec.name, apply, kept=kept))
 
+    def filled(self, apply: str, tables: Sequence[TableName]) -> tuple[TableName, ...]:
+        """The tables here that have rows of which none is of an unfinished copy of another apply process.
+
+        Args:
+            apply: name of the apply process.
+            tables: their names here.
+        """
+        with closing(self._open_destination()) as destination:
+            return tuple(
+                table for table in destination.filled(tables)
+                if all(other.is_finished for other in destination.other_copies(self._spec.name, apply, *table))
+            )
+
     def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
         """The selected tables as the log will describe them."""
         with closing(self._open_source()) as source:

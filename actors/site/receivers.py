@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 from streams.table_name import TableName
 from topology.downstream import receivers_from
 from topology.edits.receivers import Receivers
-from topology.ways import arriving, ways_to
+from topology.ways import arriving, ways_to, writes_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from actors.runtime import ActorSystem
     from databases.ports import CapturedTable
     from topology.edits.receivers import NotedTable
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["captured_of", "identities", "leave_out", "note_first_receivers", "note_receivers", "receivers_of"]
+__all__ = ["captured_of", "identities", "kept_at_call", "leave_out", "leave_out_dropped", "note_first_receivers", "note_receivers", "receivers_of"]
 
 TIMEOUT_S = 120.0  # catalog queries over every table of a large database
 
@@ -89,6 +89,40 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
     """
     coming = identities(spec, apply, captured)
     actors.call(f"site:{apply.site}", "leave_out", apply.name, coming, timeout_s=TIMEOUT_S)
+
+
+def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: TopologySpec) -> None:
+    """Make destinations record that nothing comes to the apply processes which a topology has no more: their rows keep nobody from a table.
+
+    Args:
+        actors: the sites; the apply processes have ended.
+        before: the topology that was prepared last; None: the same, or unknown.
+        spec: the topology that is wanted.
+    """
+    wanted, sites = {(apply.name, apply.site) for apply in spec.applies}, {site.name for site in spec.sites}
+    for apply in () if before is None else before.applies:
+        if (apply.name, apply.site) not in wanted and apply.site in sites:
+            actors.call(f"site:{apply.site}", "leave_out", apply.name, (), timeout_s=TIMEOUT_S)
+
+
+def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> tuple[str, ...]:
+    """The tables whose rows a call of `up --keep-existing` keeps at one apply process, as identities, sorted.
+
+    Where it is not alone in writing a table, only rows that are there at the call are kept. What another apply process copies after it may
+    lack changes of this source, and the operator has not seen it.
+
+    Args:
+        actors: the sites. No apply process runs.
+        spec: the topology, routed.
+        apply: of `spec`.
+        captured: the tables of its source.
+    """
+    tables = {table.source.identity: TableName.of(table.destination) for table in arriving(ways_to(spec, apply), captured)}
+    shared = tuple(sorted({name for name in tables.values() if not writes_alone(spec, apply, name)}))
+    filled: Collection[TableName] = ()
+    if shared:
+        filled = actors.call(f"site:{apply.site}", "filled", apply.name, shared, timeout_s=TIMEOUT_S)
+    return tuple(sorted(identity for identity, name in tables.items() if name not in shared or name in filled))
 
 
 def note_first_receivers(actors: ActorSystem, noted: Mapping[str, Receivers]) -> None:

@@ -49,6 +49,7 @@ from databases.ports import (
     HandlerSql,
     Instantiation,
     LastChange,
+    OtherCopy,
     PlannedApply,
     PlannedStatement,
     RowInTheWay,
@@ -272,17 +273,33 @@ class MemoryDestination:
         )
         return tuple(sorted(found, key=lambda table: (table.source, table.owner, table.name, table.identity)))
 
+    def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
+        """See `DestinationDatabase.other_copies`."""
+        store = self._reach()
+        stored = store.tables.get((owner, name))
+        number = 0 if stored is None else stored.number
+        return tuple(
+            OtherCopy(topology=key[0], apply=key[1], source=found.source, state=found.state, row_count=found.row_count, digest=found.digest)
+            for key, found in sorted(store.instantiations.items())
+            if key[:2] != (topology, apply) and ((found.owner, found.name) == (owner, name) or (number and store.recorded.get(key) == number))
+            and (found.state in {"COPYING", "COMPARING", "COPIED", "JOINING", "DONE", "KEPT"} or (found.state == "FAILED" and found.scn > 0))
+        )
+
     def record_instantiation(
         self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
-    ) -> None:
+        beside: Collection[OtherCopy] | None = None,
+    ) -> bool:
         """See `DestinationDatabase.record_instantiation`."""
         self._process(topology, apply, epoch)
+        if beside is not None and set(beside) != set(self.other_copies(topology, apply, instantiation.owner, instantiation.name)):
+            return False
         for identity in replaces:
             self.store.instantiations.pop((topology, apply, instantiation.source, identity), None)
         key = topology, apply, instantiation.source, instantiation.identity
         self.store.instantiations[key] = instantiation
         if not instantiation.is_remade:
             self.store.recorded[key] = self._number(instantiation)
+        return True
 
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""

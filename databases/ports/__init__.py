@@ -18,6 +18,7 @@ from databases.ports.destination import (
     ForeignKey,
     FoundRows,
     Instantiation,
+    OtherCopy,
     ScnRange,
     TruncatedTable,
     Write,
@@ -46,4 +47,4 @@ from databases.ports.planning import (
 )
 from databases.ports.source import NEVER_CAPTURED, CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["NEVER_CAPTURED", "ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]
+__all__ = ["NEVER_CAPTURED", "ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "OtherCopy", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]

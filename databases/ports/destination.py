@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from streams.scn import Scn
     from streams.table_name import TableName
 
-__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
+__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "OtherCopy", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +290,43 @@ class Instantiation:
     def is_kept(self) -> bool:
         """Its rows were kept as they were: they are an operator's own, and never removed unasked."""
         return self.state == "KEPT" or (self.state in {"COPIED", "JOINING"} and not self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherCopy:
+    """What another apply process of the same database has recorded of a destination table, of whichever topology it is.
+
+    Args:
+        topology: whose apply process it is.
+        apply: its name.
+        source: the site that its rows are from.
+        state: COPYING, COMPARING, COPIED, JOINING, DONE, KEPT, or FAILED with an SCN: rows of its copy may be in the table. (FAILED
+            without an SCN, and LEFT, are none.)
+        row_count: see `Instantiation`.
+        digest: see `Instantiation`.
+    """
+
+    topology: str
+    apply: str
+    source: str
+    state: str
+    row_count: int = 0
+    digest: str = ""
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether its copy runs, or was interrupted and will be made again: the table may be emptied any moment."""
+        return self.state in {"COPYING", "COMPARING"}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether what it copied or kept is all there, and later changes are applied."""
+        return not self.is_copying and self.state != "FAILED"
+
+    @property
+    def copied_nothing(self) -> bool:
+        """Whether its copy was of no row, and is finished."""
+        return self.is_finished and self.state != "KEPT" and bool(self.digest) and self.row_count == 0
 
 
 class DestinationSession(TableWriter, Protocol):
@@ -798,10 +835,26 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
+        """What other apply processes have in a table of this database, by topology and name.
+
+        A record is of the table that has its name now, and of the table that it was recorded of, whatever that is called now.
+
+        Args:
+            topology: whose apply process asks.
+            apply: its name; its own records are none of others.
+            owner: schema of the table.
+            name: of the table.
+        """
+        ...
+
     def record_instantiation(
         self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
-    ) -> None:
+        beside: Collection[OtherCopy] | None = None,
+    ) -> bool:
         """Record a table's instantiation, replacing what was recorded of this identity before.
+
+        With `beside` it is a claim: of two apply processes that claim a table at once, and have seen nothing of each other, one gets it.
 
         Args:
             topology: whose apply process it is.
@@ -809,6 +862,11 @@ class DestinationDatabase(Protocol):
             epoch: of the driver that records it.
             instantiation: what is known now.
             replaces: identities of tables whose place at the destination it takes; their records are removed with it.
+            beside: what `other_copies` answered; nothing is recorded if others have anything else in the table by now. None: whatever they
+                have. Anything that takes a table, or that removes rows from it, must say it.
+
+        Returns:
+            Whether it is recorded.
 
         Raises:
             FencedError: a newer epoch exists.

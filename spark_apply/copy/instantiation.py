@@ -26,8 +26,11 @@ States (of a table; recorded at the destination)
 
 Durable when
     A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING
-    when the driver starts is emptied and copied again under a new snapshot, with a later instantiation SCN; the others
+    when the driver starts is emptied (if it is this apply process's alone) and copied again under a new snapshot, with a later instantiation SCN; the others
     keep theirs. Nothing is copied before redo has what the snapshot has (`Snapshot.is_captured`). What the snapshot of a table that is copied beside needs of the queue is held before the snapshot is taken.
+
+Several apply processes in one table
+    See `spark_apply.copy.neighbours`: one of them copies, and a table in which another one has rows is never emptied.
 
 One sick table
     A table that cannot be copied is FAILED alone: its rows are left out, everything else goes on. The first tables are
@@ -49,11 +52,12 @@ from typing import TYPE_CHECKING
 
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import TableStart
+from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obstacles import refused, table_copy
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
-from spark_apply.copy.rounds import CopyRound
+from spark_apply.copy.rounds import CopyRound, has_failed, smallest
 from spark_apply.copy.sessions import CopySessions
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import Scn, scn_text
@@ -71,6 +75,7 @@ __all__ = ["TableInstantiation", "table_starts"]
 
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
+_WAITING_S = 3.0  # at a table that another apply process copies
 _LOOKED_POLL_S = 0.05  # how soon the end of a look is noticed that was asked for
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 # Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log writer that is
@@ -78,9 +83,6 @@ _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 _CAPTURED_TIMEOUT_S = 60.0
 _CAPTURED_POLL_S = 0.02
 _FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
-# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
-# and a snapshot that keeps the source from vacuuming is not older than one large table needs.
-_ROUND_BYTES = 1 << 30
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,6 +119,7 @@ class TableInstantiation:
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
+    _waits: dict[TableName, str] = field(default_factory=dict)  # why tables wait for the copies of other apply processes
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
     def __post_init__(self) -> None:
@@ -294,7 +297,7 @@ class TableInstantiation:
         """Make one pass; returns the seconds to wait before the next."""
         try:
             pause_s = self._try_round(pending)
-            self.problem = ""
+            self.problem = "; ".join(self._waits.values())
         except DestinationRestarted:
             raise
         except DatabaseUnavailable as error:
@@ -312,7 +315,7 @@ class TableInstantiation:
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
         pending = self._without_dropped(pending, facts, captured)
-        chosen = list(pending) if self._joins is None else _smallest(pending, facts)
+        chosen = list(pending) if self._joins is None else smallest(pending, facts, waiting=self._waits)
         self._records.failing = {
             each.table.destination: f"{each.record.problem}; it is being copied again" for each in chosen
             if each.record is not None and each.record.state == "FAILED" and each.is_begun
@@ -328,6 +331,7 @@ class TableInstantiation:
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
                 self._check(this, session, each, facts, captured)
+        self._waits = this.waits  # those that waited before were looked at, too
         if this.copies or this.kept:
             if self._joins is not None:
                 self._joins.hold_now()
@@ -340,8 +344,10 @@ class TableInstantiation:
                 self._begin(this)
                 if this.copies:
                     self._copy(this)
-        if any(each not in chosen and not _has_failed(each) for each in pending):
+        if any(each not in chosen and not has_failed(each) for each in pending):
             return 0.0
+        if this.waits:
+            return _WAITING_S
         if this.needs_operator:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
@@ -401,13 +407,20 @@ class TableInstantiation:
                 # Empty or not, the destination's table is another one's. And as nothing is applied before both have their names, redo
                 # that is full would never have what a copy would hold.
                 problem = refused(each)
+            others = copy.beside = self._records.others(table)
+            if not problem and (waits := awaited(each, others, self.config.topology)):
+                this.waits[copy.key] = waits
+                return
             # Rows of a copy that was begun are not the destination's own: they are never kept.
-            may_empty = each.is_begun or (each.is_outdated and table.may_empty)
-            if not problem and not may_empty and copy.target is not None and session.has_rows(copy.target):
-                problem = refused(each)
+            may_empty = not others and (each.is_begun or (each.is_outdated and table.may_empty))
+            if not problem and not may_empty and copy.target is not None and may_have_rows(session, copy):
+                problem = refused(each) if not others else not_copied_beside(each, others, self.config.topology, self.config.source.site)
                 if not problem:
-                    this.kept.append(each)
+                    this.kept.append((each, others))
                     return
+                if may_be_of_nothing(self.source_reader, each, copy):
+                    this.of_nothing.add(copy.key)
+                    problem = ""
         except (DatabaseUnavailable, DestinationRestarted):
             raise
         except DatabaseError as error:
@@ -431,22 +444,26 @@ class TableInstantiation:
         self._records.record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
 
     def _begin(self, this: CopyRound) -> None:
-        """Record that the copies begin, and empty the tables whose rows are ours."""
-        for each in this.kept:
-            state = "KEPT" if self._joins is None else "COPIED"
-            self._records.record(each.table, this.scn, state, replaces=each.replaced_identities)
+        """Record that the copies begin, and empty the tables whose rows are ours. What others have claimed since is looked at again."""
+        for each, others in this.kept:
+            this.claim(each.table, "KEPT" if self._joins is None else "COPIED", beside=others, replaces=each.replaced_identities)
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for key, copy in list(this.copies.items()):
                 copy.scn = this.scn
-                self._records.record(copy.table, this.scn, "COPYING", estimated=copy.rows_estimated, replaces=copy.replaces)
                 try:
-                    if key in this.to_empty and copy.target is not None:
+                    if key in this.of_nothing:
+                        del this.copies[key]
+                        this.claim_nothing(copy)
+                    elif not this.claim_copy(copy):
+                        del this.copies[key]
+                    elif key in this.to_empty and copy.target is not None:
                         session.empty_tables([copy.target])
                 except (DatabaseUnavailable, DestinationRestarted):
                     raise
                 except DatabaseError as error:
                     copy.problem, copy.is_final = error.message, True
-                    this.fail(this.copies.pop(key))
+                    this.copies.pop(key, None)
+                    this.fail(copy)
 
     def _copy(self, this: CopyRound) -> None:
         self._sessions.give(this.servers)
@@ -481,20 +498,3 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
     for each, record in finished:
         starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
     return starts
-
-
-def _has_failed(each: Standing) -> bool:
-    return each.record is not None and each.record.state == "FAILED"
-
-
-def _smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable]) -> list[Standing]:
-    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others. At least one."""
-    sizes = [facts[each.table.source].bytes if each.table.source in facts else 0 for each in pending]
-    chosen: list[Standing] = []
-    total = 0
-    for place in sorted(range(len(pending)), key=lambda place: (_has_failed(pending[place]), sizes[place])):
-        total += sizes[place]
-        if chosen and total > _ROUND_BYTES:
-            break
-        chosen.append(pending[place])
-    return chosen

@@ -11,7 +11,7 @@ from spark_apply.copy.standing import Standing, remade_problem, rename_statement
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase
+    from databases.ports import DestinationDatabase, OtherCopy
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from streams.scn import Scn
 
@@ -105,6 +105,10 @@ class TableRecords:
         for name, record in left.items():
             self.show(TableProgress(owner=name.owner, name=name.name, state="LEFT OUT", rows=record.row_count, scn=record.scn))
 
+    def others(self, table: TableToInstantiate) -> tuple[OtherCopy, ...]:
+        """What other apply processes have in its destination table."""
+        return self.destination.other_copies(self.config.topology, self.config.apply, *table.destination)
+
     def put(self, record: Instantiation) -> None:
         """Record it as it is, without showing it."""
         self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
@@ -114,10 +118,10 @@ class TableRecords:
         self.put(record)
         self.show_recorded(TableName.of(record), record)
 
-    def record(
+    def record(  # noqa: PLR0913 - what is recorded, and on which condition
         self, table: TableToInstantiate, scn: Scn, state: str, *, rows: int = 0, estimated: int = 0, digest: str = "",
-        problem: str = "", replaces: Collection[str] = (),
-    ) -> None:
+        problem: str = "", replaces: Collection[str] = (), beside: Collection[OtherCopy] | None = None,
+    ) -> bool:
         """Record a table's state, and show it.
 
         Args:
@@ -129,20 +133,27 @@ class TableRecords:
             digest: of the rows.
             problem: why it is FAILED, or is copied again.
             replaces: identities of records that are removed with it.
+            beside: see `DestinationDatabase.record_instantiation`.
+
+        Returns:
+            Whether it is recorded.
         """
-        self.destination.record_instantiation(
+        is_recorded = self.destination.record_instantiation(
             self.config.topology, self.config.apply, self.epoch,
             Instantiation(
                 source=self.config.source.site, identity=table.identity, owner=table.destination.owner,
                 name=table.destination.name, scn=scn, state=state, row_count=rows, digest=digest, problem=problem,
             ),
-            replaces=replaces,
+            replaces=replaces, beside=beside,
         )
+        if not is_recorded:
+            return False
         failing = self.failing.get(table.destination, "") if state in {"COPYING", "COMPARING"} else ""
         self.show(TableProgress(
             owner=table.destination.owner, name=table.destination.name, state="FAILED" if failing else state, rows=rows,
             rows_estimated=estimated, scn=scn, problem=failing or problem,
         ))
+        return True
 
     def show_recorded(self, name: TableName, found: Instantiation | None) -> None:
         """Show what is recorded of a table. A copy that failed stays on display when the record only says that the table left.

@@ -8,7 +8,7 @@ Main path
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
-    from databases.ports import DestinationTable
+    from databases.ports import DestinationTable, OtherCopy, SourceTable
     from rules.transformation import AddColumn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
@@ -35,12 +35,15 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from streams.lcr_batch import Column
 
-__all__ = ["CopyRound", "TableCopy"]
+__all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "smallest"]
 
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
 # out of line far more, and a destination with many indexes is slow.
 _STALL_S = 1800.0
+# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
+# and a snapshot that keeps the source from vacuuming is not older than one large table needs.
+_ROUND_BYTES = 1 << 30
 _TASKS_MIN = 2  # one reads while the other writes
 
 
@@ -54,6 +57,7 @@ class TableCopy:
     rows_estimated: int
     target: DestinationTable | None
     replaces: tuple[str, ...]
+    beside: tuple[OtherCopy, ...] = ()  # what others have in the destination table
     sources: tuple[str, ...] = ()  # what the source calls `columns`, one for each
     added: tuple[AddColumn, ...] = ()  # by transformations
     log_columns: tuple[Column, ...] = ()  # of the source, where a function must see the rows
@@ -65,6 +69,12 @@ class TableCopy:
     found: TableDigest = field(default_factory=TableDigest)  # at the destination, afterwards
     problem: str = ""
     is_final: bool = False
+    is_doubtful: bool = False  # nobody knows of a piece whether it was committed
+
+    @property
+    def has_written(self) -> bool:
+        """Whether rows of this copy may be at the destination."""
+        return self.is_doubtful or self.copied.row_count > 0
 
     @property
     def key(self) -> TableName:
@@ -89,8 +99,10 @@ class CopyRound:
         snapshot: its name.
         scn: of the snapshot.
         copies: by name at the destination.
-        kept: tables whose rows are kept.
+        kept: tables whose rows are kept, and what others have in them.
         to_empty: names of tables whose rows are removed first.
+        of_nothing: names of tables that others have copied, of which there must be nothing to copy.
+        waits: why tables wait for the copies of others, by name at the destination.
         needs_operator: a table cannot be copied before an operator acts.
         has_failed: a table is to be copied again.
     """
@@ -109,8 +121,10 @@ class CopyRound:
     scn: Scn = FIRST_SCN
     board: CopyBoard = field(default_factory=CopyBoard)
     copies: dict[TableName, TableCopy] = field(default_factory=dict)
-    kept: list[Standing] = field(default_factory=list)
+    kept: list[tuple[Standing, tuple[OtherCopy, ...]]] = field(default_factory=list)
     to_empty: set[TableName] = field(default_factory=set)
+    of_nothing: set[TableName] = field(default_factory=set)
+    waits: dict[TableName, str] = field(default_factory=dict)
     needs_operator: bool = False
     has_failed: bool = False
 
@@ -125,6 +139,38 @@ class CopyRound:
     def copied_state(self) -> str:
         """Of a table whose copy is equal."""
         return "COPIED" if self.is_beside else "DONE"
+
+    def claim(
+        self, table: TableToInstantiate, state: str, *, beside: Collection[OtherCopy], estimated: int = 0, digest: str = "",
+        replaces: Collection[str] = (),
+    ) -> bool:
+        """Record a table under the snapshot, unless another apply process has claimed it since it was looked at: the next round looks again.
+
+        Args:
+            table: the table.
+            state: see `spark_apply.copy.instantiation`.
+            beside: what others had in its destination table.
+            estimated: rows the source thinks it has.
+            digest: of the rows.
+            replaces: identities of records that are removed with it.
+
+        Returns:
+            Whether it is this apply process's.
+        """
+        is_ours = self.records.record(table, self.scn, state, estimated=estimated, digest=digest, replaces=replaces, beside=beside)
+        self.has_failed |= not is_ours
+        return is_ours
+
+    def claim_copy(self, copy: TableCopy) -> bool:
+        """Record that a copy begins; see `claim`."""
+        return self.claim(copy.table, "COPYING", beside=copy.beside, estimated=copy.rows_estimated, replaces=copy.replaces)
+
+    def claim_nothing(self, copy: TableCopy) -> None:
+        """Record a copy of no row, which is equal whatever others apply, if the snapshot has none; see `claim`."""
+        if has_no_rows(self.source_reader, copy, snapshot=self.snapshot):
+            self.claim(copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces)
+        else:
+            self.has_failed = True
 
     def copy(self) -> None:
         """Start who copies, and follow it."""
@@ -209,6 +255,7 @@ class CopyRound:
             self.records.show(replace(
                 self.records.progress[copy.key], rows=copy.copied.row_count, bytes_done=copy.bytes_done, bytes_total=copy.bytes_total
             ))
+        copy.is_doubtful |= bool(outcome.problem) and not outcome.is_final
         if outcome.problem and not copy.problem:
             copy.problem, copy.is_final = outcome.problem, outcome.is_final
             copy.pieces -= self.board.withdraw(*copy.key) if copy.pieces else 0
@@ -258,7 +305,9 @@ class CopyRound:
         self.has_failed = True
         self.needs_operator |= copy.is_final
         state = "FAILED" if copy.is_final else "COPYING"
-        self.records.record(copy.table, copy.scn, state, problem=copy.problem, estimated=copy.rows_estimated)
+        # Beside another one's rows the table is not emptied any more: whether any of them are ours decides what an operator can do.
+        scn = copy.scn if copy.has_written or not (copy.beside and copy.is_final) else Scn(0)
+        self.records.record(copy.table, scn, state, problem=copy.problem, estimated=copy.rows_estimated)
 
 
 def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:
@@ -276,3 +325,48 @@ def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:
         source=source, owner=table.source.owner, name=table.source.name, columns=copy.log_columns, transformations=table.transformations,
         time_us=time_us,
     ).to_bytes()
+
+
+def has_no_rows(reader: TableReader, copy: TableCopy, *, snapshot: str = "") -> bool:
+    """Whether the source has nothing to copy of a table.
+
+    Args:
+        reader: of the source.
+        copy: of the table.
+        snapshot: under which it would be copied; empty: as the table is now.
+
+    Raises:
+        DatabaseError: it cannot be read.
+    """
+    types = dict(zip(copy.sources, copy.columns.values(), strict=True))
+    for piece in reader.plan(*copy.table.source, types, snapshot=snapshot, rows=copy.table.rows).pieces:
+        with reader.open_piece(piece, snapshot=snapshot) as opened:
+            if opened.digest(copy.sources).row_count:
+                return False
+    return True
+
+
+def has_failed(each: Standing) -> bool:
+    """Whether a table is recorded as FAILED."""
+    return each.record is not None and each.record.state == "FAILED"
+
+
+def smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], *, waiting: Collection[TableName] = ()) -> list[Standing]:
+    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others. At least one.
+
+    Args:
+        pending: the tables to choose from.
+        facts: the source's tables, by their names there.
+        waiting: names at the destination of those that wait for others' copies: they are always there, and take no place from any.
+    """
+    looked_at = [each for each in pending if each.table.destination in waiting]
+    ready = [each for each in pending if each.table.destination not in waiting]
+    sizes = [facts[each.table.source].bytes if each.table.source in facts else 0 for each in ready]
+    chosen: list[Standing] = []
+    total = 0
+    for place in sorted(range(len(ready)), key=lambda place: (has_failed(ready[place]), sizes[place])):
+        total += sizes[place]
+        if chosen and total > _ROUND_BYTES:
+            break
+        chosen.append(ready[place])
+    return chosen + looked_at

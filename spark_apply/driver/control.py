@@ -166,7 +166,13 @@ class ApplyControl:
         found = {table.source: table for table in self.config.tables if table.source in wanted}
         if missing := wanted - found.keys():
             raise ApplyError(f"{', '.join(map(str, sorted(missing)))}: apply process {self.config.apply} {NOT_REPLICATED}")
-        if shared := [str(name) for name, table in found.items() if not table.may_empty]:
+        with contextlib.closing(open_destination(self.config.destination)) as destination:
+            # Also those of other topologies, and of tables that had another name.
+            shared = [
+                str(name) for name, table in found.items()
+                if not table.may_empty or destination.other_copies(self.config.topology, self.config.apply, *table.destination)
+            ]
+        if shared:
             raise ApplyError(
                 f"{', '.join(sorted(shared))}: not emptied, because other apply processes write the same destination table",
                 hint="headrace verify FILE names the rows that differ: correct them at the destination",

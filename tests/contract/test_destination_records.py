@@ -6,6 +6,7 @@ One suite over the database in memory and PostgreSQL 18; see `test_destination`.
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from databases.ports import (
     ApplyProgress,
     ErrorEdit,
     Instantiation,
+    OtherCopy,
 )
 from streams.errors import DatabaseUnavailable, DataError, FencedError
 from streams.scn import Scn
@@ -416,6 +418,82 @@ def test_instantiation_of_an_older_epoch_is_refused(destination):
         destination.record_instantiation(
             TOPOLOGY, APPLY, older, Instantiation(source="a", identity="1.t", owner="public", name="t", scn=1, state="DONE")
         )
+
+
+# --------------------------------------------------------------------------- claims
+
+OTHER = "apply_from_b"
+
+
+def claim(destination, apply, *, beside, topology=TOPOLOGY, name="t", state="COPYING", epoch=0) -> bool:
+    record = Instantiation(source=apply[-1], identity=f"{apply}.{name}", owner="public", name=name, scn=100, state=state)
+    return destination.record_instantiation(topology, apply, epoch or destination.progress(topology, apply).epoch, record, beside=beside)
+
+
+def others(destination, apply=APPLY, *, topology=TOPOLOGY, name="t") -> list[tuple[str, str, str]]:
+    return [(each.topology, each.apply, each.state) for each in destination.other_copies(topology, apply, "public", name)]
+
+
+def test_of_two_apply_processes_that_claim_a_table_the_second_one_gets_it_only_beside_the_first(destination):
+    for apply in (APPLY, OTHER):
+        destination.raise_epoch(TOPOLOGY, apply)
+    assert claim(destination, APPLY, beside=())
+    assert not claim(destination, OTHER, beside=())
+    assert destination.instantiations(TOPOLOGY, OTHER) == ()
+    seen = destination.other_copies(TOPOLOGY, OTHER, "public", "t")
+    assert seen == (OtherCopy(topology=TOPOLOGY, apply=APPLY, source="a", state="COPYING"),)
+    assert claim(destination, APPLY, beside=(), state="DONE"), "its own record is none of others"
+    assert not claim(destination, OTHER, beside=seen), "it has changed since"
+    assert claim(destination, OTHER, beside=destination.other_copies(TOPOLOGY, OTHER, "public", "t"))
+    assert claim(destination, OTHER, beside=(), name="u"), "another table"
+
+
+def test_claims_at_the_same_time_are_granted_to_one(harness, destination):
+    applies = [f"apply_from_{letter}" for letter in "abcdef"]
+    epochs = {apply: destination.raise_epoch(TOPOLOGY, apply).epoch for apply in applies}
+    opened = {apply: harness.destination() for apply in applies}
+    try:
+        with ThreadPoolExecutor(len(applies)) as pool:
+            for turn in range(5):
+                got = list(pool.map(lambda apply: claim(opened[apply], apply, beside=(), name=f"t{turn}", epoch=epochs[apply]), applies))  # noqa: B023
+                assert got.count(True) == 1
+    finally:
+        for each in opened.values():
+            each.close()
+
+
+def test_records_without_rows_are_no_copies_and_those_of_every_topology_are(destination):
+    for topology, apply in ((TOPOLOGY, APPLY), (TOPOLOGY, OTHER), ("another", APPLY)):
+        destination.raise_epoch(topology, apply)
+    epoch = destination.progress(TOPOLOGY, OTHER).epoch
+    for state, scn, counts in (
+        ("PENDING", 0, False), ("COPYING", 1, True), ("COMPARING", 1, True), ("COPIED", 1, True), ("JOINING", 1, True),
+        ("DONE", 1, True), ("KEPT", 1, True), ("FAILED", 1, True), ("FAILED", 0, False), ("LEFT", 1, False),
+    ):
+        record = Instantiation(source="b", identity="1", owner="public", name="t", scn=scn, state=state)
+        assert destination.record_instantiation(TOPOLOGY, OTHER, epoch, record)
+        assert others(destination) == ([(TOPOLOGY, OTHER, state)] if counts else [])
+    assert others(destination, topology="another") == []
+    assert claim(destination, APPLY, topology="another", beside=())
+    assert others(destination) == [("another", APPLY, "COPYING")]
+    assert others(destination, name="u") == []
+
+
+def test_copy_of_a_table_that_has_another_name_now_is_in_it_still(harness, destination):
+    harness.create_table("t", [("id", "int4")], key=["id"])
+    for apply in (APPLY, OTHER):
+        destination.raise_epoch(TOPOLOGY, apply)
+    assert claim(destination, OTHER, beside=(), state="DONE")
+    harness.rename_table("t", "u")
+    assert others(destination, name="u") == [(TOPOLOGY, OTHER, "DONE")]
+    assert others(destination, name="t") == [(TOPOLOGY, OTHER, "DONE")], "its changes still come under that name"
+
+
+def test_claim_of_an_older_epoch_is_refused(destination):
+    older = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        claim(destination, APPLY, beside=(), epoch=older)
 
 
 # --------------------------------------------------------------------------- set-up

@@ -35,6 +35,7 @@ class FakeActors:
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
         self.kept: dict[str, tuple[str, ...]] = {}  # by apply process: identities of the tables whose changes come to it
+        self.empty: set[TableName] = set()  # destination tables
         self.marker = 500  # what sources answer that write one into their log
         self.noted: dict[str, Receivers] = {}  # cleared by tests; `receivers` is what the sites have
         self.receivers: dict[str, Receivers] = {}
@@ -72,6 +73,8 @@ class FakeActors:
         if method == "leave_out":
             self.kept[arguments[0]] = tuple(arguments[1])
             return ()
+        if method == "filled":
+            return tuple(table for table in arguments[1] if table not in self.empty)
         if method == "note_receivers":
             self.noted[name] = self.receivers[name] = arguments[0]
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import psycopg
 
@@ -49,6 +50,11 @@ class MemoryHarness:
 
     def drop_table(self, name: str) -> None:
         self._store.drop_table("public", name)
+
+    def rename_table(self, name: str, new: str) -> None:
+        moved = self._store.tables.pop(("public", name))
+        moved.table = replace(moved.table, name=new)
+        self._store.tables["public", new] = moved
 
     def reader(self) -> TableReader:
         names = sorted(self._store.tables)
@@ -114,6 +120,9 @@ class PostgresHarness:
 
     def drop_table(self, name: str) -> None:
         self._admin.execute(f"DROP TABLE {name}")
+
+    def rename_table(self, name: str, new: str) -> None:
+        self._admin.execute(f"ALTER TABLE {name} RENAME TO {new}")
 
     def reader(self) -> TableReader:
         return PostgresTableReader(self._dsn)

@@ -30,6 +30,7 @@ from databases.ports import (
     ErrorTransaction,
     Finding,
     Instantiation,
+    OtherCopy,
     PlannedApply,
     PlannedStatement,
     TableShape,
@@ -49,7 +50,7 @@ from databases.postgres.destination.fencing import (
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.row_triggers import make_triggers, times_findings
-from databases.postgres.destination.schema import HISTORY_FROM, prepare_schema, schema_version
+from databases.postgres.destination.schema import CLAIM_LOCK, HISTORY_FROM, prepare_schema, schema_version
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.planning import plan_destination
 from databases.postgres.shapes import shape_findings, table_shapes
@@ -284,12 +285,25 @@ class PostgresDestination:
             ).fetchall()
         return tuple(_instantiation(row) for row in rows)
 
+    def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
+        """See `DestinationDatabase.other_copies`."""
+        with self._use("asking which copies a table has") as connection:
+            if schema_version(connection) == 0:
+                return ()
+            return _other_copies(connection, topology, apply, owner, name)
+
     def record_instantiation(
         self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
-    ) -> None:
+        beside: Collection[OtherCopy] | None = None,
+    ) -> bool:
         """See `DestinationDatabase.record_instantiation`."""
         values = {"topology": topology, "apply": apply, "epoch": epoch, **asdict(instantiation)}
-        with self._use("recording an instantiation") as connection:
+        with self._use("recording an instantiation") as connection, connection.transaction():
+            if beside is not None:
+                # The next statement sees what everyone who had the lock before has committed.
+                connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (CLAIM_LOCK,))
+                if set(beside) != set(_other_copies(connection, topology, apply, instantiation.owner, instantiation.name)):
+                    return False
             done = connection.execute(
                 "WITH current AS (SELECT FROM headrace.apply_process p WHERE topology = %(topology)s AND apply = %(apply)s"
                 f" AND epoch = %(epoch)s AND {EPOCH_LIVES} FOR SHARE),"
@@ -308,6 +322,7 @@ class PostgresDestination:
             )
             if done.rowcount == 0:
                 _refuse(connection, topology, apply, epoch)
+        return True
 
     def join_tables(
         self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
@@ -414,6 +429,23 @@ _IS_REMADE = """coalesce(recorded_in = 'headrace.instantiation'::regclass
     AND to_regclass(format('%%I.%%I', owner, name)) <> relation, false)"""
 _NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = relation AND recorded_in = 'headrace.instantiation'::regclass)"""
+
+# The same table under another name counts, too; see `_IS_REMADE` for `recorded_in`.
+_OTHER_COPIES = """
+SELECT topology, apply, source, state, row_count, digest FROM headrace.instantiation
+WHERE (topology, apply) <> (%(topology)s, %(apply)s)
+  AND (state IN ('COPYING', 'COMPARING', 'COPIED', 'JOINING', 'DONE', 'KEPT') OR (state = 'FAILED' AND scn > 0))
+  AND ((owner = %(owner)s AND name = %(name)s) OR (recorded_in = 'headrace.instantiation'::regclass
+       AND relation = to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text))))
+ORDER BY topology, apply, source, identity
+"""
+
+
+def _other_copies(connection: psycopg.Connection[Any], topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
+    found = connection.execute(_OTHER_COPIES, {"topology": topology, "apply": apply, "owner": owner, "name": name}).fetchall()
+    return tuple(
+        OtherCopy(topology=row[0], apply=row[1], source=row[2], state=row[3], row_count=row[4], digest=row[5]) for row in found
+    )
 
 
 def _instantiation(row: Sequence[Any]) -> Instantiation:

@@ -44,12 +44,14 @@ from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
 from databases.postgres.views import statements as view_statements
 from streams.errors import DatabaseError
 
-__all__ = ["HISTORY_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "prepare_schema", "schema_version"]
+__all__ = ["CLAIM_LOCK", "HISTORY_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "prepare_schema", "schema_version"]
 
 SCHEMA = "headrace"
 
 # "headrace" in hexadecimal: nobody else's advisory lock is likely to have this number.
 PREPARE_LOCK = 0x68656164_72616365
+# Held while a table is claimed for a copy (`record_instantiation` with `beside`): a moment each, whatever the table. "claims" behind "he".
+CLAIM_LOCK = 0x6865636C_61696D73
 
 _VERSION_1 = (
     "CREATE SCHEMA IF NOT EXISTS headrace",

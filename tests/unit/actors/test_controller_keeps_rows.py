@@ -8,11 +8,13 @@ import pytest
 
 from actors.controller import Controller
 from rules.rule import Rule, RuleSet
+from streams.table_name import TableName
 from tests.support.controllers import (
     call_again,
     captured,
     started,
     with_another_destination,
+    with_another_source,
 )
 
 
@@ -106,3 +108,29 @@ def test_apply_process_does_not_begin_before_it_is_known_what_is_kept(spec, acto
         controller.step()
     assert kept(actors) == ()
     assert actors.created.count("queue:qb") == 1
+
+
+def test_rows_that_another_apply_process_copies_after_the_call_are_not_kept_by_it(spec, actors):
+    """Both would copy at once: the second one would keep what the first one copied, and miss what that one's source did not have."""
+    actors.captured |= {"site:a": captured("t", "u"), "site:c": captured("t", "u")}
+    actors.empty = {TableName("public", "t")}
+    started(with_another_source(spec), actors, steps=10, keep_call="one")
+    assert kept(actors) == kept(actors, "apply:y") == ("id of u",)
+    actors.empty = set()
+    for apply in ("apply:x", "apply:y"):
+        actors.kill(apply)
+    started(with_another_source(spec), actors, steps=10, keep_call="one")
+    assert kept(actors) == ("id of u",), "of the call, whatever became of the tables"
+    for apply in ("apply:x", "apply:y"):
+        actors.kill(apply)
+    started(with_another_source(spec), actors, steps=10, keep_call="two")
+    assert kept(actors) == kept(actors, "apply:y") == ("id of t", "id of u")
+
+
+def test_tables_of_an_apply_process_that_is_dropped_are_recorded_as_left(spec, actors):
+    """Its record would keep every other one from the table."""
+    actors.captured |= {"site:a": captured("t"), "site:c": captured("t")}
+    started(with_another_source(spec), actors, steps=10)
+    assert actors.kept["y"] == ("id of t",)
+    started(spec, actors, steps=10)
+    assert actors.kept == {"x": ("id of t",), "y": ()}

@@ -7,8 +7,17 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore
+from databases.ports import Instantiation
 from protos import apply_pb2 as pb
+from spark_apply.driver import control as module
 from spark_apply.driver.control import ApplyControl
+from streams.errors import ApplyError
+from streams.scn import Scn
+from streams.table_name import TableName
 
 
 class Coordinator:
@@ -36,3 +45,24 @@ def test_status_of_a_busy_coordinator_says_since_when_it_is_known(monkeypatch: A
     again = control.status()
     assert again.low_watermark_scn == 20
     assert again.asked_us >= first.asked_us
+
+
+def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_again(monkeypatch: Any) -> None:
+    """`headrace copy` begins with a record that all rows there are ours."""
+    store, asked = MemoryStore(), []
+    destination = MemoryDestination(store=store)
+    monkeypatch.setattr(module, "open_destination", lambda access: destination)
+    name = TableName("shop", "rooms")
+    config = SimpleNamespace(
+        topology="t", apply="a", destination=None, tables=[SimpleNamespace(source=name, destination=name, may_empty=True)],
+    )
+    copying = SimpleNamespace(copy_again=asked.append)
+    control = ApplyControl(config=config, cores=SimpleNamespace(), instantiation=copying)  # type: ignore[arg-type]
+    request = pb.CopyAgainRequest(tables=[pb.TableName(owner="shop", name="rooms")])
+    control.copy_again(request)
+    assert asked == [[name]]
+    other = Instantiation(source="s", identity="1", owner="shop", name="rooms", scn=Scn(5), state="DONE")
+    destination.record_instantiation("another", "a", destination.raise_epoch("another", "a").epoch, other)
+    with pytest.raises(ApplyError, match="other apply processes write the same destination table"):
+        control.copy_again(request)
+    assert len(asked) == 1
