@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -255,8 +256,8 @@ class Looks:
         self.calls: list[tuple[str, str]] = []
         looks = iter([*seen[:-1]])
         clock = itertools.count(0.0, 1.0)
-        monkeypatch.setattr(headrace.deployment.time, "sleep", lambda _: None)
-        monkeypatch.setattr(headrace.deployment.time, "monotonic", lambda: next(clock))
+        # Of this module alone: other threads of the process have the time, too.
+        monkeypatch.setattr(headrace.deployment, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(clock)))
         monkeypatch.setattr(Deployment, "cluster", self)
         monkeypatch.setattr(Deployment, "connect", lambda _: self)
         monkeypatch.setattr(Deployment, "_ensure_controller", lambda *_, **__: None)

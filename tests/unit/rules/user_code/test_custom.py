@@ -112,7 +112,9 @@ def test_only_rows_of_its_tables_are_given_to_a_function() -> None:
 @settings(max_examples=40, deadline=None)
 @given(batch=lcr_batches())
 def test_a_function_that_changes_nothing_leaves_every_batch_as_it_is(batch: LcrBatch) -> None:
-    batch = replace(batch, tables=tuple(replace(table, version=content_version(table)) for table in batch.tables))
+    # What a partition's rows are is said over columns that a function might change.
+    tables = [table if table.partition is None else replace(table, partition=replace(table.partition, rows="")) for table in batch.tables]
+    batch = replace(batch, tables=tuple(replace(table, version=content_version(table)) for table in tables))
     rule = Rule(tags=ANY_TAG, transformation=Transformation(custom=custom("def mask(lcr):\n    return lcr\n")))
     after = RuleEvaluation(RuleSet(include=(rule,)), types=value_types()).filter(batch)
     used = {group.table for group in batch.groups} | {table for each in batch.truncates for table in each.tables}
