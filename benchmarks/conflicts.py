@@ -2,8 +2,9 @@
 
     python -m benchmarks.conflicts [--rows 100000] [--runs 3]
 
-Five ways to apply the same changes, by turns: without handlers; with `maximum` over all columns while nothing conflicts; with
-`maximum` where one row of a hundred was changed at the destination; and both with `latest_timestamp` and tombstones. A transaction has ten rows of six columns, old and new values.
+Six ways to apply the same changes, by turns: without handlers; with `maximum` over all columns while nothing conflicts; with
+`maximum` where one row of a hundred was changed at the destination; both with `latest_timestamp` and tombstones between two sites; and that at one
+of three sites, where nothing conflicts and every row is noted. A transaction has ten rows of six columns, old and new values.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from spark_apply.server.resolution import ConflictSettings
 
 SHARE = 100  # one row of so many conflicts
 MAXIMUM = ConflictRules(handlers=(ConflictHandler(owner="public", name="t", method="maximum", resolution_column="at"),))
-LATEST = ConflictRules(
-    handlers=tuple(
-        ConflictHandler(owner="public", name="t", method="latest_timestamp", kind=kind, priority=("b", "a")) for kind in TIMED_KINDS
-    ),
-    times=RowTimes(site="b", sites=("b", "a"), has_tombstones=True),
-)
+
+
+def _latest(*sites: str) -> ConflictRules:
+    """latest_timestamp, of changes that come to site b from site a."""
+    return ConflictRules(
+        handlers=tuple(ConflictHandler(owner="public", name="t", method="latest_timestamp", kind=kind, priority=sites) for kind in TIMED_KINDS),
+        times=RowTimes(site="b", sites=sites, has_tombstones=True),
+    )
+
+
+LATEST, LATEST_OF_THREE = _latest("b", "a"), _latest("b", "a", "c")
 
 
 class _Way(Way):
@@ -51,6 +57,7 @@ def main() -> None:
             f"handlers, 1 row of {SHARE} conflicts": _Way(server, "conflicts", MAXIMUM, given.rows, conflicts=True),
             "latest_timestamp, no conflict": _Way(server, "latest", LATEST, given.rows, conflicts=False),
             f"latest_timestamp, 1 row of {SHARE}": _Way(server, "latest_conflicts", LATEST, given.rows, conflicts=True),
+            "the same at one of three sites, no conflict": _Way(server, "latest_of_three", LATEST_OF_THREE, given.rows, conflicts=False),
         }, plain="without handlers", runs=given.runs)
 
 
