@@ -189,7 +189,7 @@ def _values(values: ColumnValues | None, places: tuple[int, ...], added: Sequenc
         return None
     count, before = values.row_count, values.starts.tolist()
     lengths = np.empty((len(places), count), np.int32)
-    blocks: list[tuple[int, NDArray[np.uint8] | bytes]] = []
+    blocks: list[tuple[int, NDArray[np.uint8]]] = []
     starts, given = [0], iter(added)
     for column, end, place in _neighbours(places):
         if place >= 0:
@@ -201,28 +201,15 @@ def _values(values: ColumnValues | None, places: tuple[int, ...], added: Sequenc
             value = next(given)
             if isinstance(value, bytes):
                 lengths[column] = len(value)
-                blocks.append((starts[-1], value))
+                blocks.append((starts[-1], np.frombuffer(value * count, np.uint8)))
                 starts.append(starts[-1] + len(value) * count)
             else:
                 lengths[column] = NULL if value is None else value
                 starts.append(starts[-1])
     data = np.empty(starts[-1], np.uint8)
     for start, block in blocks:
-        if isinstance(block, bytes):
-            _repeat(data[start : start + len(block) * count], block)
-        else:
-            data[start : start + block.shape[0]] = block
+        data[start : start + block.shape[0]] = block
     return ColumnValues(lengths=lengths, data=data, starts=np.array(starts, np.int64))
-
-
-def _repeat(into: NDArray[np.uint8], value: bytes) -> None:
-    """Fill with a value again and again: each time with all that is there, instead of once more beside."""
-    done = min(len(value), into.shape[0])
-    into[:done] = np.frombuffer(value, np.uint8)[:done]
-    while 0 < done < into.shape[0]:
-        more = min(done, into.shape[0] - done)
-        into[done : done + more] = into[:more]
-        done += more
 
 
 @functools.lru_cache(_VERSIONS_MAX)
