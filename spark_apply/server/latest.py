@@ -254,7 +254,7 @@ def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple
                 assert place.last.applied_us is not None
                 raise TimeUnknown(kind or _differs(row.write.command), (
                     f"{METHOD}: it was committed before {_shown(place.last.applied_us)}, when a change of {place.last.applied_source} was applied to the row"
-                    " here; that was the only source then, and the times of its changes were not noted"
+                    " here whose own time is not noted: there was no other source then, or SQL of a handler wrote the row"
                 ), found)
             reason = (
                 f"{METHOD}: it was committed before {_shown(place.last.lost_us)}, and the server does not know any more when the row was changed or"
