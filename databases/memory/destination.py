@@ -39,6 +39,7 @@ from databases.memory.store import (
     rows_of,
 )
 from databases.ports import (
+    ROWS_THERE,
     ApplyProgress,
     ConflictRecord,
     DestinationTable,
@@ -282,7 +283,7 @@ class MemoryDestination:
             OtherCopy(topology=key[0], apply=key[1], source=found.source, state=found.state, row_count=found.row_count, digest=found.digest)
             for key, found in sorted(store.instantiations.items())
             if key[:2] != (topology, apply) and ((found.owner, found.name) == (owner, name) or (number and store.recorded.get(key) == number))
-            and (found.state in {"COPYING", "COMPARING", "COPIED", "JOINING", "DONE", "KEPT"} or (found.state == "FAILED" and found.scn > 0))
+            and (found.state in ROWS_THERE or (found.state == "FAILED" and found.scn > 0))
         )
 
     def record_instantiation(

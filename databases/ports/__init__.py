@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from databases.ports.conflicts import ConflictRecord, LastChange, RowInTheWay, RowQuestion, WriteTimes
 from databases.ports.destination import (
+    BEGUN,
+    ROWS_THERE,
     ApplyProgress,
     DestinationColumn,
     DestinationDatabase,
@@ -47,4 +49,4 @@ from databases.ports.planning import (
 )
 from databases.ports.source import NEVER_CAPTURED, CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["NEVER_CAPTURED", "ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "OtherCopy", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]
+__all__ = ["BEGUN", "NEVER_CAPTURED", "ROWS_THERE", "ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "OtherCopy", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]

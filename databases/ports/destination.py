@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from streams.scn import Scn
     from streams.table_name import TableName
 
-__all__ = ["ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "OtherCopy", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
+__all__ = ["BEGUN", "ROWS_THERE", "ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "OtherCopy", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +292,13 @@ class Instantiation:
         return self.state == "KEPT" or (self.state in {"COPIED", "JOINING"} and not self.digest)
 
 
+BEGUN = frozenset({"COPYING", "COMPARING"})
+"""States of an instantiation whose copy runs, or was interrupted and will be made again."""
+
+ROWS_THERE = BEGUN | {"COPIED", "JOINING", "DONE", "KEPT"}
+"""States of an instantiation whose rows may be in the table; those of FAILED are if it has an SCN."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherCopy:
     """What another apply process of the same database has recorded of a destination table, of whichever topology it is.
@@ -300,8 +307,7 @@ class OtherCopy:
         topology: whose apply process it is.
         apply: its name.
         source: the site that its rows are from.
-        state: COPYING, COMPARING, COPIED, JOINING, DONE, KEPT, or FAILED with an SCN: rows of its copy may be in the table. (FAILED
-            without an SCN, and LEFT, are none.)
+        state: one of `ROWS_THERE`, or FAILED with an SCN: rows of its copy may be in the table. (FAILED without an SCN, and LEFT, are none.)
         row_count: see `Instantiation`.
         digest: see `Instantiation`.
     """
@@ -316,7 +322,7 @@ class OtherCopy:
     @property
     def is_copying(self) -> bool:
         """Whether its copy runs, or was interrupted and will be made again: the table may be emptied any moment."""
-        return self.state in {"COPYING", "COMPARING"}
+        return self.state in BEGUN
 
     @property
     def is_finished(self) -> bool:

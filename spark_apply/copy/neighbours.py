@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from databases.ports import BEGUN
 from spark_apply.copy.rounds import has_no_rows
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def awaited(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
     """
     copying = [other for other in others if other.is_copying]
     # Earlier versions let two copies into one table, and may have left both: neither would end.
-    if not copying or (each.record is not None and each.record.state in {"COPYING", "COMPARING"}):
+    if not copying or (each.record is not None and each.record.state in BEGUN):
         return ""
     return f"table {each.table.destination} waits: {_named(copying, topology)} copies into it now"
 

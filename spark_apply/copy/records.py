@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from databases.ports import Instantiation
+from databases.ports import BEGUN, Instantiation
 from spark_apply.copy.standing import Standing, remade_problem, rename_statement, standings
 from streams.table_name import TableName
 
@@ -148,7 +148,7 @@ class TableRecords:
         )
         if not is_recorded:
             return False
-        failing = self.failing.get(table.destination, "") if state in {"COPYING", "COMPARING"} else ""
+        failing = self.failing.get(table.destination, "") if state in BEGUN else ""
         self.show(TableProgress(
             owner=table.destination.owner, name=table.destination.name, state="FAILED" if failing else state, rows=rows,
             rows_estimated=estimated, scn=scn, problem=failing or problem,

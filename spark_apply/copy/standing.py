@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import Finding, Instantiation
+from databases.ports import BEGUN, Finding, Instantiation
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
-_BEGUN = frozenset({"COPYING", "COMPARING"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ class Standing:
     def is_begun(self) -> bool:
         """Whether its copy has begun: rows at the destination are part of it, even if others write there too."""
         record = self.record
-        return record is not None and (record.state in _BEGUN or (record.state == "FAILED" and record.scn > 0))
+        return record is not None and (record.state in BEGUN or (record.state == "FAILED" and record.scn > 0))
 
     @property
     def is_outdated(self) -> bool:

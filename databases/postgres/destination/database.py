@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import psycopg
 
 from databases.ports import (
+    ROWS_THERE,
     ApplyProgress,
     ConflictRecord,
     DestinationTable,
@@ -434,7 +435,7 @@ _NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.p
 _OTHER_COPIES = """
 SELECT topology, apply, source, state, row_count, digest FROM headrace.instantiation
 WHERE (topology, apply) <> (%(topology)s, %(apply)s)
-  AND (state IN ('COPYING', 'COMPARING', 'COPIED', 'JOINING', 'DONE', 'KEPT') OR (state = 'FAILED' AND scn > 0))
+  AND (state = ANY (%(rows_there)s) OR (state = 'FAILED' AND scn > 0))
   AND ((owner = %(owner)s AND name = %(name)s) OR (recorded_in = 'headrace.instantiation'::regclass
        AND relation = to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text))))
 ORDER BY topology, apply, source, identity
@@ -442,7 +443,9 @@ ORDER BY topology, apply, source, identity
 
 
 def _other_copies(connection: psycopg.Connection[Any], topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
-    found = connection.execute(_OTHER_COPIES, {"topology": topology, "apply": apply, "owner": owner, "name": name}).fetchall()
+    found = connection.execute(
+        _OTHER_COPIES, {"topology": topology, "apply": apply, "owner": owner, "name": name, "rows_there": sorted(ROWS_THERE)},
+    ).fetchall()
     return tuple(
         OtherCopy(topology=row[0], apply=row[1], source=row[2], state=row[3], row_count=row[4], digest=row[5]) for row in found
     )

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["is_of_this_server", "keep_noted_times", "lost_until", "sample_times", "samples", "was_earlier", "was_lost", "whole_number"]
+__all__ = ["is_of_this_server", "keep_noted_times", "lost_until", "microseconds", "sample_times", "samples", "was_earlier", "was_lost", "whole_number"]
 
 _WINDOW = 64  # transactions: so many that were all rolled back are taken for lost
 _OWN_WINDOW = 10_000  # transactions, of which one has the time of this server's clock: what applies changes commits at times of its own
@@ -44,6 +44,15 @@ _MINE = "pg_catalog.xid(pg_catalog.pg_current_xact_id())::pg_catalog.text"  # a 
 _ENDED = "(SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8)"  # all below it
 # A statement's own transaction can be above its snapshot; hardly by a million.
 _NEXT = "(SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8 OPERATOR(pg_catalog.+) 1000000)"
+
+
+def microseconds(moment: str) -> str:
+    """A moment as microseconds since the epoch, as SQL.
+
+    Args:
+        moment: timestamptz, as SQL.
+    """
+    return f"(EXTRACT(epoch FROM {moment}) * 1000000)::pg_catalog.int8"
 
 
 def whole_number(xmin: str) -> str:
@@ -137,7 +146,7 @@ def samples() -> str:
     """The samples as a query: the number below which all had ended, as text, and when, microseconds since the epoch; without the first one, a guess."""
     taken = f"{_IS_SAMPLE} AND s.changed_at IS NOT NULL AND s.xmin::pg_catalog.text OPERATOR(pg_catalog.=) s.source"
     return (
-        f"SELECT s.key1::pg_catalog.text, (EXTRACT(epoch FROM s.changed_at) * 1000000)::pg_catalog.int8 FROM headrace.row_change s"
+        f"SELECT s.key1::pg_catalog.text, {microseconds('s.changed_at')} FROM headrace.row_change s"
         f" WHERE {taken} AND s.key1 OPERATOR(pg_catalog.>) (SELECT pg_catalog.min(s.key1) FROM headrace.row_change s WHERE {taken})"
     )
 

@@ -33,20 +33,27 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from databases.postgres.connection import literal
-from databases.postgres.destination.lost_times import is_of_this_server, samples, was_earlier, was_lost, whole_number
+from databases.postgres.destination.lost_times import (
+    is_of_this_server,
+    microseconds,
+    samples,
+    was_earlier,
+    was_lost,
+    whole_number,
+)
 from databases.postgres.destination.writing.pipeline import Statement
 
 if TYPE_CHECKING:
     from databases.ports import WriteTimes
     from databases.postgres.destination.catalog import CatalogTable
 
-__all__ = ["MOMENT", "MOMENTS", "Horizon", "applied_from", "is_noted", "not_later_here", "note_origin", "older_operator"]
+__all__ = ["MOMENT", "MOMENTS", "Horizon", "applied_from", "is_noted", "key_hashes", "not_later_here", "note_of", "note_origin", "older_operator"]
 
 _REMEMBERED = 512  # moments; the older ones are further apart
 _ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())"
 _APART = 1 << 30  # transactions: numbers are compared as 32 bits, which tells what is less than 2^31 apart
 
-MOMENT = f"SELECT {_ENDED}::pg_catalog.text, (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::pg_catalog.int8"
+MOMENT = f"SELECT {_ENDED}::pg_catalog.text, {microseconds('pg_catalog.clock_timestamp()')}"
 """A number below which all transactions have ended, and the moment, microseconds since the epoch: `Horizon.note` takes both."""
 
 MOMENTS = f"{samples()} UNION ALL {MOMENT} ORDER BY 2, 1"
@@ -131,10 +138,29 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
 def _note(catalog: CatalogTable) -> str:
     """Whether the row `t` is as the change left it that its note is of."""
     key = ", ".join(f"t.{catalog.columns[place].name}" for place in sorted(catalog.table.key))
+    return f"SELECT {is_noted('r', 't')} FROM headrace.row_change r WHERE {note_of(catalog, key_hashes(key))}"
+
+
+def key_hashes(values: str) -> tuple[str, str]:
+    """Two hashes of a key, as SQL: nobody meets two keys with the same pair.
+
+    Args:
+        values: of the key's columns in the table's order, as SQL, with their collations.
+    """
+    return f"pg_catalog.hash_record_extended(ROW({values}), 0)", f"pg_catalog.hash_record_extended(ROW({values}), 1)"
+
+
+def note_of(catalog: CatalogTable, hashes: tuple[str, str]) -> str:
+    """The condition that `r`, of `headrace.row_change`, is the note of a key.
+
+    Args:
+        catalog: the destination table.
+        hashes: see `key_hashes`.
+    """
+    first, second = hashes
     return (
-        f"SELECT {is_noted('r', 't')} FROM headrace.row_change r"
-        f" WHERE r.relation OPERATOR(pg_catalog.=) {catalog.oid} AND r.key1 OPERATOR(pg_catalog.=) pg_catalog.hash_record_extended(ROW({key}), 0)"
-        f" AND r.key2 OPERATOR(pg_catalog.=) pg_catalog.hash_record_extended(ROW({key}), 1)"
+        f"r.relation OPERATOR(pg_catalog.=) {catalog.oid} AND r.key1 OPERATOR(pg_catalog.=) {first}"
+        f" AND r.key2 OPERATOR(pg_catalog.=) {second}"
     )
 
 

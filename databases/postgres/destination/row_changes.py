@@ -33,8 +33,8 @@ import psycopg
 from databases.ports import LastChange
 from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable
-from databases.postgres.destination.lost_times import keep_noted_times, lost_until, was_lost
-from databases.postgres.destination.recent_changes import applied_from, is_noted, older_operator
+from databases.postgres.destination.lost_times import keep_noted_times, lost_until, microseconds, was_lost
+from databases.postgres.destination.recent_changes import applied_from, is_noted, key_hashes, note_of, older_operator
 from databases.postgres.destination.writing.pipeline import Statement
 from databases.postgres.destination.writing.writes import (
     PG_EPOCH_US,
@@ -101,7 +101,6 @@ END
 $made$""",
 )
 
-_US = "(EXTRACT(epoch FROM {}) * 1000000)::pg_catalog.int8"
 _NOTED = "COALESCE(r.changed_at, pg_catalog.pg_xact_commit_timestamp(r.xmin))"
 _LOST = (
     "CASE WHEN r.rank OPERATOR(pg_catalog.<) 0 THEN r.changed_at"
@@ -116,9 +115,9 @@ def _key(write: Write, catalog: CatalogTable) -> list[int]:
 
 
 def _hashes(write: Write, catalog: CatalogTable, *, new: frozenset[int] = frozenset()) -> tuple[str, str]:
-    """Two hashes of a key in the set `u`: nobody meets two keys with the same pair; `new`: positions taken from the new values."""
+    """See `key_hashes`: of a key in the set `u`; `new`: positions taken from the new values."""
     values = ", ".join(f"u.{'n' if place in new else 'o'}{place}{_collated(write, catalog, place)}" for place in _key(write, catalog))
-    return f"pg_catalog.hash_record_extended(ROW({values}), 0)", f"pg_catalog.hash_record_extended(ROW({values}), 1)"
+    return key_hashes(values)
 
 
 def _collated(write: Write, catalog: CatalogTable, place: int) -> str:
@@ -233,10 +232,8 @@ def noted_later(write: Write, catalog: CatalogTable, *, new: frozenset[int] | No
     assert write.times is not None
     if new is None:
         new = frozenset(_key(write, catalog)) if write.command is Command.INSERT else frozenset()
-    first, second = _hashes(write, catalog, new=new)
     return (
-        f"EXISTS (SELECT FROM headrace.row_change r WHERE r.relation OPERATOR(pg_catalog.=) {catalog.oid}"
-        f" AND r.key1 OPERATOR(pg_catalog.=) {first} AND r.key2 OPERATOR(pg_catalog.=) {second}"
+        f"EXISTS (SELECT FROM headrace.row_change r WHERE {note_of(catalog, _hashes(write, catalog, new=new))}"
         f" AND NOT {_note_is_older(write.times, 'u.at', str(write.times.rank))})"
     )
 
@@ -251,9 +248,8 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
     """
     find = located(write, catalog).find
     builder = SetBuilder(write, catalog, generation, old=find, new=[])
-    first, second = _hashes(write, catalog)
     own = (
-        f'SELECT {_US.format("c.timestamp")} FROM {catalog.relation} t,'
+        f'SELECT {microseconds("c.timestamp")} FROM {catalog.relation} t,'
         " LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c"
         f" WHERE {keyed(builder, find, [])} AND c.roident OPERATOR(pg_catalog.=) 0"
     )
@@ -269,12 +265,12 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
         f" AND ({is_noted('r', 't')}) IS NOT TRUE AND {was_lost('t.xmin')}"
     )
     lost_note = _LOST if write.times is not None and write.times.has_tombstones else "NULL"
-    forgotten = f"SELECT {_US.format('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
+    forgotten = f"SELECT {microseconds('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
     sql = (
-        f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {_US.format(_NOTED)} END, r.rank, r.source, r.is_gone, ({forgotten}),"
-        f" {_US.format(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(_US.format('c.timestamp'))}),"
+        f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {microseconds(_NOTED)} END, r.rank, r.source, r.is_gone, ({forgotten}),"
+        f" {microseconds(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(microseconds('c.timestamp'))}),"
         f" ({applied.format(applied_from('c.roident', 't.xmin'))}) FROM {numbered(builder)}"
-        f" LEFT JOIN headrace.row_change r ON r.relation = {catalog.oid} AND r.key1 = {first} AND r.key2 = {second} ORDER BY u.r"
+        f" LEFT JOIN headrace.row_change r ON {note_of(catalog, _hashes(write, catalog))} ORDER BY u.r"
     )
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
 
