@@ -21,6 +21,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
+from psycopg.rows import class_row
 
 from databases.ports import (
     ROWS_THERE,
@@ -443,12 +444,8 @@ ORDER BY topology, apply, source, identity
 
 
 def _other_copies(connection: psycopg.Connection[Any], topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
-    found = connection.execute(
-        _OTHER_COPIES, {"topology": topology, "apply": apply, "owner": owner, "name": name, "rows_there": sorted(ROWS_THERE)},
-    ).fetchall()
-    return tuple(
-        OtherCopy(topology=row[0], apply=row[1], source=row[2], state=row[3], row_count=row[4], digest=row[5]) for row in found
-    )
+    values = {"topology": topology, "apply": apply, "owner": owner, "name": name, "rows_there": sorted(ROWS_THERE)}
+    return tuple(connection.cursor(row_factory=class_row(OtherCopy)).execute(_OTHER_COPIES, values))
 
 
 def _instantiation(row: Sequence[Any]) -> Instantiation:
