@@ -54,7 +54,7 @@ from rules.rule import Rule, RuleSet
 from spark_apply.arriving import TableStart
 from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obstacles import refused, table_copy
-from spark_apply.copy.records import TableProgress, TableRecords
+from spark_apply.copy.records import TO_BE_COPIED_AGAIN, TableProgress, TableRecords
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.rounds import CopyRound, has_failed, smallest
@@ -115,7 +115,6 @@ class TableInstantiation:
     _records: TableRecords = field(init=False)
     _renames: RenamedTables = field(init=False)
     _sessions: CopySessions = field(init=False)
-    _again: set[TableName] = field(default_factory=set)
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
@@ -188,7 +187,9 @@ class TableInstantiation:
 
     def copy_again(self, tables: Collection[TableName]) -> None:
         """Have these tables (as the destination calls them) emptied and copied again; called on any thread."""
-        self._again |= set(tables)
+        self._records.again |= set(tables)
+        for table in tables:
+            self._records.show_recorded(table, None)  # at once, not when this driver's next look has recorded it
 
     def look_now(self, timeout_s: float) -> bool:
         """Look at every table that is not finished at once; called on any thread.
@@ -220,7 +221,7 @@ class TableInstantiation:
         look_at = 0.0
         while not self.should_end():
             try:
-                if self._again:
+                if self._records.again:
                     self._leave_out(joins)
                     look_at = 0.0
                 elif time.monotonic() >= look_at or self._asked > self._looked:
@@ -267,14 +268,14 @@ class TableInstantiation:
 
     def _leave_out(self, joins: JoinCalls) -> None:
         """Begin to copy tables again that are replicated: nothing of them is applied any more, and their rows are ours."""
-        again = set(self._again)
+        again = set(self._records.again)
         # Recorded first: a driver that dies when rows are left out already must not take the table for finished.
         for each in self._standings(show=False):
             if each.table.destination in again and each.record is not None:
-                self._records.settle(replace(each.record, state="COPYING", scn=max(each.record.scn, Scn(1)), problem="to be copied again"))
+                self._records.settle(replace(each.record, state="COPYING", scn=max(each.record.scn, Scn(1)), problem=TO_BE_COPIED_AGAIN))
         if joins.leave_out(again):
             self._left_out |= again
-            self._again -= again
+            self._records.again -= again
 
     def _pending(self, found: Sequence[Standing]) -> list[Standing]:
         """What is to be copied: not what the source dropped meanwhile, nor what is copied and waits for its name."""

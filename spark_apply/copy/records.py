@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from streams.scn import Scn
 
-__all__ = ["TableProgress", "TableRecords"]
+__all__ = ["TO_BE_COPIED_AGAIN", "TableProgress", "TableRecords"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,7 @@ class TableProgress:
 
 
 _NOTHING = TableProgress(owner="", name="")
+TO_BE_COPIED_AGAIN = "to be copied again"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class TableRecords:
         gone: identities of tables that the source dropped before they were copied.
         failing: why the last copy of a table failed that is tried again; shown until it is proved equal.
         left: names of tables that are shown though their changes come no more.
+        again: names of tables that are to be copied again, which is not recorded yet.
     """
 
     config: ApplyConfig
@@ -70,6 +72,7 @@ class TableRecords:
     gone: set[str] = field(default_factory=set)
     failing: dict[TableName, str] = field(default_factory=dict)
     left: set[TableName] = field(default_factory=set)
+    again: set[TableName] = field(default_factory=set)
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
         """Where every table stands, by what is recorded now.
@@ -164,6 +167,8 @@ class TableRecords:
         """
         if name in self.twice:
             self.show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=self.twice[name]))
+        elif name in self.again:
+            self.show(TableProgress(owner=name.owner, name=name.name, state="COPYING", problem=TO_BE_COPIED_AGAIN))
         elif found is None:
             self.show(TableProgress(owner=name.owner, name=name.name))
         elif self.progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":

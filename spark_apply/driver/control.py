@@ -45,6 +45,7 @@ _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
 _SETTLED = _COPIED | {"LEFT OUT"}  # nothing waits for them
 _COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which `verify` waits for
+_BOUNDED = _SETTLED | {"COPIED", "JOINING"}  # what they lack is above what the queue was told
 _STRANGER = "it came under this name after the apply process started, and was never copied here; its changes are left out"
 _LOOK_TIMEOUT_S = 5.0  # a look takes a few queries; one that finds something to copy shows that
 _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
@@ -297,7 +298,7 @@ class ApplyControl:
 
     def _caught_up_scn(self, cores: Cores) -> int:
         """Up to here every table has everything; 0: one is not copied yet. On the coordinator's thread."""
-        if cores.reader.strangers or any(table.state in {"PENDING", "FAILED"} for table in list(self.tables.values())):
+        if cores.reader.strangers or any(table.state not in _BOUNDED for table in list(self.tables.values())):
             return 0
         return int(cores.host.joins.bounded(cores.coordinator.low_watermark))
 

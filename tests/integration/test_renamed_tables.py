@@ -147,9 +147,11 @@ def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
     file.write_text(FILE)
     spec = read_topology(file, {"SOURCE": source_database, "DESTINATION": destination_database})
     prepare(source_database, destination_database)
-    queue = MinedQueue(tmp_path, source_database, destination_database, topology=spec.name)
     Propagated.rules = spec.propagation("p").rules
-    queue._miner_for = lambda scn: Propagated(tmp_path / "redo", "dbs1", scn, spec.capture("c").rules, decoder_for)
+    queue = MinedQueue(
+        tmp_path, source_database, destination_database, topology=spec.name,
+        miner_for=lambda scn: Propagated(tmp_path / "redo", "dbs1", scn, spec.capture("c").rules, decoder_for),
+    )
     config = configuration(spec, queue)
 
     def start() -> Any:

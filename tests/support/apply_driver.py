@@ -43,6 +43,7 @@ from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.runs import ApplicationAccess
 from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.spark_health import fetch_health
 from topology.file.reading import read_topology
@@ -80,10 +81,19 @@ def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
 
 
 class MinedQueue:
-    """The destination's queue, fed from the source's stream: log writer, capture and queue on threads of the test."""
+    """The destination's queue, fed from the source's stream: log writer, capture and queue on threads of the test.
+
+    Args:
+        folder: for redo and the queue; redo is in its folder `redo`.
+        source, destination: DSNs.
+        topology: its name.
+        mined: the rules of the capture process, if not those of the topology.
+        miner_for: makes the miner that begins at an SCN, if it is to be another one.
+    """
 
     def __init__(
         self, folder: Path, source: str, destination: str, *, topology: str = "apply_test", mined: RuleSet | None = None,
+        miner_for: Callable[[Scn], Miner] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "topology.yaml"
@@ -101,7 +111,7 @@ class MinedQueue:
         self._writer.attach(self.source.open_stream(topology, self._writer.start_scn))
         self.core = QueueCore(self.spec, self.apply.queue, folder / "queue")
         self.server = QueueServer(self.core)
-        self._miner_for = lambda scn: Miner(folder / "redo", "dbs1", scn, mined or rules[0], decoder_for)
+        self._miner_for = miner_for or (lambda scn: Miner(folder / "redo", "dbs1", scn, mined or rules[0], decoder_for))
         self._stop = threading.Event()
         self.error: BaseException | None = None
         self.breaks: list[str] = []

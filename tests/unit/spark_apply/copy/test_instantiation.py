@@ -341,6 +341,9 @@ def test_replicated_table_that_is_to_be_copied_again_is_left_out_emptied_and_joi
     with world.source.transaction() as transaction:
         transaction.insert("public.a", id="new", v="x")
     copying.copy_again([TableName("public", "a")])
+    assert copying._records.progress[TableName("public", "a")].state == "COPYING", "at once"
+    copying._records.standings()
+    assert copying._records.progress[TableName("public", "a")].problem == "to be copied again", "also if it is looked at before that is recorded"
     joins = beside(
         world, lambda: world.recorded()["a"].state == "DONE" and world.recorded()["a"].row_count == 21, copying=copying,
     )

@@ -13,6 +13,7 @@ from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore
 from databases.ports import Instantiation
 from protos import apply_pb2 as pb
+from spark_apply.copy.records import TableProgress
 from spark_apply.driver import control as module
 from spark_apply.driver.control import ApplyControl
 from streams.errors import ApplyError
@@ -45,6 +46,21 @@ def test_status_of_a_busy_coordinator_says_since_when_it_is_known(monkeypatch: A
     again = control.status()
     assert again.low_watermark_scn == 20
     assert again.asked_us >= first.asked_us
+
+
+@pytest.mark.parametrize(
+    ("state", "is_bounded"),
+    [("PENDING", False), ("COPYING", False), ("COMPARING", False), ("FAILED", False), ("LEFT", False), ("COPIED", True), ("JOINING", True), ("DONE", True), ("KEPT", True)],
+)
+def test_nothing_is_caught_up_while_a_table_is_copied(state: str, is_bounded: bool) -> None:
+    """The snapshot of a table that is copied beside can be later than what `headrace wait` waits for, and the table still be empty."""
+    cores = SimpleNamespace(
+        reader=SimpleNamespace(strangers=()), coordinator=SimpleNamespace(low_watermark=Scn(70)), host=SimpleNamespace(joins=SimpleNamespace(bounded=lambda scn: min(scn, 50))),
+    )
+    control = ApplyControl(config=SimpleNamespace())  # type: ignore[arg-type]
+    control.table_moved(TableProgress(owner="public", name="a", state="DONE"))
+    control.table_moved(TableProgress(owner="public", name="t", state=state))
+    assert control._caught_up_scn(cores) == (50 if is_bounded else 0)  # type: ignore[arg-type]
 
 
 def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_again(monkeypatch: Any) -> None:
