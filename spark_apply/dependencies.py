@@ -46,6 +46,7 @@ from streams.lcr_batch import NULL, ColumnValues, Command, LcrBatch, RowGroup, T
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from databases.ports import Write
     from spark_apply.relations import RelatedColumns
     from spark_apply.tables import HashedKey, TableFit
 
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     """Hashes of a column's values, by whether they are new ones and the column."""
 
 __all__ = [
-    "EVERYTHING", "DependencyTracker", "KeyHashes", "hash_batch", "held_transactions", "is_table_use", "stored_hashes",
+    "EVERYTHING", "DependencyTracker", "KeyHashes", "hash_batch", "held_transactions", "is_table_use", "stored_hashes", "written_keys",
 ]
 
 EVERYTHING = 3
@@ -306,6 +307,29 @@ def _value_hashes(
         )
         known[is_new, column] = found
     return found
+
+
+def written_keys(key: HashedKey, write: Write) -> NDArray[np.uint64] | None:
+    """Hash the keys that the rows of a write have behind it; of a DELETE, those that they had.
+
+    Args:
+        key: of the table.
+        write: with all values of the key.
+
+    Returns:
+        uint64[n], equal where the keys are; None: a value is not in the LCR.
+    """
+    hashes = np.empty((len(key.columns), write.row_count), np.uint64)
+    lengths = np.empty((len(key.columns), write.row_count), np.int32)
+    for place, (column, equality) in enumerate(zip(key.columns, key.equalities, strict=True)):
+        is_new = write.command is Command.INSERT or (write.command is Command.UPDATE and column in write.set_columns)
+        values = write.new if is_new else write.old
+        if values is None:
+            return None
+        hashes[place], lengths[place] = _value_hashes(values, column, int(equality), {}, is_new=is_new), values.lengths[column]
+    out, nulls, missing = np.empty(write.row_count, np.uint64), np.zeros(write.row_count, np.bool_), np.zeros(write.row_count, np.bool_)
+    combine_key(hashes, lengths, np.uint64(key.seed), out, nulls, missing)
+    return None if missing.any() else out
 
 
 def held_transactions(hashes: KeyHashes, held: Iterable[int]) -> NDArray[np.int64]:

@@ -55,6 +55,11 @@ class HashedKey:
     seed: int
     is_identity: bool
 
+    @property
+    def form(self) -> int:
+        """What tells hashes of this key from those under another name of its table, or of other canonical forms: 31 bits."""
+        return hash_text(f"{self.seed} {' '.join(str(int(each)) for each in self.equalities)}") & 0x7FFF_FFFF
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableFit:
@@ -207,6 +212,13 @@ class TableFit:
             if frozenset(columns) not in found:
                 found[frozenset(columns)] = self._hashed(ordered, is_identity=not found)
         return tuple(found.values())
+
+    @cached_property
+    def noted_key(self) -> HashedKey | None:
+        """The key by which the times of rows are noted; None: its values do not show which keys are equal."""
+        ordered = tuple(sorted(self.key, key=lambda place: self._targets[place].number))
+        found = self._hashed(ordered, is_identity=True)
+        return found if ordered and Equality.NONE not in found.equalities else None
 
     def _hashed(self, columns: tuple[int, ...], *, is_identity: bool) -> HashedKey:
         numbers = " ".join(str(self._targets[place].number) for place in columns)

@@ -65,6 +65,9 @@ class WriteTimes:
         own_rank: of the destination's site.
         has_tombstones: a delete counts as a change; without, what is gone was never there.
         has_one_source: no other site's changes of the table are applied here: of rows that are there, nothing needs to be noted.
+        keys: uint64[n]: hashes of the keys that the rows have behind the write (a DELETE: had), of which equal keys have equal ones. A destination may
+            note the times of a whole set by them; None: it must note each row by its key.
+        key_form: hashes of keys of another form do not compare.
         is_decided: the rows are locked, and were not changed later.
         noted_us: int64[n]: what is noted, the commit of the last change of each row; None: each row has one change.
     """
@@ -75,8 +78,15 @@ class WriteTimes:
     own_rank: int
     has_tombstones: bool
     has_one_source: bool = False
+    keys: NDArray[np.uint64] | None = None
+    key_form: int = 0
     is_decided: bool = False
     noted_us: NDArray[np.int64] | None = None
+
+    @property
+    def notes_rows(self) -> bool:
+        """Whether each row that is there needs a note of its own."""
+        return not self.has_one_source and self.keys is None
 
     @property
     def last_us(self) -> NDArray[np.int64]:
@@ -89,7 +99,10 @@ class WriteTimes:
         Args:
             chosen: their numbers, in the order wanted.
         """
-        return replace(self, times_us=self.times_us[chosen], noted_us=None if self.noted_us is None else self.noted_us[chosen])
+        return replace(
+            self, times_us=self.times_us[chosen], noted_us=None if self.noted_us is None else self.noted_us[chosen],
+            keys=None if self.keys is None else self.keys[chosen],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +118,8 @@ class LastChange:
         is_gone: what is noted is a delete.
         forgotten_us: what was noted up to then may be forgotten; 0: nothing is.
         lost_us: a session of this site may have changed or deleted the row last, at a time that is lost, then or earlier; 0: none has.
-        applied_us: an apply process committed the last change here then, and noted nothing, because there was no other source; None: not so.
+        applied_us: an apply process committed the last change here then, and its time is not noted, because there was no other source, SQL of a handler
+            made it, or the note is forgotten; None: not so.
         applied_source: the site that made that change, then or earlier.
     """
 

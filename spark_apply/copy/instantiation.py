@@ -187,9 +187,7 @@ class TableInstantiation:
 
     def copy_again(self, tables: Collection[TableName]) -> None:
         """Have these tables (as the destination calls them) emptied and copied again; called on any thread."""
-        self._records.again |= set(tables)
-        for table in tables:
-            self._records.show_recorded(table, None)  # at once, not when this driver's next look has recorded it
+        self._records.copy_again(tables)
 
     def look_now(self, timeout_s: float) -> bool:
         """Look at every table that is not finished at once; called on any thread.

@@ -112,6 +112,12 @@ class TableRecords:
         """What other apply processes have in its destination table."""
         return self.destination.other_copies(self.config.topology, self.config.apply, *table.destination)
 
+    def copy_again(self, tables: Collection[TableName]) -> None:
+        """Note tables (as the destination calls them) that are to be copied again, and show that at once; on any thread."""
+        self.again |= set(tables)
+        for table in tables:
+            self.show_recorded(table, None)
+
     def put(self, record: Instantiation) -> None:
         """Record it as it is, without showing it."""
         self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from databases.ports import TruncatedTable, Write, WriteTimes
+from spark_apply.dependencies import written_keys
 from spark_apply.server import collapse_kernels as kernels
 from spark_apply.tables import TableFit
 from streams.cells import Cells, fixed
@@ -52,7 +53,7 @@ from streams.lcr_batch import ABSENT, NULL, ColumnValues, Command, LcrBatch, Old
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ExpectedWrite", "FitOf", "ResolvablePlan", "Step", "TruncateTables", "plan_resolvable", "plan_rows", "plan_sets"]
+__all__ = ["ExpectedWrite", "FitOf", "ResolvablePlan", "Step", "TruncateTables", "plan_resolvable", "plan_rows", "plan_sets", "with_keys"]
 
 FitOf = Callable[[TableVersion], TableFit]
 
@@ -617,10 +618,10 @@ def _inserts(rows: _TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]
         columns = tuple(column for column in rows.fit.all_columns if not absent[column])
         whole = rows.direct is not None and part.shape[0] == rows.command.shape[0]
         values = rows.direct if whole else rows.new.gathered(part, _mask(rows, columns))
-        steps.append(_expected(Write(
+        steps.append(_expected(with_keys(Write(
             table=rows.fit.table, version=rows.fit.version, command=Command.INSERT, old=None, new=values,
             match_columns=(), compare_columns=(), set_columns=columns, times=rows.written_at(part),
-        ), part))
+        ), rows.fit), part))
     return steps
 
 
@@ -687,11 +688,11 @@ def _match(rows: _TableRows, *, has_null: bool) -> tuple[int, ...]:
 
 def _delete(rows: _TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, ...], has_null: bool = False) -> Write:
     match = _match(rows, has_null=has_null)
-    return Write(
+    return with_keys(Write(
         table=rows.fit.table, version=rows.fit.version, command=Command.DELETE,
         old=rows.old.gathered(chosen, _mask(rows, match + compare)), new=None,
         match_columns=match, compare_columns=compare, set_columns=(), paired=has_null, times=rows.written_at(chosen),
-    )
+    ), rows.fit)
 
 
 def _updates(rows: _TableRows, chosen: NDArray[np.int32], *, split: bool) -> list[ExpectedWrite]:
@@ -716,12 +717,12 @@ def _update(rows: _TableRows, chosen: NDArray[np.int32], *, has_null: bool) -> W
     asked = columns if rows.times is None else fit.all_columns
     compare = tuple(column for column in asked if carried[column] and column not in match and column in compared)
     columns = columns or _untouched(rows, chosen)
-    return Write(
+    return with_keys(Write(
         table=fit.table, version=fit.version, command=Command.UPDATE,
         old=rows.old.gathered(chosen, _mask(rows, found_by + compare)),
         new=rows.new.gathered(chosen, _mask(rows, columns)),
         match_columns=found_by, compare_columns=compare, set_columns=columns, paired=has_null, times=rows.written_at(chosen),
-    )
+    ), fit)
 
 
 def _untouched(rows: _TableRows, chosen: NDArray[np.int32]) -> tuple[int, ...]:
@@ -765,6 +766,19 @@ def _mask(rows: _TableRows, columns: Sequence[int]) -> NDArray[np.bool_]:
     mask = np.zeros(len(rows.fit.version.columns), np.bool_)
     mask[list(columns)] = True
     return mask
+
+
+def with_keys(write: Write, fit: TableFit, *, asks: bool = False) -> Write:
+    """A write whose times can be noted for the whole set, where rows that are there need that.
+
+    Args:
+        write: with `times` or without.
+        fit: of its table.
+        asks: it asks for the last changes, of which there may be notes where none are made any more.
+    """
+    if write.times is None or (write.times.has_one_source and not asks) or fit.noted_key is None:
+        return write
+    return replace(write, times=replace(write.times, keys=written_keys(fit.noted_key, write), key_form=fit.noted_key.form))
 
 
 def _expected(write: Write, rows: NDArray[np.int32]) -> ExpectedWrite:

@@ -25,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from databases.ports import LastChange, RowInTheWay, RowQuestion, Write
+from spark_apply.server.collapse import with_keys
 from spark_apply.server.row_sets import alike, joined, write_each
 from streams.errors import DataError
 from streams.lcr_batch import Command
@@ -218,10 +219,10 @@ def _asking(row: TimedRow, values: _Values, *, leaves_row: bool) -> Write:
     images, fit = row.row, row.fit
     expected = images.old if images.old and not (leaves_row and _is_moved(row)) else images.new
     compare = tuple(sorted(place for place in expected if place in fit.all_columns and place not in fit.key))
-    return replace(
+    return with_keys(replace(
         row.write, command=Command.UPDATE, old=images.values_of({**expected, **values}), new=None, match_columns=fit.key, compare_columns=compare,
         set_columns=(), paired=False,
-    )
+    ), fit, asks=True)
 
 
 def _kind(command: Command, places: list[_Place]) -> str:
@@ -254,7 +255,7 @@ def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple
                 assert place.last.applied_us is not None
                 raise TimeUnknown(kind or _differs(row.write.command), (
                     f"{METHOD}: it was committed before {_shown(place.last.applied_us)}, when a change of {place.last.applied_source} was applied to the row"
-                    " here whose own time is not noted: there was no other source then, or SQL of a handler wrote the row"
+                    " here whose own time is not noted (any more): there was no other source then, SQL of a handler wrote the row, or it is forgotten (tombstones: retention_days, count)"
                 ), found)
             reason = (
                 f"{METHOD}: it was committed before {_shown(place.last.lost_us)}, and the server does not know any more when the row was changed or"
@@ -272,6 +273,12 @@ def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple
 
 def _settling(row: TimedRow, place: _Place) -> tuple[Write, int]:
     """The write that makes a key what the LCR left there, and how many rows of the table it must change."""
+    write, expected = _deciding(row, place)
+    return with_keys(write, row.fit), expected
+
+
+def _deciding(row: TimedRow, place: _Place) -> tuple[Write, int]:
+    """As `_settling`, with the times of the LCR as it came."""
     write, fit, images = row.write, row.fit, row.row
     assert write.times is not None
     asked = replace(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from databases.ports import Write, WriteTimes
+from databases.ports import Write
 from streams.cells import Cells
 from streams.lcr_batch import ABSENT, ColumnValues
 
@@ -39,7 +39,7 @@ def alike(writes: Sequence[Write], also: Sequence[Hashable] = ()) -> list[list[i
         times = write.times
         kind = (
             write.version.owner, write.version.name, write.command, write.match_columns, write.compare_columns, write.set_columns, write.paired,
-            _carried(write.old), _carried(write.new), None if times is None else (times.source, times.rank), also[place] if also else None,
+            _carried(write.old), _carried(write.new), None if times is None else (times.source, times.rank, times.keys is None, times.key_form), also[place] if also else None,
         )
         kinds.setdefault(kind, []).append(place)
     return list(kinds.values())
@@ -58,9 +58,10 @@ def joined(writes: Sequence[Write]) -> Write:
     return replace(
         first, old=_together([write.old for write in writes if write.old is not None]),
         new=_together([write.new for write in writes if write.new is not None]),
-        times=None if times is None else replace(times, times_us=np.concatenate(
-            [write.times.times_us for write in writes if isinstance(write.times, WriteTimes)],
-        )),
+        times=None if times is None else replace(
+            times, times_us=np.concatenate([write.times.times_us for write in writes if write.times is not None]),
+            keys=None if times.keys is None else np.concatenate([write.times.keys for write in writes if write.times is not None and write.times.keys is not None]),
+        ),
     )
 
 

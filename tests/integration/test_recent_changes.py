@@ -60,14 +60,19 @@ def test_where_there_is_one_source_only_deletes_and_old_keys_are_noted(site: Sit
     assert notes(site) == [(True, "a"), (True, "a")]
     assert origins(site) == ["a"]
     now_of(site, *THREE)
+    assert site.harness._admin.execute("SELECT count(*) FROM headrace.row_change_set").fetchone() == (0,)
     assert site.apply(Lcr(old=changed(HERE, id=3), new=THERE), at=at + 3) is None
-    assert notes(site) == [(False, "a"), (True, "a"), (True, "a")]
+    assert notes(site) == [(True, "a"), (True, "a"), (True, "a")], "the old key's; and the set has one time for the new one"
+    assert site.harness._admin.execute("SELECT source, row_count FROM headrace.row_change_set JOIN headrace.row_change_set_time USING (origin, number)").fetchall() == [("a", 1)]
 
 
 def test_without_the_right_to_stamp_rows_are_noted(site: Site) -> None:
     site.session._may_stamp = False
-    assert site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE) is None
-    assert notes(site) == [(False, "a")]
+    for sites in (TWO, THREE):
+        now_of(site, *sites)
+        assert site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE) is None
+        assert notes(site) == [(False, "a")]
+    assert site.harness._admin.execute("SELECT count(*) FROM headrace.row_change_set").fetchone() == (0,)
 
 
 @pytest.mark.parametrize("new", [THERE, None], ids=["update", "delete"])

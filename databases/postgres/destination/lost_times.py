@@ -30,8 +30,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["is_of_this_server", "keep_noted_times", "lost_until", "microseconds", "sample_times", "samples", "was_earlier", "was_lost", "whole_number"]
+__all__ = ["PG_EPOCH_US", "is_of_this_server", "keep_noted_times", "lost_until", "microseconds", "sample_times", "samples", "was_earlier", "was_lost", "whole_number"]
 
+PG_EPOCH_US = 946_684_800_000_000
+"""2000-01-01 in microseconds since 1970: where the server's binary timestamps begin."""
 _WINDOW = 64  # transactions: so many that were all rolled back are taken for lost
 _OWN_WINDOW = 10_000  # transactions, of which one has the time of this server's clock: what applies changes commits at times of its own
 _UNFROZEN_S = 86_400.0

@@ -8,7 +8,7 @@ was changed while the LCR was on its way. Of such a row the server knows the com
 
     no origin                            a session of this site: the times are compared
     an origin of the same source         earlier: a source's changes come in its order
-    an origin of another source          only a note of the row tells (`row_changes`)
+    an origin of another source          earlier, if it was committed here before; else only what is noted tells (`noted_sets`, `row_changes`)
     no time                              `lost_times`
 
 A set has one time for all of its rows here, that of the earliest change. So a row that was changed between that and its own change is looked
@@ -41,6 +41,7 @@ from databases.postgres.destination.lost_times import (
     was_lost,
     whole_number,
 )
+from databases.postgres.destination.noted_sets import is_earlier_set
 from databases.postgres.destination.writing.pipeline import Statement
 
 if TYPE_CHECKING:
@@ -114,7 +115,10 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
         f"(SELECT COALESCE(pg_catalog.array_agg(OPERATOR(pg_catalog.-) w.key1), '{{}}'::pg_catalog.int8[]) FROM {_ORIGINS}"
         f" AND w.source OPERATOR(pg_catalog.<>) {literal(times.source)})"
     )
-    noted = _note(catalog)
+    noted = _note(catalog, times)
+    in_set, in_set_without_time = (
+        "" if times.notes_rows else f" OR {is_earlier_set(catalog, earliest, has_time=has_time)}" for has_time in (True, False)
+    )
     # An origin's number can have been another source's before.
     ours = f"{applied_from('c.roident', 't.xmin')} OPERATOR(pg_catalog.=) {literal(times.source)}"
     # What an apply process committed while this statement waited for it can have an origin that the statement does not see.
@@ -126,19 +130,22 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
     # An origin that is not listed is a copy's, or another tool's.
     return (
         f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age({ended}))"
-        f' OR (SELECT CASE WHEN c."timestamp" IS NULL THEN {was_earlier("t.xmin", earliest)} OR NOT ({was_lost("t.xmin")}) OR ({noted})'
+        f' OR (SELECT CASE WHEN c."timestamp" IS NULL THEN {was_earlier("t.xmin", earliest)} OR NOT ({was_lost("t.xmin")}) OR ({noted}){in_set_without_time}'
         f' WHEN c.roident OPERATOR(pg_catalog.=) 0 THEN c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) {earliest}'
+        # A commit of apply waits for the clock.
+        f' WHEN c."timestamp" OPERATOR(pg_catalog.<) {earliest} THEN true'
         f" WHEN {seen} IS NOT TRUE THEN false"
         f" WHEN c.roident::pg_catalog.int8 OPERATOR(pg_catalog.=) ANY ({others}::pg_catalog.int8[])"
-        f" THEN {ours if times.has_one_source else f'({noted}) OR {ours}'} ELSE true END"
+        f" THEN {ours}{f' OR ({noted})' if times.notes_rows else in_set} ELSE true END"
         " FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c))"
     )
 
 
-def _note(catalog: CatalogTable) -> str:
-    """Whether the row `t` is as the change left it that its note is of."""
+def _note(catalog: CatalogTable, times: WriteTimes) -> str:
+    """Whether the row `t` is as the change left it that its note is of; where the write notes none that could be refused, a change of the same source."""
     key = ", ".join(f"t.{catalog.columns[place].name}" for place in sorted(catalog.table.key))
-    return f"SELECT {is_noted('r', 't')} FROM headrace.row_change r WHERE {note_of(catalog, key_hashes(key))}"
+    ours = "" if times.notes_rows else f" AND r.source OPERATOR(pg_catalog.=) {literal(times.source)}"
+    return f"SELECT {is_noted('r', 't')}{ours} FROM headrace.row_change r WHERE {note_of(catalog, key_hashes(key))}"
 
 
 def key_hashes(values: str) -> tuple[str, str]:

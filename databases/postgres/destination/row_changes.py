@@ -10,6 +10,9 @@ A statement that writes rows finds none that was changed later here (`recent_cha
 later one is noted. In that order, because so does a session's DELETE: it locks the row, then the note. Whoever comes second waits at the
 row or at the note, and then sees what the first one left (READ COMMITTED: conditions on `t.xmin` and on the note are asked again).
 
+Where a site applies changes of several sites, the rows of a set have one note together, and only deletes are noted here (`noted_sets`); each row has a
+note of its own where the session may not stamp its commits, or a key has no hash (`WriteTimes.notes_rows`).
+
 Where a site applies the changes of one other site alone (`WriteTimes.has_one_source`), only deletes are noted: a row that is there was
 changed by that site, whose changes come in order, or by a session of this one, of which the server knows the time. What such a row's note
 would have said is still needed when a second source comes: then it is known that the row was changed by the first one at the latest when it was
@@ -33,11 +36,11 @@ import psycopg
 from databases.ports import LastChange
 from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable
-from databases.postgres.destination.lost_times import keep_noted_times, lost_until, microseconds, was_lost
+from databases.postgres.destination.lost_times import PG_EPOCH_US, keep_noted_times, lost_until, microseconds, was_lost
+from databases.postgres.destination.noted_sets import SetOfRow, forget_sets, set_of_row
 from databases.postgres.destination.recent_changes import applied_from, is_noted, key_hashes, note_of, older_operator
 from databases.postgres.destination.writing.pipeline import Statement
 from databases.postgres.destination.writing.writes import (
-    PG_EPOCH_US,
     SetBuilder,
     WritePlan,
     keyed,
@@ -157,9 +160,9 @@ def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation:
     is_moving = write.command is Command.UPDATE and bool(new)
     has_row = times.is_decided and write.command is not Command.INSERT
     kinds = []
-    if (write.command is Command.DELETE or is_moving) and (times.has_tombstones or not times.has_one_source):
+    if (write.command is Command.DELETE or is_moving) and (times.has_tombstones or times.notes_rows):
         kinds.append((frozenset[int](), True))
-    if write.command is not Command.DELETE and not times.has_one_source:
+    if write.command is not Command.DELETE and times.notes_rows:
         kinds.append((new, False))
     notes, wrapped = [], dict.fromkeys(plan.wrapped)
     for taken, is_gone in kinds:
@@ -176,7 +179,7 @@ def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation:
         notes.append(builder.statement(sql))
         wrapped |= dict.fromkeys(builder.wrapped.values())
     checks = []
-    if times.has_one_source and times.has_tombstones and new:
+    if not times.notes_rows and times.has_tombstones and new:
         builder = SetBuilder(write, catalog, generation, old=[p for p in key if p not in new], new=[p for p in key if p in new])
         checks.append(builder.statement(f"SELECT FROM ({builder.select(timed=True)}) u WHERE {noted_later(write, catalog, new=new)}"))
         wrapped |= dict.fromkeys(builder.wrapped.values())
@@ -210,13 +213,13 @@ def noted_writes(write: Write) -> Iterator[Write]:
 
 
 def looks_at_notes(write: Write) -> bool:
-    """Whether a note can say that a write's rows were changed later: not of one that finds rows, where only deletes are noted.
+    """Whether a note by key can say that a write's rows were changed later: not of one that finds rows, where only deletes are noted so.
 
     Args:
         write: of any kind.
     """
     times = write.times
-    if times is None or not times.has_one_source:
+    if times is None or times.notes_rows:
         return times is not None
     return times.has_tombstones and write.command is not Command.UPDATE
 
@@ -264,33 +267,38 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
         f" LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])} AND c.\"timestamp\" IS NULL"
         f" AND ({is_noted('r', 't')}) IS NOT TRUE AND {was_lost('t.xmin')}"
     )
+    number = (
+        f"SELECT {set_of_row(catalog)} FROM {catalog.relation} t, LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])}"
+        f" AND ({is_noted('r', 't')}) IS NOT TRUE"
+    )
     lost_note = _LOST if write.times is not None and write.times.has_tombstones else "NULL"
     forgotten = f"SELECT {microseconds('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
     sql = (
         f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {microseconds(_NOTED)} END, r.rank, r.source, r.is_gone, ({forgotten}),"
         f" {microseconds(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(microseconds('c.timestamp'))}),"
-        f" ({applied.format(applied_from('c.roident', 't.xmin'))}) FROM {numbered(builder)}"
+        f" ({applied.format(applied_from('c.roident', 't.xmin'))}), ({number}) FROM {numbered(builder)}"
         f" LEFT JOIN headrace.row_change r ON {note_of(catalog, _hashes(write, catalog))} ORDER BY u.r"
     )
     return WritePlan(statements=(builder.statement(sql),), wrapped=tuple(builder.wrapped.values()))
 
 
-def read_last_changes(result: PGresult) -> Iterator[LastChange]:
-    """Read the answer of `plan_last_changes`' statement.
+def read_last_changes(result: PGresult) -> Iterator[tuple[LastChange, SetOfRow | None]]:
+    """Read the answer of `plan_last_changes`' statement: what is known without the sets that are noted, and the set of each row.
 
     Args:
         result: of it.
     """
     for row in range(result.ntuples):
-        own, noted, rank, source, gone, forgotten, lost, applied, applied_source = (result.get_value(row, place) for place in range(9))
+        own, noted, rank, source, gone, forgotten, lost, applied, applied_source, number = (result.get_value(row, place) for place in range(10))
         found = LastChange(own_us=None if own is None else int(own), forgotten_us=int(forgotten or 0), lost_us=int(lost or 0))
+        of_row = None if number is None else SetOfRow(*map(int, number.split(b" ")))
         if applied is not None and applied_source is not None:  # what is noted is of an earlier change
-            yield replace(found, applied_us=int(applied), applied_source=applied_source.decode())
+            yield replace(found, applied_us=int(applied), applied_source=applied_source.decode()), of_row
         else:
             yield replace(
                 found, noted_us=None if noted is None else int(noted), noted_rank=int(rank or 0), noted_source=(source or b"").decode(),
                 is_gone=gone == b"t",
-            )
+            ), of_row
 
 
 def wait_for_clock(latest_us: int) -> Statement:
@@ -335,5 +343,6 @@ def forget_changes(connection: psycopg.Connection[Any], *, age_s: float, count: 
         count: so many stay at most.
     """
     keep_noted_times(connection)
+    sets = forget_sets(connection, age_s=age_s, count=count)
     row = connection.execute(_FORGET.encode(), (age_s, count)).fetchone()
-    return int(row[0]) if row else 0
+    return sets + (int(row[0]) if row else 0)

@@ -23,6 +23,7 @@ The tables
     conflict_history  one row per conflict that an apply process met, whatever became of it; bounded as it is written.
     row_change        when the last change of a key was made, and where: see `row_changes`, which has its definition. Its rows of relation 0 are what was
                       forgotten, and samples: see `lost_times`.
+    row_change_set    when the rows of a set were changed, and where: see `noted_sets`, which has its definition; row_change_set_time has each row's time.
     instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
                       the table here that it is of, `recorded_in` the number of this table when that was recorded.
 
@@ -40,6 +41,7 @@ import psycopg
 from psycopg.abc import Query
 
 from databases.postgres.connection import translated
+from databases.postgres.destination.noted_sets import SCHEMA as NOTED_SETS
 from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
 from databases.postgres.views import statements as view_statements
 from streams.errors import DatabaseError
@@ -235,7 +237,7 @@ _VERSION_15 = view_statements(15)
 
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10, _VERSION_11,
-    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15,
+    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15, NOTED_SETS,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

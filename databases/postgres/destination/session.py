@@ -79,6 +79,7 @@ from databases.postgres.destination.fencing import (
 from databases.postgres.destination.handler_sql import checks_of, refused_sql, run_statements
 from databases.postgres.destination.kept_session import KEPT, NO_TIMEOUT, SETTLE, SessionGuard, timeout_of
 from databases.postgres.destination.lost_times import sample_times
+from databases.postgres.destination.noted_sets import blur_sets, exact_changes, note_sets
 from databases.postgres.destination.recent_changes import MOMENT, MOMENTS, Horizon, note_origin
 from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
@@ -229,6 +230,7 @@ class PostgresSession:
             self._pending: list[Statement] = []
             self._is_changed = False  # by users' SQL; that does not all go with a rollback
             self._guard = SessionGuard(self._connection, self._identity, _SETTINGS)
+            self._sets = 0  # that are noted of this transaction
             self._latest_us = 0  # of the times that this transaction has written, microseconds since the epoch
             self._source = ""  # whose changes this transaction has written with their times
             self._noted_source = ""  # for which the origin is noted
@@ -369,6 +371,8 @@ class PostgresSession:
         deferred = [_ALL_NOW] if checks else []
         waits = [wait_for_clock(self._latest_us)] if self._latest_us else []
         names = self._origin_notes() if self._may_stamp and self._source != self._noted_source else []
+        if checks and self._sets:
+            names.append(blur_sets(identity.origin))
         ended = [_HORIZON] if self._latest_us else []
         statements = [*self._pending, *written, *deferred, *checks, *names, *waits, advance, _COMMIT, *ended]
         commit = len(statements) - len(ended) - 1
@@ -482,12 +486,22 @@ class PostgresSession:
                 noted[number] += len(plan.notes) * timed.row_count
                 every[len(writes) + number] = timed
                 statements = self._add(every, len(writes) + number, plan.notes, counts, statements)
+            statements += [(-1, note) for note in self._set_notes(write)]
         self._run_writes(every, statements, counts)
         if self._settings.check_foreign_keys:
             for write in writes:
                 self._foreign_keys.note(write, self._fitting(write))
         found, notes, later = (counts[place * len(writes) : (place + 1) * len(writes)] for place in range(3))
         return tuple(count if notes[number] == noted[number] and not later[number] else -1 for number, count in enumerate(found))
+
+    def _set_notes(self, write: Write) -> list[Statement]:
+        """See `note_sets`."""
+        times = write.times
+        if times is None or times.keys is None or times.has_one_source or write.command is Command.DELETE:
+            return []
+        notes = note_sets(write, self._fitting(write), origin=self._identity.origin, part=self._sets)
+        self._sets += len(notes)
+        return notes
 
     def _note_moments(self, result: pq.abc.PGresult) -> None:
         for row in range(result.ntuples):
@@ -502,7 +516,7 @@ class PostgresSession:
             (known,) = self._run([Statement(sql=MOMENTS)], "asking how far transactions are")
             self._note_moments(known)
         # Without the right to stamp, the server has one commit time for all transactions of the session: rows need notes.
-        return write if self._may_stamp or not write.times.has_one_source else replace(write, times=replace(write.times, has_one_source=False))
+        return write if self._may_stamp else replace(write, times=replace(write.times, has_one_source=False, keys=None))
 
     def _add(
         self, writes: Sequence[Write], number: int, planned: Sequence[SetStatement], counts: list[int], statements: list[tuple[int, Statement]],
@@ -577,7 +591,7 @@ class PostgresSession:
         key = (
             version.owner, version.name, version.version or version.columns, write.command, write.match_columns,
             write.compare_columns, write.set_columns, write.paired, moves, catalog is not None and _counts_alone(write, catalog),
-            None if write.times is None else (write.times.source, write.times.has_one_source, write.times.is_decided),
+            None if write.times is None else (write.times.source, write.times.has_one_source, write.times.keys is None, write.times.is_decided),
         )
         plan = self._plans.get(key)
         if plan is None:
@@ -712,8 +726,12 @@ class PostgresSession:
 
     def last_changes(self, write: Write) -> tuple[LastChange, ...]:
         """See `DestinationSession.last_changes`."""
-        plan = plan_last_changes(write, self._fitting(write), self._generation)
-        return tuple(found for _, result in self._ask(plan, write) for found in read_last_changes(result))
+        catalog = self._fitting(write)
+        plan = plan_last_changes(write, catalog, self._generation)
+        found = [each for _, result in self._ask(plan, write) for each in read_last_changes(result)]
+        if write.times is None:
+            return tuple(change for change, _ in found)
+        return exact_changes(lambda asked: self._run([asked], "looking for rows in the way")[-1], catalog, write.times, found)
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
         """See `DestinationSession.forget_changes`."""
@@ -1015,7 +1033,7 @@ class PostgresSession:
         self._has_savepoint = self._has_timeout = self._had_timeout = False
         self._marks = []
         self._guard.begin()
-        self._latest_us, self._source = 0, self._noted_source
+        self._sets, self._latest_us, self._source = 0, 0, self._noted_source
         self._foreign_keys.clear()
 
 

@@ -40,6 +40,7 @@ import numpy as np
 
 from databases.ports import FoundRows, Write, WriteTimes
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, ValueForm
+from databases.postgres.destination.lost_times import PG_EPOCH_US
 from databases.postgres.destination.recent_changes import not_later_here
 from databases.postgres.types import conversion_of, type_with_modifier
 from streams.errors import BugError
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from databases.postgres.destination.recent_changes import Horizon
 
 __all__ = [
-    "COPY_ROWS_MIN", "PG_EPOCH_US", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "numbered", "parameters",
+    "COPY_ROWS_MIN", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "numbered", "parameters",
     "plan_write", "row_chunks", "wrapper_name",
 ]
 
@@ -59,7 +60,6 @@ __all__ = [
 # and unnest, single runs on a busy machine: 0.27-0.34 and 0.25-0.28 in sets of 2,000, 0.20-0.21 and 0.24-0.26 in sets
 # of 4,000, 0.24-0.25 and 0.30-0.35 in sets of 10,000 (it writes whole pages at once).
 COPY_ROWS_MIN = 2000
-PG_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970: where the server's binary timestamps begin
 _TIMESTAMPTZ = 1184  # number of its type
 # Bytes of values in one statement. PostgreSQL refuses messages of 1 GB and more; far below it, memory on both sides
 # stays small and the next chunk is built while the server works on this one. A single larger row travels alone.
