@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rules.subsetting import together
-from rules.transformation import AddColumn, Shape, Transformation, TransformationError
+from rules.transformation import CURRENT_TIMESTAMP_NUMBER, AddColumn, Shape, Transformation, TransformationError
 from rules.user_code.calling import CustomCalls
 from streams.lcr_batch import (
     ABSENT,
@@ -43,6 +43,14 @@ __all__ = ["Reshaping", "timestamp_text", "transformed_version"]
 
 _VERSIONS_MAX = 4096  # a table has a new version with each ALTER, and a TRUNCATE of a partition one of its own
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PG_EPOCH_US = 946_684_800_000_000
+
+
+class _Unknown:
+    """Nobody has asked for the table version."""
+
+
+_UNKNOWN = _Unknown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +58,13 @@ class _Reshaped:
     version: TableVersion
     places: tuple[int, ...]  # of its columns before; -1: an added one
     is_renamed_only: bool
-    added: tuple[AddColumn, ...]
+    columns: tuple[AddColumn, ...]  # that are added
+    added: _Added | None  # the same in each batch; None: one of them has the time
     custom: CustomTransformation | None
 
-    @property
-    def adds_time(self) -> bool:
-        return any(each.is_now for each in self.added)
+    def added_at(self, now: bytes) -> _Added:
+        """The added columns of a batch; `now`: its time, in binary form."""
+        return _Added.of(self.columns, is_whole=self.version.old_image is OldImage.FULL, now=now) if self.added is None else self.added
 
 
 class Reshaping:
@@ -117,11 +126,13 @@ class Reshaping:
         Raises:
             TransformationError: a transformation cannot be applied to a table, or its function failed.
         """
-        used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
+        used = {group.table for group in batch.groups}.union(*(truncate.tables for truncate in batch.truncates))
         found = [self._reshaped(table) if place in used else None for place, table in enumerate(batch.tables)]
         if not any(found):
             return batch
-        now = timestamp_text(self._time_us()).encode() if any(each is not None and each.adds_time for each in found) else b""
+        has_time = any(each is not None and each.added is None for each in found)
+        now = _timestamp(self._time_us()) if has_time else b""
+        added = [None if each is None else each.added_at(now) for each in found]
         tables: dict[TableVersion, int] = {}
         places = [
             tables.setdefault(table if each is None else each.version, len(tables)) for table, each in zip(batch.tables, found, strict=True)
@@ -132,8 +143,9 @@ class Reshaping:
             reshaped, place = found[group.table], places[group.table]
             if reshaped is not None and reshaped.custom is not None:
                 customs[place] = reshaped.custom
-            if reshaped is not None and not reshaped.is_renamed_only:
-                moved = _group(group, reshaped, now, place)
+            new = added[group.table]
+            if reshaped is not None and new is not None and not reshaped.is_renamed_only:
+                moved = _group(group, reshaped.places, new, place)
             else:
                 moved = group if place == group.table else replace(group, table=place)
             groups.setdefault((moved.table, moved.command), []).append(moved)
@@ -146,12 +158,13 @@ class Reshaping:
         return self._calls.batch(declared, customs) if customs else declared
 
     def _reshaped(self, table: TableVersion) -> _Reshaped | None:
-        if table not in self._known:
+        found = self._known.get(table, _UNKNOWN)
+        if isinstance(found, _Unknown):
             if len(self._known) >= _VERSIONS_MAX:
                 self._known.clear()
             transformation = self._transformation_of(table.owner, table.name)
-            self._known[table] = None if transformation is None else _found(table, transformation)
-        return self._known[table]
+            found = self._known[table] = None if transformation is None else _found(table, transformation)
+        return found
 
 
 def _found(table: TableVersion, transformation: Transformation) -> _Reshaped | None:
@@ -161,55 +174,89 @@ def _found(table: TableVersion, transformation: Transformation) -> _Reshaped | N
     before = {column.name: place for place, column in enumerate(table.columns)}
     places = tuple(-1 if isinstance(origin, AddColumn) else before[origin] for _, origin in shape.columns)
     added = tuple(origin for _, origin in shape.columns if isinstance(origin, AddColumn))
-    return _Reshaped(version, places, places == tuple(range(len(table.columns))), added, transformation.custom)
+    is_renamed_only = places == tuple(range(len(table.columns)))
+    values = None if any(each.is_now for each in added) else _Added.of(added, is_whole=version.old_image is OldImage.FULL)
+    return _Reshaped(version, places, is_renamed_only, added, values, transformation.custom)
 
 
-def _group(group: RowGroup, reshaped: _Reshaped, now: bytes, place: int) -> RowGroup:
-    """The rows of a group with other columns; `place`: of their table."""
-    added = reshaped.added
-    new = [now if each.is_now else None if each.value is None else each.value.encode() for each in added]
-    # Under a replica identity of key columns an UPDATE that left them alone has no old values at all, and must stay so.
-    is_whole = reshaped.version.old_image is OldImage.FULL
-    old = [ABSENT if each.is_now or not is_whole else value for each, value in zip(added, new, strict=True)]
+class _Same:
+    """One value in any number of rows."""
+
+    __slots__ = ("_data", "_length", "_lengths", "_value", "size")
+
+    def __init__(self, value: bytes | int | None) -> None:
+        self._value = value if isinstance(value, bytes) else b""
+        self.size = len(self._value)
+        self._length = self.size if isinstance(value, bytes) else NULL if value is None else value
+        self._lengths, self._data = np.empty((1, 0), np.int32), np.empty(0, np.uint8)
+
+    def rows(self, count: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+        """Lengths, int32[1, count], and bytes of so many rows; no row of a batch is beyond its bounds, so neither is what is kept here."""
+        if count > self._lengths.shape[1]:
+            self._lengths, self._data = np.full((1, count), self._length, np.int32), np.frombuffer(self._value * count, np.uint8)
+        return self._lengths[:, :count], self._data[: self.size * count]
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """The values of the columns that are added, in the old image and in the new one."""
+
+    old: tuple[_Same, ...]
+    new: tuple[_Same, ...]
+
+    @classmethod
+    def of(cls, added: Sequence[AddColumn], *, is_whole: bool, now: bytes = b"") -> _Added:
+        """Of some columns.
+
+        Args:
+            added: the columns.
+            is_whole: old values are logged whatever changes. Under a replica identity of key columns an UPDATE that left them alone has no old
+                values at all, and must stay so.
+            now: the time, in binary form.
+        """
+        new = [now if each.is_now else None if each.value is None else each.value.encode() for each in added]
+        old = [ABSENT if each.is_now or not is_whole else value for each, value in zip(added, new, strict=True)]
+        return cls(tuple(map(_Same, old)), tuple(map(_Same, new)))
+
+
+def _group(group: RowGroup, places: tuple[int, ...], added: _Added, table: int) -> RowGroup:
+    """The rows of a group with other columns; `table`: their place."""
     return RowGroup(
-        table=place, command=group.command, row_numbers=group.row_numbers, old=_values(group.old, reshaped.places, old),
-        new=_values(group.new, reshaped.places, new),
+        table=table, command=group.command, row_numbers=group.row_numbers, old=_values(group.old, places, added.old), new=_values(group.new, places, added.new),
     )
 
 
-def _values(values: ColumnValues | None, places: tuple[int, ...], added: Sequence[bytes | int | None]) -> ColumnValues | None:
+def _values(values: ColumnValues | None, places: tuple[int, ...], added: Sequence[_Same]) -> ColumnValues | None:
     """Some columns of values, and others that have one value in every row.
 
     Args:
         values: of n rows; None: there are none.
         places: of the columns that stay; -1: the next one of `added`.
-        added: bytes, None for NULL, or ABSENT.
+        added: one for each -1.
     """
     if values is None:
         return None
+    neighbours = _neighbours(places)
+    if len(neighbours) == 1 and neighbours[0][2] >= 0:
+        _, end, place = neighbours[0]
+        return ColumnValues(lengths=values.lengths[place : place + end], data=values.data, starts=values.starts[place : place + end + 1])
     count, before = values.row_count, values.starts.tolist()
-    lengths = np.empty((len(places), count), np.int32)
-    blocks: list[tuple[int, NDArray[np.uint8]]] = []
+    lengths: list[NDArray[np.int32]] = []
+    data = [np.empty(0, np.uint8)]
     starts, given = [0], iter(added)
-    for column, end, place in _neighbours(places):
+    for column, end, place in neighbours:
         if place >= 0:
             last, moved = place + end - column, starts[-1] - before[place]
-            lengths[column:end] = values.lengths[place:last]
-            blocks.append((starts[-1], values.data[before[place] : before[last]]))
+            lengths.append(values.lengths[place:last])
+            data.append(values.data[before[place] : before[last]])
             starts += [start + moved for start in before[place + 1 : last + 1]]
         else:
-            value = next(given)
-            if isinstance(value, bytes):
-                lengths[column] = len(value)
-                blocks.append((starts[-1], np.frombuffer(value * count, np.uint8)))
-                starts.append(starts[-1] + len(value) * count)
-            else:
-                lengths[column] = NULL if value is None else value
-                starts.append(starts[-1])
-    data = np.empty(starts[-1], np.uint8)
-    for start, block in blocks:
-        data[start : start + block.shape[0]] = block
-    return ColumnValues(lengths=lengths, data=data, starts=np.array(starts, np.int64))
+            same = next(given)
+            its_lengths, its_data = same.rows(count)
+            lengths.append(its_lengths)
+            data.append(its_data)
+            starts.append(starts[-1] + same.size * count)
+    return ColumnValues(lengths=np.concatenate(lengths), data=np.concatenate(data), starts=np.array(starts, np.int64))
 
 
 @functools.lru_cache(_VERSIONS_MAX)
@@ -237,9 +284,7 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
     """
     shape = transformation.shape([column.name for column in version.columns], table=version.qualified_name)
     before = {column.name: column for column in version.columns}
-    columns = tuple(
-        Column(name=name, type_name=origin.type_name) if isinstance(origin, AddColumn) else replace(before[origin], name=name) for name, origin in shape.columns
-    )
+    columns = tuple(_column(name, origin) if isinstance(origin, AddColumn) else replace(before[origin], name=name) for name, origin in shape.columns)
     taken = {origin for _, origin in shape.columns if isinstance(origin, str)}
     lost = [column.name for column in version.columns if column.is_key and column.name not in taken]
     if lost and version.old_image is OldImage.KEY:
@@ -259,11 +304,25 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
     return replace(changed, version=content_version(changed)), shape
 
 
+def _column(name: str, added: AddColumn) -> Column:
+    """An added column: a time comes in binary form, in less than a third of the bytes, and what is in the file in text form."""
+    return Column(name=name, type_name=added.type_name, type_number=CURRENT_TIMESTAMP_NUMBER if added.is_now else 0, is_binary=added.is_now)
+
+
 def _may_name(condition: str, columns: frozenset[str]) -> bool:
     """Whether a condition in SQL may name one of some columns; texts in it do not count, unless there is a backslash."""
     if "\\" not in condition:
         condition = re.sub(r"'(?:[^']|'')*'", "''", condition)
     return any(re.search(rf"(?<![\w$]){re.escape(name.replace(chr(34), chr(34) * 2))}(?![\w$])", condition) for name in columns)
+
+
+def _timestamp(time_us: int) -> bytes:
+    """A moment as PostgreSQL's binary form of a timestamp with time zone: microseconds since 2000-01-01.
+
+    Args:
+        time_us: microseconds since the Unix epoch, UTC.
+    """
+    return (time_us - _PG_EPOCH_US).to_bytes(8, "big", signed=True)
 
 
 def timestamp_text(time_us: int) -> str:

@@ -38,12 +38,13 @@ from streams.errors import Retry, StreamsError
 from streams.table_name import TableName
 
 __all__ = [
-    "CURRENT_TIMESTAMP", "AddColumn", "DeleteColumns", "KeepColumns", "Operation", "RenameColumn", "RenameSchema", "RenameTable", "Shape",
+    "CURRENT_TIMESTAMP", "CURRENT_TIMESTAMP_NUMBER", "AddColumn", "DeleteColumns", "KeepColumns", "Operation", "RenameColumn", "RenameSchema", "RenameTable", "Shape",
     "Transformation", "TransformationError", "columns_at_the_end", "in_order",
 ]
 
 _NO_NAME = TableName("", "")  # what becomes of it is what the transformation gives
 CURRENT_TIMESTAMP = "pg_catalog.timestamptz"
+CURRENT_TIMESTAMP_NUMBER = 1184  # as PostgreSQL has it
 """The type of an added column whose value is the moment of the evaluation."""
 
 

@@ -133,6 +133,10 @@ class TableVersion:
     partition: Partition | None = None
     root_number: ObjectNumber = NO_OBJECT
 
+    def __hash__(self) -> int:
+        """Of what tells versions apart: each batch has versions of its own, which are looked up by their content."""
+        return hash((self.object_number, self.version, self.name))
+
     @property
     def qualified_name(self) -> str:
         """`owner.name`, for people."""

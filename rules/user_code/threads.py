@@ -7,8 +7,8 @@ however many there are: those of gRPC, of the other components of the process, a
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from types import TracebackType
 
 __all__ = ["THREADS_MAX", "FunctionThreads", "threads_of"]
 
@@ -22,12 +22,21 @@ _start = threading.Thread.start
 _of_process: dict[str, FunctionThreads] = {}
 
 
-class _Call:
+class _Call(AbstractContextManager[None]):
     """One call of a function. Others may run at the same time, in other threads of the process."""
+
+    __slots__ = ("_before", "has_ended", "threads")
 
     def __init__(self, threads: FunctionThreads) -> None:
         self.threads = threads
         self.has_ended = False
+
+    def __enter__(self) -> None:
+        self._before = getattr(_CALLED, "call", None)
+        _CALLED.call = self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        _CALLED.call, self.has_ended = self._before, True
 
 
 class FunctionThreads:
@@ -39,15 +48,9 @@ class FunctionThreads:
         with _INSTALLING:
             threading.Thread.start = _noted_start  # type: ignore[assignment, method-assign]
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
+    def call(self) -> AbstractContextManager[None]:
         """What is started inside belongs to the function."""
-        before, call = getattr(_CALLED, "call", None), _Call(self)
-        _CALLED.call = call
-        try:
-            yield
-        finally:
-            _CALLED.call, call.has_ended = before, True
+        return _Call(self)
 
     @property
     def count(self) -> int:

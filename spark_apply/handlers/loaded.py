@@ -64,7 +64,7 @@ class Handlers:
     def __init__(self, rules: HandlerRules = NO_HANDLERS, *, decode: DecodeHook | None = None, encode: EncodeHook | None = None) -> None:
         self.rules, self.decode, self.encode = rules, decode, encode
         self._functions = load_all(rules)
-        self._dml: dict[tuple[str, str, str], tuple[DmlHandler, ...]] = {}
+        self._dml: dict[tuple[str, str, Command], tuple[DmlHandler, ...]] = {}
         self.bounds = ProcessBounds()
         self._places: dict[str, str] = {}  # of the functions that were called, by name: name and place
         self.running = ""
@@ -78,10 +78,11 @@ class Handlers:
             name: of the table in that schema.
             command: of the rows.
         """
-        key = (owner, name, command.name.lower())
-        if key not in self._dml:
-            self._dml[key] = self.rules.dml_of(*key)
-        return self._dml[key]
+        key = (owner, name, command)
+        found = self._dml.get(key)
+        if found is None:
+            found = self._dml[key] = self.rules.dml_of(owner, name, command.name.lower())
+        return found
 
     def error_of(self, owner: str, name: str, command: Command) -> ErrorHandler | None:
         """The error handler of a table's rows of one command.

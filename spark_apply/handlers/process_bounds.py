@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 
 from rules.user_code.threads import THREADS_MAX, FunctionThreads
 from streams.errors import HandlerError, Retry
@@ -54,8 +54,7 @@ class ProcessBounds:
         self._threads: dict[str, FunctionThreads] = {}  # of the functions that were called
         self._threads_before = 0
 
-    @contextmanager
-    def call(self, function: str) -> Iterator[None]:
+    def call(self, function: str) -> AbstractContextManager[None]:
         """Bound what a function may ask for while it runs.
 
         Args:
@@ -64,30 +63,17 @@ class ProcessBounds:
         threads = self._threads.get(function)
         if threads is None:
             threads = self._threads[function] = FunctionThreads()
-        with threads.call(), self._memory():
-            yield
+        return _BoundedCall(self, threads.call())
 
-    @contextmanager
-    def _memory(self) -> Iterator[None]:
+    def memory_bound(self) -> int:
+        """Of what RLIMIT_DATA counts, for the call that begins, bytes; 0: it is not known here."""
         self._calls += 1
         if self._calls % _LOOK_CALLS == 0:
             self._grown = _resident_bytes() - self._resident
         if self._is_before:
             self._data, self._is_before = _data_bytes(), False
             self._threads_before = self._thread_count()
-        if not self._data:
-            yield
-            return
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = self._data + CALL_BYTES_MAX
-        is_less = soft == resource.RLIM_INFINITY or wanted < soft
-        if is_less:
-            resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
-        try:
-            yield
-        finally:
-            if is_less:
-                resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        return self._data + CALL_BYTES_MAX if self._data else 0
 
     def check_transaction(self, function: str) -> None:
         """See that a transaction's calls do not leave too many threads; after each.
@@ -124,6 +110,29 @@ class ProcessBounds:
                 " another process takes its place",
                 hint="a handler keeps what it should forget: look for lists and caches of its modules that only grow",
             )
+
+
+class _BoundedCall(AbstractContextManager[None]):
+    """One call; each row that a handler gets has one, so as little as can be."""
+
+    __slots__ = ("_before", "_bounds", "_threads")
+
+    def __init__(self, bounds: ProcessBounds, threads: AbstractContextManager[None]) -> None:
+        self._bounds, self._threads = bounds, threads
+        self._before: tuple[int, int] | None = None
+
+    def __enter__(self) -> None:
+        wanted = self._bounds.memory_bound()
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if wanted and (soft == resource.RLIM_INFINITY or wanted < soft):
+            self._before = soft, hard
+            resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+        self._threads.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._threads.__exit__(kind, error, traceback)
+        if self._before is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
 
 def _resident_bytes() -> int:

@@ -252,7 +252,8 @@ class Handling:
         if self._attempts:
             if self._waiting.statements:
                 self._guarded(self.flush)
-            self._waiting.lcrs.append(lcr.snapshot())
+            # What the handler changes of it later is not what was executed.
+            self._waiting.lcrs.append(lcr.snapshot() if lcr.is_changed else _Rows(lcr.batch, (lcr.row,)))
             return
         (one,) = _batches([lcr])
         try:

@@ -46,7 +46,7 @@ from streams.lcr_batch import (
 from streams.table_name import TableName
 from tests.support.lcr_batches import column_values, lcr_batches, transactions
 
-NOW = b"2023-11-14 22:13:20.000000+00"  # of a `VirtualClock` that nobody moved
+NOW = (1_700_000_000_000_000 - 946_684_800_000_000).to_bytes(8, "big")  # of a `VirtualClock` that nobody moved: 2023-11-14 22:13:20
 NAMES = ("a", "b", "c", "d", "e")
 _NAME = st.sampled_from(NAMES)
 _SOME = st.lists(_NAME, min_size=1, max_size=3, unique=True).map(tuple)
