@@ -658,6 +658,8 @@ class Controller(Host):
         if stopped := self._stopped_though_bypassed():
             self._findings, self._phase = stopped, "REFUSED"
             return
+        if not self._is_created:
+            leave_out_dropped(self._actors, self._edit.before, self._spec)
         for name in set(ending) - set(applies):
             self._actors.kill(name)
         if begin_enabled := (*self._new(), *self._gone()):
@@ -671,7 +673,6 @@ class Controller(Host):
             for apply in self._spec.applies:
                 # Before the first change can be missing. If such a table comes back, it is copied again.
                 leave_out(self._actors, self._spec, apply, noted[apply.source].tables)
-            leave_out_dropped(self._actors, self._edit.before, self._spec)
         if self._must_note_kept:
             self._note_kept({
                 apply.name: kept_at_call(self._actors, self._spec, apply, noted[apply.source].tables) for apply in self._spec.applies

@@ -8,9 +8,11 @@ a table that is renamed meanwhile would be left out unnoticed.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from streams.errors import StreamsError
 from streams.table_name import TableName
 from topology.downstream import receivers_from
 from topology.edits.receivers import Receivers
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["captured_of", "identities", "kept_at_call", "leave_out", "leave_out_dropped", "note_first_receivers", "note_receivers", "receivers_of"]
 
 TIMEOUT_S = 120.0  # catalog queries over every table of a large database
+LEFT_TIMEOUT_S = 10.0  # a site that leaves and does not answer must not hold up the edit
 
 
 def captured_of(actors: ActorSystem, source: str) -> tuple[CapturedTable, ...]:
@@ -94,15 +97,20 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
 def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: TopologySpec) -> None:
     """Make destinations record that nothing comes to the apply processes which a topology has no more: their rows keep nobody from a table.
 
+    A site that leaves with them may be away: then its records stay. It can come back with other apply processes, or be a destination of another topology.
+
     Args:
-        actors: the sites; the apply processes have ended.
+        actors: the sites, also those that leave; the apply processes have ended.
         before: the topology that was prepared last; None: the same, or unknown.
         spec: the topology that is wanted.
     """
     wanted, sites = {(apply.name, apply.site) for apply in spec.applies}, {site.name for site in spec.sites}
     for apply in () if before is None else before.applies:
-        if (apply.name, apply.site) not in wanted and apply.site in sites:
-            actors.call(f"site:{apply.site}", "leave_out", apply.name, (), timeout_s=TIMEOUT_S)
+        if (apply.name, apply.site) in wanted:
+            continue
+        is_left = apply.site not in sites
+        with contextlib.suppress(*((StreamsError,) if is_left else ())):
+            actors.call(f"site:{apply.site}", "leave_out", apply.name, (), timeout_s=LEFT_TIMEOUT_S if is_left else TIMEOUT_S)
 
 
 def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> tuple[str, ...]:

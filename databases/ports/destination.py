@@ -844,7 +844,8 @@ class DestinationDatabase(Protocol):
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
         """What other apply processes have in a table of this database, by topology and name.
 
-        A record is of the table that has its name now, and of the table that it was recorded of, whatever that is called now.
+        A record is of the table that has its name now, and of the table that it was recorded of, whatever that is called now. One of a
+        partition, or of the table that this one is a partition of, counts, too: rows of one are rows of the other.
 
         Args:
             topology: whose apply process asks.

@@ -30,6 +30,7 @@ _SETTINGS = {
     "xmloption": "content",  # `document` would refuse fragments that a column may hold
     "search_path": "",
     "standard_conforming_strings": "on",  # conditions of rules are written for it
+    "default_transaction_isolation": "read committed",  # a statement behind a lock sees what was committed while it waited for that
     "row_security": "off",  # an error instead of rows that silently stay invisible
     "statement_timeout": "0",
     "lock_timeout": "0",

@@ -54,7 +54,7 @@ from rules.rule import Rule, RuleSet
 from spark_apply.arriving import TableStart
 from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obstacles import refused, table_copy
-from spark_apply.copy.records import TO_BE_COPIED_AGAIN, TableProgress, TableRecords
+from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.rounds import CopyRound, has_failed, smallest
@@ -118,7 +118,6 @@ class TableInstantiation:
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
-    _waits: dict[TableName, str] = field(default_factory=dict)  # why tables wait for the copies of other apply processes
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
     def __post_init__(self) -> None:
@@ -255,32 +254,35 @@ class TableInstantiation:
                 self._left_out -= {TableName.of(record) for record in copied}
                 joins.hold(self._awaited_scn)
             return 0.0
-        pending = self._pending(found)
-        if not pending:
-            return 0.0 if joining else _LOOK_AGAIN_S
-        pause_s = self._round(pending)
-        if any(each.is_copied and not each.awaits_rename for each in self._standings(show=False)):
-            return 0.0
-        joins.hold(self._awaited_scn)
-        return pause_s
+        if pending := self._pending(found):
+            pause_s = self._round(pending)
+            return 0.0 if self._hold(joins, self._standings(show=False)) else pause_s
+        self.problem = ""
+        self._hold(joins, found)
+        return 0.0 if joining else _LOOK_AGAIN_S
+
+    @staticmethod
+    def _hold(joins: JoinCalls, found: Sequence[Standing]) -> bool:
+        """Have the queue keep what is behind the copies that have not joined, and nothing else; returns whether one can join now."""
+        can_join = any(each.is_copied and not each.awaits_rename for each in found)
+        if found and not can_join:  # without any it was told to end
+            joins.hold(min((each.record.scn for each in found if each.awaits_rename and each.record is not None), default=None))
+        return can_join
 
     def _leave_out(self, joins: JoinCalls) -> None:
         """Begin to copy tables again that are replicated: nothing of them is applied any more, and their rows are ours."""
-        again = set(self._records.again)
+        again, found = set(self._records.again), self._standings(show=False)
         # Recorded first: a driver that dies when rows are left out already must not take the table for finished.
-        for each in self._standings(show=False):
+        for each in found:
             if each.table.destination in again and each.record is not None:
-                self._records.settle(replace(each.record, state="COPYING", scn=max(each.record.scn, Scn(1)), problem=TO_BE_COPIED_AGAIN))
-        if joins.leave_out(again):
+                self._records.settle(to_be_copied_again(each.record))
+        if found and joins.leave_out(again):
             self._left_out |= again
             self._records.again -= again
 
     def _pending(self, found: Sequence[Standing]) -> list[Standing]:
         """What is to be copied: not what the source dropped meanwhile, nor what is copied and waits for its name."""
-        return [
-            each for each in found
-            if not each.is_finished and not each.awaits_rename and each.table.identity not in self._records.gone
-        ]
+        return [each for each in found if not each.is_finished and not each.awaits_rename and each.table.identity not in self._records.gone]
 
     def _awaited(self, found: Sequence[Standing]) -> Scn | None:
         """Show the copied tables that the destination has under another name; returns what the queue must keep for them."""
@@ -296,7 +298,7 @@ class TableInstantiation:
         """Make one pass; returns the seconds to wait before the next."""
         try:
             pause_s = self._try_round(pending)
-            self.problem = "; ".join(self._waits.values())
+            self.problem = ""
         except DestinationRestarted:
             raise
         except DatabaseUnavailable as error:
@@ -304,8 +306,10 @@ class TableInstantiation:
         except DatabaseError as error:
             # A right is missing, or the like: none of them can be copied until an operator acts.
             self.problem, pause_s = error.message, _LOOK_AGAIN_S
-            for each in pending:
-                self._fail_at_once(each, error.message)
+            identities = {each.table.identity for each in pending}
+            for each in self._pending(self._standings(show=False)):  # as this round left them
+                if each.table.identity in identities and not each.is_copied:
+                    self._fail_at_once(each, error.message)
         return pause_s
 
     def _try_round(self, pending: Sequence[Standing]) -> float:
@@ -314,7 +318,7 @@ class TableInstantiation:
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
         pending = self._without_dropped(pending, facts, captured)
-        chosen = list(pending) if self._joins is None else smallest(pending, facts, waiting=self._waits)
+        chosen = list(pending) if self._joins is None else smallest(pending, facts, waiting=self._records.waits)
         self._records.failing = {
             each.table.destination: f"{each.record.problem}; it is being copied again" for each in chosen
             if each.record is not None and each.record.state == "FAILED" and each.is_begun
@@ -330,7 +334,7 @@ class TableInstantiation:
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
                 self._check(this, session, each, facts, captured)
-        self._waits = this.waits  # those that waited before were looked at, too
+        self._records.wait(this.waits)  # those that waited before were looked at, too
         if this.copies or this.kept:
             if self._joins is not None:
                 self._joins.hold_now()
@@ -436,9 +440,7 @@ class TableInstantiation:
         """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""
         table, record = each.table, each.record
         if record is not None and record.state == "LEFT":
-            self._records.show(TableProgress(
-                owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
-            ))
+            self._records.show(TableProgress(owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem))
             return
         self._records.record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
 
@@ -449,13 +451,12 @@ class TableInstantiation:
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for key, copy in list(this.copies.items()):
                 copy.scn = this.scn
+                if key in this.of_nothing or not this.claim_copy(copy):
+                    del this.copies[key]
                 try:
                     if key in this.of_nothing:
-                        del this.copies[key]
                         this.claim_nothing(copy)
-                    elif not this.claim_copy(copy):
-                        del this.copies[key]
-                    elif key in this.to_empty and copy.target is not None:
+                    elif key in this.copies and key in this.to_empty and copy.target is not None:
                         session.empty_tables([copy.target])
                 except (DatabaseUnavailable, DestinationRestarted):
                     raise

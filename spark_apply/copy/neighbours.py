@@ -44,7 +44,7 @@ def awaited(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
     # Earlier versions let two copies into one table, and may have left both: neither would end.
     if not copying or (each.record is not None and each.record.state in BEGUN):
         return ""
-    return f"table {each.table.destination} waits: {_named(copying, topology)} copies into it now"
+    return f"table {each.table.destination} waits: {_named(copying, topology)} copies into it, or began to and goes on when it runs again"
 
 
 def not_copied_beside(each: Standing, others: Sequence[OtherCopy], topology: str, source: str) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import BEGUN, Instantiation
 from spark_apply.copy.standing import Standing, remade_problem, rename_statement, standings
+from streams.scn import Scn
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, OtherCopy
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
-    from streams.scn import Scn
 
-__all__ = ["TO_BE_COPIED_AGAIN", "TableProgress", "TableRecords"]
+__all__ = ["TableProgress", "TableRecords", "to_be_copied_again"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,12 @@ class TableProgress:
 
 
 _NOTHING = TableProgress(owner="", name="")
-TO_BE_COPIED_AGAIN = "to be copied again"
+_TO_BE_COPIED_AGAIN = "to be copied again"
+
+
+def to_be_copied_again(record: Instantiation) -> Instantiation:
+    """The record of a table that is to be emptied and copied again, whoever made its rows."""
+    return replace(record, state="COPYING", scn=max(record.scn, Scn(1)), problem=_TO_BE_COPIED_AGAIN)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +65,8 @@ class TableRecords:
         gone: identities of tables that the source dropped before they were copied.
         failing: why the last copy of a table failed that is tried again; shown until it is proved equal.
         left: names of tables that are shown though their changes come no more.
-        again: names of tables that are to be copied again, which is not recorded yet.
+        again: names of tables that are to be copied again; this driver has not begun with it.
+        waits: why tables wait for the copies of other apply processes, by name at the destination.
     """
 
     config: ApplyConfig
@@ -73,6 +79,7 @@ class TableRecords:
     failing: dict[TableName, str] = field(default_factory=dict)
     left: set[TableName] = field(default_factory=set)
     again: set[TableName] = field(default_factory=set)
+    waits: dict[TableName, str] = field(default_factory=dict)
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
         """Where every table stands, by what is recorded now.
@@ -116,6 +123,12 @@ class TableRecords:
         """Note tables (as the destination calls them) that are to be copied again, and show that at once; on any thread."""
         self.again |= set(tables)
         for table in tables:
+            self.show_recorded(table, None)
+
+    def wait(self, waits: Mapping[TableName, str]) -> None:
+        """Show which tables wait for the copies of other apply processes, and why; the others do not any more."""
+        self.waits = dict(waits)
+        for table in self.waits:
             self.show_recorded(table, None)
 
     def put(self, record: Instantiation) -> None:
@@ -174,9 +187,9 @@ class TableRecords:
         if name in self.twice:
             self.show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=self.twice[name]))
         elif name in self.again:
-            self.show(TableProgress(owner=name.owner, name=name.name, state="COPYING", problem=TO_BE_COPIED_AGAIN))
-        elif found is None:
-            self.show(TableProgress(owner=name.owner, name=name.name))
+            self.show(TableProgress(owner=name.owner, name=name.name, state="COPYING", problem=_TO_BE_COPIED_AGAIN))
+        elif found is None or name in self.waits:
+            self.show(TableProgress(owner=name.owner, name=name.name, problem=self.waits.get(name, "")))
         elif self.progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
             self.show(TableProgress(
                 owner=name.owner, name=name.name, state=found.state, rows=found.row_count, scn=found.scn, problem=found.problem,

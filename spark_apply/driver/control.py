@@ -20,7 +20,7 @@ from protos import apply_pb2 as pb
 from spark_apply.arriving import restart_hint
 from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.records import TableProgress
+from spark_apply.copy.records import TableProgress, to_be_copied_again
 from spark_apply.driver.coordinator import ExecutionRequest
 from spark_apply.error_edits import edited_part
 from spark_apply.groups import Failure
@@ -117,6 +117,7 @@ class ApplyControl:
         status = pb.ApplyStatus(state=self.state, detail=self.detail or copying, hint=self.hint)
         if cores is not None and not self.stopped.is_set():
             status = self._core_status(cores)
+            status.detail = status.detail or copying
         status.instantiation.extend(_progress_message(table) for table in list(self.tables.values()))
         return status
 
@@ -167,12 +168,21 @@ class ApplyControl:
         found = {table.source: table for table in self.config.tables if table.source in wanted}
         if missing := wanted - found.keys():
             raise ApplyError(f"{', '.join(map(str, sorted(missing)))}: apply process {self.config.apply} {NOT_REPLICATED}")
+        topology, apply = self.config.topology, self.config.apply
         with contextlib.closing(open_destination(self.config.destination)) as destination:
             # Also those of other topologies, and of tables that had another name.
             shared = [
                 str(name) for name, table in found.items()
-                if not table.may_empty or destination.other_copies(self.config.topology, self.config.apply, *table.destination)
+                if not table.may_empty or destination.other_copies(topology, apply, *table.destination)
             ]
+            recorded = {each.identity: each for each in destination.instantiations(topology, apply) if each.source == self.config.source.site}
+            # At once: until what is copied now is copied, this driver may end, and the next one must know it.
+            for name, table in found.items() if not shared else ():
+                record = recorded.get(table.identity)
+                if record is not None and not destination.record_instantiation(
+                    topology, apply, self.cores.epoch, to_be_copied_again(record), beside=()
+                ):
+                    shared.append(str(name))
         if shared:
             raise ApplyError(
                 f"{', '.join(sorted(shared))}: not emptied, because other apply processes write the same destination table",

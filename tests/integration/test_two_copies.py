@@ -6,21 +6,25 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import conninfo
 
 from databases.connectors import DatabaseAccess
 from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.destination.schema import CLAIM_LOCK
 from databases.postgres.table_copy import PostgresTableReader
 from rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import ThreadWorkers
@@ -134,3 +138,56 @@ def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(pairs:
 def test_table_that_is_empty_everywhere_is_done_by_both(pairs: tuple[Pair, Pair]) -> None:
     at_once(*pairs)
     assert [(each.record.state, each.record.row_count) if each.record else None for each in pairs] == [("DONE", 0)] * 2
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_database_has_by_default(level: str, pairs: tuple[Pair, Pair]) -> None:
+    """Its snapshot was of before it waited: both copied, and the second one emptied the table of what the first had applied since."""
+    one, two = pairs
+    execute(one.target, f"ALTER DATABASE {conninfo.conninfo_to_dict(one.target)['dbname']} SET default_transaction_isolation TO '{level}'")
+    with psycopg.connect(one.target, autocommit=True) as holder, ThreadPoolExecutor(1) as pool:
+        epochs = [each.destination.raise_epoch(TOPOLOGY, each.name).epoch for each in pairs]
+        for each in pairs:
+            each.destination.close()
+
+        def record(each: Pair, epoch: int, **how: Any) -> bool:
+            return each.destination.record_instantiation(TOPOLOGY, each.name, epoch, Instantiation(
+                source=each.site, identity=each.name, owner="public", name="rooms", scn=Scn(100), state="COPYING",
+            ), **how)
+
+        holder.execute("SELECT pg_advisory_lock(%s)", (CLAIM_LOCK,))
+        waiting = pool.submit(record, two, epochs[1], beside=())
+        wait_until(lambda: execute(one.target, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == [(1,)])
+        assert record(one, epochs[0])
+        holder.execute("SELECT pg_advisory_unlock(%s)", (CLAIM_LOCK,))
+        assert not waiting.result(30.0)
+
+
+def test_partition_and_the_table_that_it_is_of_are_in_each_other_s_way(pairs: tuple[Pair, Pair]) -> None:
+    """One apply process writes the partitioned table, another one a partition by its own name: each emptied what the other had copied."""
+    whole, part = pairs
+    execute(whole.target, """
+DROP TABLE rooms;
+CREATE TABLE rooms (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE rooms_low PARTITION OF rooms FOR VALUES FROM (0) TO (100) PARTITION BY RANGE (id);
+CREATE TABLE rooms_lowest PARTITION OF rooms_low FOR VALUES FROM (0) TO (10);
+CREATE TABLE rooms_high PARTITION OF rooms FOR VALUES FROM (100) TO (1000);
+CREATE TABLE others (id int PRIMARY KEY)
+""")
+    epoch = whole.destination.raise_epoch(TOPOLOGY, whole.name).epoch
+    names = ("rooms", "rooms_low", "rooms_lowest", "rooms_high", "others")
+    for name, are_shared in {
+        "rooms": {"rooms", "rooms_low", "rooms_lowest", "rooms_high"}, "rooms_low": {"rooms", "rooms_low", "rooms_lowest"},
+        "rooms_lowest": {"rooms", "rooms_low", "rooms_lowest"}, "rooms_high": {"rooms", "rooms_high"}, "others": {"others"},
+    }.items():
+        assert whole.destination.record_instantiation(TOPOLOGY, whole.name, epoch, Instantiation(
+            source=whole.site, identity="1", owner="public", name=name, scn=Scn(100), state="DONE",
+        ))
+        assert {each for each in names if part.destination.other_copies(TOPOLOGY, part.name, "public", each)} == are_shared
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30.0
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -432,13 +432,13 @@ _IS_REMADE = """coalesce(recorded_in = 'headrace.instantiation'::regclass
 _NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = relation AND recorded_in = 'headrace.instantiation'::regclass)"""
 
-# The same table under another name counts, too; see `_IS_REMADE` for `recorded_in`.
+# The same table under another name counts, too (see `_IS_REMADE` for `recorded_in`), and so do its partitions and what it is a partition of.
 _OTHER_COPIES = """
+WITH asked AS (SELECT to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text)) AS relid),
+family AS (SELECT relid FROM asked UNION SELECT r.relid FROM asked, pg_partition_tree(asked.relid) r UNION SELECT r.relid FROM asked, pg_partition_ancestors(asked.relid) r)
 SELECT topology, apply, source, state, row_count, digest FROM headrace.instantiation
-WHERE (topology, apply) <> (%(topology)s, %(apply)s)
-  AND (state = ANY (%(rows_there)s) OR (state = 'FAILED' AND scn > 0))
-  AND ((owner = %(owner)s AND name = %(name)s) OR (recorded_in = 'headrace.instantiation'::regclass
-       AND relation = to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text))))
+WHERE (topology, apply) <> (%(topology)s, %(apply)s) AND (state = ANY (%(rows_there)s) OR (state = 'FAILED' AND scn > 0)) AND ((owner = %(owner)s
+  AND name = %(name)s) OR (recorded_in = 'headrace.instantiation'::regclass AND relation IN (SELECT relid FROM family)))
 ORDER BY topology, apply, source, identity
 """
 

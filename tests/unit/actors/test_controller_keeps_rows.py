@@ -134,3 +134,16 @@ def test_tables_of_an_apply_process_that_is_dropped_are_recorded_as_left(spec, a
     assert actors.kept["y"] == ("id of t",)
     started(spec, actors, steps=10)
     assert actors.kept == {"x": ("id of t",), "y": ()}
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_tables_of_an_apply_process_that_leaves_with_its_site_are_recorded_as_left_if_the_site_answers(spec, actors, is_away):
+    """A site that was taken out in the middle of a copy, and came back with other apply processes, waited for that copy for ever."""
+    actors.captured |= {"site:a": captured("t")}
+    started(with_another_destination(spec), actors, steps=10)
+    assert actors.kept["y"] == ("id of t",)
+    if is_away:
+        actors.silent.add("site:c")
+    started(spec, actors, steps=10)
+    assert actors.kept == {"x": ("id of t",), "y": ("id of t",) if is_away else ()}
+    assert "apply:y" not in actors.running

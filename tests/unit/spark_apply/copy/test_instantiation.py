@@ -27,7 +27,7 @@ from spark_apply.copy.obstacles import refused
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
-from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
+from streams.errors import ApplyError, DatabaseError, DatabaseUnavailable, FencedError
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.copying_threads import FreezingTask, ThreadWorkers
@@ -350,6 +350,52 @@ def test_replicated_table_that_is_to_be_copied_again_is_left_out_emptied_and_joi
     assert joins.asked[0] == ("leave out", {("public", "a")})
     world.assert_same("a", "b")
     assert world.recorded()["b"] == before
+
+
+def test_copy_that_is_asked_for_when_the_driver_ends_and_the_destination_is_away_is_not_taken_for_begun():
+    """Rows were left out, and the table was finished by its record."""
+    world = World("a")
+    copying = world.copying()
+    copying.run_first()
+    copying.copy_again([TableName("public", "a")])
+    joins = Joins(world)
+    world.store.is_reachable = False
+    world.should_end = lambda: True
+    copying._leave_out(joins)  # type: ignore[arg-type]
+    assert joins.asked == []
+    world.store.is_reachable = True
+    copying._leave_out(joins)  # type: ignore[arg-type]
+    assert joins.asked == [("leave out", {("public", "a")})]
+    assert world.recorded()["a"].state == "COPYING"
+
+
+def test_queue_may_forget_again_when_a_join_is_made_though_its_answer_came_too_late():
+    """A loop that is busy with its destination makes what it is asked later. The queue was held for good, until its disk was full."""
+    world = with_missing_table()
+    world.store.create_table("public", "late", [destination_column("id"), destination_column("v")], key=["id"])
+    joins, late = Joins(world), True
+    join = joins.join
+
+    def join_late(tables: Any) -> bool:
+        nonlocal late
+        done, was_late, late = join(tables), late, False
+        if was_late:
+            raise ApplyError("apply a is busy with its destination: no answer within 30 s")
+        return done
+
+    joins.join = join_late  # type: ignore[method-assign]
+    looks = 0
+
+    def should_end() -> bool:
+        nonlocal looks
+        looks += 1
+        assert looks < 1000, joins.asked
+        return joins.asked[-1:] == [("hold", None)] and world.recorded()["late"].state == "DONE"
+
+    world.should_end = should_end
+    world.copying().run_beside(joins)  # type: ignore[arg-type]
+    assert not late
+    world.assert_same("a", "late")
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -21,6 +21,7 @@ from spark_apply.copy.records import TableProgress
 from spark_apply.copy.standing import Standing
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+from streams.errors import DatabaseError
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.copying_threads import ThreadWorkers
@@ -223,7 +224,16 @@ def test_the_one_that_comes_second_waits_visibly_until_the_first_copy_has_ended(
     copying.run_first()
     assert two.record is None
     assert two.progress.state == "PENDING"
-    assert copying.problem == "table shop.rooms waits: apply process apply_from_dbs1_at_dbs3 copies into it now"
+    waits = "table shop.rooms waits: apply process apply_from_dbs1_at_dbs3 copies into it, or began to and goes on when it runs again"
+    assert two.progress.problem == waits
+    shown = []
+
+    def look() -> bool:
+        shown.append(two.progress.problem)
+        return len(shown) >= 40
+
+    two.beside(look, copying=copying)  # while others are applied, `status` shows the tables and not what the copies say
+    assert set(shown) == {waits}
     one.copying().run_first()  # its own rows, which nobody else has: it may empty them
     assert (one.record.state, site.rooms) == ("DONE", ["1", "2"])
     two.beside(lambda: two.progress.state == "FAILED")
@@ -281,6 +291,36 @@ def test_table_that_an_operator_empties_is_copied_by_the_one_that_failed():
     site.empty()
     two.beside(lambda: two.record.state == "DONE")
     assert (one.record.state, site.rooms) == ("DONE", ["1", "2"])
+
+
+@pytest.mark.parametrize("state", ["COPYING", "COMPARING"])
+def test_rows_of_a_copy_are_not_kept_as_an_operator_s_when_the_destination_answers_with_an_error_in_the_middle(state: str, monkeypatch: pytest.MonkeyPatch):
+    """Its FAILED without an SCN said that no row is ours: a part of the copy was kept, and changes before that were lost."""
+    site = Site()
+    one = Pair(site, "dbs1", "1", "2")
+    record, broken = MemoryDestination.record_instantiation, True
+
+    def refused(self: Any, topology: str, apply: str, epoch: int, instantiation: Instantiation, **how: Any) -> bool:
+        nonlocal broken
+        is_broken = broken and instantiation.state == state
+        broken = broken and not is_broken
+        if is_broken and state == "COPYING":
+            site.apply("mine")  # behind the look whether the table is empty; nothing is claimed
+        if is_broken:
+            raise DatabaseError("permission denied for table instantiation")
+        return record(self, topology, apply, epoch, instantiation, **how)
+
+    monkeypatch.setattr(MemoryDestination, "record_instantiation", refused)
+    keep = state == "COMPARING"
+    copying = one.copying(keep=keep)
+    copying.run_first()
+    assert not broken
+    assert one.record.state == "FAILED"
+    assert (one.record.scn > 0) == keep
+    one.write("3")
+    one.beside(lambda: one.record.state in {"DONE", "KEPT"} or one.progress.problem.startswith("the destination table is not empty"), copying=copying)
+    assert site.rooms == (["1", "2", "3"] if keep else ["mine"])
+    assert one.record.state == ("DONE" if keep else "FAILED")
 
 
 def test_two_that_keep_the_same_rows_at_once_both_keep_them():

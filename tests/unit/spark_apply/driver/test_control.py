@@ -65,20 +65,44 @@ def test_nothing_is_caught_up_while_a_table_is_copied(state: str, is_bounded: bo
 
 def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_again(monkeypatch: Any) -> None:
     """`headrace copy` begins with a record that all rows there are ours."""
-    store, asked = MemoryStore(), []
+    store, asked, looked = MemoryStore(), [], list[int]()
     destination = MemoryDestination(store=store)
     monkeypatch.setattr(module, "open_destination", lambda access: destination)
     name = TableName("shop", "rooms")
     config = SimpleNamespace(
-        topology="t", apply="a", destination=None, tables=[SimpleNamespace(source=name, destination=name, may_empty=True)],
+        topology="t", apply="a", source=SimpleNamespace(site="s"), destination=None,
+        tables=[SimpleNamespace(source=name, destination=name, may_empty=True, identity="7")],
     )
+    epoch = destination.raise_epoch("t", "a").epoch
+    done = Instantiation(source="s", identity="7", owner="shop", name="rooms", scn=Scn(3), state="DONE", row_count=4)
+    destination.record_instantiation("t", "a", epoch, done)
     copying = SimpleNamespace(copy_again=asked.append)
-    control = ApplyControl(config=config, cores=SimpleNamespace(), instantiation=copying)  # type: ignore[arg-type]
+    control = ApplyControl(config=config, cores=SimpleNamespace(epoch=epoch), instantiation=copying)  # type: ignore[arg-type]
     request = pb.CopyAgainRequest(tables=[pb.TableName(owner="shop", name="rooms")])
     control.copy_again(request)
     assert asked == [[name]]
+    # A driver that copies another table, for hours perhaps, and dies then: the next one must know it.
+    assert [(each.state, each.scn, each.problem) for each in destination.instantiations("t", "a")] == [("COPYING", 3, "to be copied again")]
+    destination.record_instantiation("t", "a", epoch, done)
     other = Instantiation(source="s", identity="1", owner="shop", name="rooms", scn=Scn(5), state="DONE")
     destination.record_instantiation("another", "a", destination.raise_epoch("another", "a").epoch, other)
     with pytest.raises(ApplyError, match="other apply processes write the same destination table"):
         control.copy_again(request)
+    look = destination.other_copies
+    monkeypatch.setattr(destination, "other_copies", lambda topology, apply, *table: [(), look(topology, apply, *table)][len(looked) > 0 or bool(looked.append(1))])
+    with pytest.raises(ApplyError, match="other apply processes write the same destination table"):
+        control.copy_again(request)  # it came between the look and the record
+    assert looked
     assert len(asked) == 1
+    assert destination.instantiations("t", "a") == (done,)
+
+
+def test_what_keeps_tables_from_being_copied_is_shown_while_others_are_applied(monkeypatch: Any) -> None:
+    monkeypatch.setattr(ApplyControl, "_read", lambda self, cores: pb.ApplyStatus(state="IDLE", detail=cores.detail))
+    copying, cores = SimpleNamespace(problem="the log writer is stopped"), SimpleNamespace(host=Coordinator(), detail="")
+    control = ApplyControl(config=SimpleNamespace(), cores=cores, instantiation=copying)  # type: ignore[arg-type]
+    assert control.status().detail == "the log writer is stopped"
+    cores.detail = "the destination does not answer"
+    assert control.status().detail == "the destination does not answer"
+    cores.detail = copying.problem = ""
+    assert control.status().detail == ""
