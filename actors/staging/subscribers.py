@@ -14,7 +14,7 @@ from topology.spec import TopologySpec
 __all__ = ["forget_former_subscribers", "positions_of", "sources_of"]
 
 
-def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path, before: TopologySpec) -> None:
+def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
     """Drop the saved positions of those that are no subscribers of a closed queue: one that comes back has no old position.
 
     An open queue does it in `QueueCore.adopt`. As where a queue opens, one that is new begins where those that leave were, if that is lower: it may be
@@ -24,23 +24,21 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path, b
         topology: the whole topology.
         name: of the queue there.
         folder: of the queue.
-        before: the topology that the queue went by until now. Its positions may be older: who leaves may have brought the changes anywhere.
 
     Raises:
         QueueError: the positions are damaged.
         OSError: they could not be written; the old ones are still there.
     """
     file, refusals, interests = PositionsFile(folder), Refusals(folder), interests_of(topology, name)
-    saved = file.load()
-    stay = {subscriber: sites for subscriber, sites in places_of(before, name).items() if subscriber in interests}
-    begin = positions_of(interests, saved, refused=refusals.everyone(), places=(stay, places_of(topology, name)))
+    saved, earlier, places = file.load(), file.places(), places_of(topology, name)
+    begin = positions_of(interests, saved, refused=refusals.everyone(), places=(earlier, places))
     # Where nobody stays, the queue begins at what the publisher has.
     left = {
         source: begin[source] for source, positions in saved.items()
         if any(source in interests.get(subscriber, ()) for subscriber in positions)
     }
-    if left != saved:
-        file.save(left)
+    if (left, places) != (saved, earlier):
+        file.save(left, places)
     refusals.forget_others(interests)
 
 
