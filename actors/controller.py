@@ -660,10 +660,9 @@ class Controller(Host):
             return
         for name in set(ending) - set(applies):
             self._actors.kill(name)
-        if begin_enabled := (*self._new(), *self._gone()):
-            for site in self._sites:
-                self._actors.call(site.name, "forget_stops", begin_enabled)
-        if ended := (*self._gone(), *(component.name for component in self._bypassed)):
+        gone = self._gone()
+        self._forget_stops(self._new())
+        if ended := (*gone, *(component.name for component in self._bypassed)):
             for site in self._sites:
                 self._actors.call(site.name, "delete_spilled", ended)
         noted = receivers_of(self._actors, self._spec, self._names)
@@ -679,8 +678,14 @@ class Controller(Host):
         note_first_receivers(self._actors, noted)
         self._save_prepared(noted)
         self._is_created = True
+        self._forget_stops(gone)  # not before: until this topology is valid, another `up` may go back to one that has them
         self._observe()  # the last observation shows apply processes that have ended by now: RUNNING must not be reported from it
         self._settled()
+
+    def _forget_stops(self, components: tuple[str, ...]) -> None:
+        """Let later components of these names begin enabled, at the sites of the topology."""
+        for site in self._sites if components else ():
+            self._actors.call(site.name, "forget_stops", components)
 
     def _to_end(self) -> list[str]:
         """Running components that must end before the topology can be as wanted; sites were replaced before they were asked."""
