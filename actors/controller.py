@@ -384,7 +384,7 @@ class Controller(Host):
             log.warning("%s: nothing is split off now: %s", self.name, error.message)
             return  # nothing is recorded: the next step tries again, if the site answers
         self._save_desired({
-            **prepared, "prepared": fingerprint_of(spec), "spec": spec_to_json(spec), "labels": edit.labels, "takes_over": edit.takes_over,
+            **prepared, "prepared": fingerprint_of(spec), "spec": spec_to_json(spec), **edit.recorded(),
             "splits": [as_json(each) for each in wanted],
         })
         log.info("%s: split off: %s", self.name, ", ".join(f"{each.propagation} ({each.phase})" for each in wanted) or "nothing")
@@ -439,13 +439,14 @@ class Controller(Host):
                 if self._may_begin(component, present):
                     self._create(component)
             elif component.name in self._outdated():
-                self._bring_up_to_date(component)
+                self._bring_up_to_date(component, present)
 
-    def _bring_up_to_date(self, component: Component) -> None:
+    def _bring_up_to_date(self, component: Component, present: set[str]) -> None:
         """Let a component adopt its change, or end it so that it is created again."""
         if self._edit.takes_over.get(component.name) != self._labels[component.name]:
             self._actors.kill(component.name)
-        elif self._is_created:  # not before everything is prepared: if the change is refused, running components stay unchanged
+        # Not before everything is prepared: if the change is refused, running components stay unchanged.
+        elif self._is_created and self._are_current(self._edit.waits_for.get(component.name, ()), present):
             with contextlib.suppress(StreamsError):  # it does not answer: the next step tries again
                 self._actors.call(component.name, "reconfigure", self._spec, self._edit.labels[component.name])
 
@@ -453,10 +454,10 @@ class Controller(Host):
         """Whether every component that must be up to date before this one begins is up to date.
 
         An apply process must not copy a table before every capture process and propagation on its way handles the table's
-        changes; a capture process must not begin before its site keeps redo for it.
+        changes; a capture process must not begin before its site keeps redo for it; a queue not before what it held for a site is held before it.
         """
         name = component.name.partition(":")[2]
-        before: set[str] = set()
+        before = set(self._edit.waits_for.get(component.name, ()))
         if component.kind == "apply" and self._must_note_kept:
             return False
         if component.kind == "redo":
@@ -467,8 +468,11 @@ class Controller(Host):
         elif component.kind == "apply":
             for way in ways_to(self._spec, self._spec.apply(name)):
                 before |= {f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations)}
-        # What is bypassed may still be about to end: it does not count.
-        return all(self._labels.get(each) == self._edit.labels[each] for each in before & present & self._edit.labels.keys())
+        return self._are_current(before, present)
+
+    def _are_current(self, components: Iterable[str], present: set[str]) -> bool:
+        """Whether components are up to date, as far as they run and are wanted: what is bypassed may still be about to end."""
+        return all(self._labels.get(each) == self._edit.labels[each] for each in present.intersection(components) & self._edit.labels.keys())
 
     @property
     def _labels(self) -> dict[str, str | None]:
@@ -811,7 +815,7 @@ class Controller(Host):
         self._shapes = left_shapes(self._shapes, prepared_topology(self._spec.state_dir), self._spec)
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
-            "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
+            "spec": spec_to_json(self._spec), **self._edit.recorded(),
             "splits": [as_json(each) for each in self._splitting.splits],
             "earlier_shapes": shapes_as_json(self._shapes), "identities": self._identities,
             "left": [as_json(each) for each in left], "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},

@@ -20,6 +20,7 @@ from tests.support.controllers import (
     with_another_destination,
 )
 from topology.spec import ApplySpec, CaptureSpec, QueueSpec, TopologySpec
+from topology.ways import route
 
 
 def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(spec, actors):
@@ -175,6 +176,39 @@ def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_t
     started(spec, actors, steps=10)
     assert set(actors.killed) == {"site:c", "spark:c", "queue:qc", "propagation:p2", "apply:y"}
     assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
+
+
+def test_a_queue_that_holds_nothing_for_a_site_any_more_hears_of_it_once_the_queue_before_it_holds_that(spec, actors):
+    """Site b gets its changes over c, and then straight. The queue at c would report what only b lacked as DURABLE, and its redo would be purged."""
+    straight = with_another_destination(spec)
+    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    started(over, actors)
+    actors.calls.clear()
+    actors.holds_back.add("queue:qa")
+    started(straight, actors, steps=10)
+    assert "queue:qa" in reconfigured(actors)
+    assert "queue:qc" not in reconfigured(actors)
+    actors.silent.add("queue:qa")
+    started(straight, actors, steps=3)
+    assert "queue:qc" not in reconfigured(actors), "a controller that begins again knows it, too, and that the other one does not answer makes no difference"
+    actors.silent.clear()
+    actors.holds_back.clear()
+    controller = started(straight, actors, steps=3)
+    assert "queue:qc" in reconfigured(actors)
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+
+def test_a_queue_that_begins_anew_does_not_hold_before_either_what_it_held_for_a_site(spec, actors):
+    straight = with_another_destination(spec)
+    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    started(over, actors)
+    actors.holds_back.add("queue:qa")
+    changed = replace(straight, queues=tuple(replace(each, memory_bytes_max=1 << 24) if each.name == "qc" else each for each in straight.queues))
+    started(changed, actors, steps=10)
+    assert "queue:qc" not in actors.running
+    actors.holds_back.clear()
+    started(changed, actors, steps=3)
+    assert actors.running["queue:qc"]["spec"] == changed
 
 
 def with_rules(spec: TopologySpec, *names: str) -> TopologySpec:
