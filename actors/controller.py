@@ -190,6 +190,7 @@ class Controller(Host):
         self._statements: dict[str, list[str]] = {}
         self._latest: list[dict[str, Any]] = []
         self._latest_us = 0
+        self._seen_labels: dict[str, str] = {}  # of each component when it answered last
         self._samples: dict[str, PositionSamples] = {}
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
@@ -446,7 +447,7 @@ class Controller(Host):
         if self._edit.takes_over.get(component.name) != self._labels[component.name]:
             self._actors.kill(component.name)
         # Not before everything is prepared: if the change is refused, running components stay unchanged.
-        elif self._is_created and self._are_current(self._edit.waits_for.get(component.name, ()), present):
+        elif self._is_created and self._went_before(component.name, present):
             with contextlib.suppress(StreamsError):  # it does not answer: the next step tries again
                 self._actors.call(component.name, "reconfigure", self._spec, self._edit.labels[component.name])
 
@@ -457,8 +458,8 @@ class Controller(Host):
         changes; a capture process must not begin before its site keeps redo for it; a queue not before what it held for a site is held before it.
         """
         name = component.name.partition(":")[2]
-        before = set(self._edit.waits_for.get(component.name, ()))
-        if component.kind == "apply" and self._must_note_kept:
+        before: set[str] = set()
+        if (component.kind == "apply" and self._must_note_kept) or not self._went_before(component.name, present):
             return False
         if component.kind == "redo":
             before = {f"site:{receiver_of(self._spec, name).source}"}
@@ -468,11 +469,13 @@ class Controller(Host):
         elif component.kind == "apply":
             for way in ways_to(self._spec, self._spec.apply(name)):
                 before |= {f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations)}
-        return self._are_current(before, present)
+        # What is bypassed may still be about to end: it does not count.
+        return all(self._labels.get(each) == self._edit.labels[each] for each in before & present & self._edit.labels.keys())
 
-    def _are_current(self, components: Iterable[str], present: set[str]) -> bool:
-        """Whether components are up to date, as far as they run and are wanted: what is bypassed may still be about to end."""
-        return all(self._labels.get(each) == self._edit.labels[each] for each in present.intersection(components) & self._edit.labels.keys())
+    def _went_before(self, name: str, present: set[str]) -> bool:
+        """Whether those that a component waits for with this edit go by it. One that did so and does not answer now holds up nobody."""
+        first = present.intersection(self._edit.waits_for.get(name, ())) & self._edit.labels.keys()
+        return all(self._seen_labels.get(each) == self._edit.labels[each] for each in first)
 
     @property
     def _labels(self) -> dict[str, str | None]:
@@ -839,6 +842,7 @@ class Controller(Host):
                 # The site reports when it asked its database; an old answer proves nothing about the present.
                 self._samples.setdefault(status["site"], PositionSamples()).add(int(time_us), Scn(int(scn)))
         self._latest, self._latest_us = latest, now_us
+        self._seen_labels |= {name: label for name, label in self._labels.items() if label is not None}
 
     def _find_absent_nodes(self, statuses: list[dict[str, Any]]) -> None:
         """Say of sites that do not answer whether there is a node on which they could run."""
