@@ -824,6 +824,7 @@ class Controller(Host):
             "left": [as_json(each) for each in left], "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
         })
         self._must_note_receivers, self._left = True, left
+        self._splitting.in_force()
 
     def _save_desired(self, document: Mapping[str, Any]) -> None:
         self._desired_file.parent.mkdir(parents=True, exist_ok=True)

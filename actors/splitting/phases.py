@@ -145,8 +145,6 @@ class Splitting:
         self._stopped: dict[str, tuple[str, ...]] = {}  # by propagation, what kept it in its phase at the last look
         self._known_readers: tuple[tuple[Split, ...] | None, dict[str, tuple[str, ...]]] = None, {}
         self._requests = requests or Requests()
-        for name in set(self._requests.names()) - {each.name for each in spec.propagations}:
-            self._requests.drop(name, split=self._requests.get(name))
 
     @property
     def spec(self) -> TopologySpec:
@@ -181,6 +179,15 @@ class Splitting:
                 f"propagation {name} cannot be split off: {reason}", hint="splitting it off would relieve no other destination, or another propagation brings the changes there: split off that one",
             )
         self._requests.put(name, split=split)
+
+    def in_force(self) -> None:
+        """The file has come into force: forget what was asked of propagations that it does not have. Until then the one of before may come back.
+
+        Raises:
+            PropagationError: it could not be written.
+        """
+        for name in set(self._requests.names()) - {each.name for each in self._file.propagations}:
+            self._requests.drop(name, split=self._requests.get(name))
 
     # ------------------------------------------------------------------ the next edit
 
@@ -258,7 +265,7 @@ class Splitting:
         if split.phase == SPLIT:
             may_go = split.merges and self._is_close(split, facts) and not self._is_held_back(name, ends, facts)
             return replace(split, phase=MERGING) if may_go else split
-        if self._has_all(split, facts) and not self._is_held_back(name, ends, facts):
+        if split.merges and self._has_all(split, facts) and not self._is_held_back(name, ends, facts):
             return None
         since = self._merging_since.setdefault(name, self._clock.monotonic())
         patience_s = max(MERGE_MIN_S, self._file.propagation(name).merge_within_s)
