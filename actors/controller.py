@@ -84,6 +84,7 @@ from topology.combined import newly_bypassed
 from topology.downstream import keeper_of, receiver_at, receiver_of
 from topology.edits.capture_scns import scn_findings
 from topology.edits.changes import Component, bypassed_of, components_of
+from topology.edits.overtaken import overtaken
 from topology.edits.receivers import Receivers
 from topology.edits.stored import PREPARED_FILE, prepared_topology, spec_to_json
 from topology.edits.subset_changes import shape_changes, subset_changes
@@ -541,7 +542,7 @@ class Controller(Host):
         prepared = prepared_topology(self._spec.state_dir)
         findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
-            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec)]
+            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec), *overtaken(prepared, self._spec, self._subscribers)]
         findings += self._earlier_shapes_on_the_way(prepared)
         for apply in self._spec.applies:
             try:
@@ -552,6 +553,11 @@ class Controller(Host):
                     raise
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
+
+    def _subscribers(self, queue: str) -> Iterable[Mapping[str, Any]]:
+        """What a queue said last of its subscribers; nothing: it did not answer."""
+        found: Iterable[Mapping[str, Any]] = next((each.get("subscribers", ()) for each in self._latest if each["name"] == f"queue:{queue}"), ())
+        return found
 
     def _earlier_shapes_on_the_way(self, prepared: TopologySpec | None) -> Iterator[Finding]:
         """See `on_the_way`. Apply processes that leave with this edit, or are renamed, still run, and are asked, too."""

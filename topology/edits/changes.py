@@ -25,7 +25,7 @@ from topology.edits.stored import without_secrets
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import sites_behind, ways_to
 
-__all__ = ["Change", "Component", "adopted_first", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to"]
+__all__ = ["Change", "Component", "adopted_first", "brought_from", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to"]
 
 FIXED: Mapping[str, frozenset[str]] = {
     "site": frozenset({"database", "node", "certificate", "state folder", "bounds of the redo log"}),
@@ -183,7 +183,7 @@ def adopted_first(before: TopologySpec, after: TopologySpec) -> dict[str, tuple[
     """
     found: dict[str, tuple[str, ...]] = {}
     both = sorted({each.name for each in before.queues} & {each.name for each in after.queues})
-    earlier, now = ({name: _brought_from(spec, name) for name in both} for spec in (before, after))
+    earlier, now = ({name: brought_from(spec, name) for name in both} for spec in (before, after))
     for name in both:
         first: set[str] = set()
         for source, brought in earlier[name].items():
@@ -195,8 +195,13 @@ def adopted_first(before: TopologySpec, after: TopologySpec) -> dict[str, tuple[
     return found
 
 
-def _brought_from(spec: TopologySpec, queue: str) -> defaultdict[str, set[tuple[str, str]]]:
-    """By source, the subscribers of a queue, each with a site to which it brings the changes."""
+def brought_from(spec: TopologySpec, queue: str) -> defaultdict[str, set[tuple[str, str]]]:
+    """By source, the subscribers of a queue, each with a site to which it brings the changes.
+
+    Args:
+        spec: routed.
+        queue: its name.
+    """
     places, found = places_of(spec, queue), defaultdict[str, set[tuple[str, str]]](set)
     for name, sources in interests_of(spec, queue).items():
         for source in sources:

@@ -200,6 +200,38 @@ def test_a_queue_that_holds_nothing_for_a_site_any_more_hears_of_it_once_the_que
     assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
+@pytest.mark.parametrize(("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")])
+def test_an_edit_that_puts_a_destination_behind_a_propagation_that_is_far_ahead_of_it_is_refused(spec, actors, behind_s, ahead_scn, phase):
+    """Site b gets its changes over c from now on. What the queue holds for b alone, nobody would hold any longer."""
+    straight = with_another_destination(spec)
+    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    started(straight, actors)
+    actors.statuses["queue:qa"] = {"subscribers": [
+        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": behind_s},
+        {"subscriber": "p2", "source": "a", "acknowledged_scn": ahead_scn, "held_alone_s": 0.0},
+    ]}
+    controller = started(over, actors, steps=10)
+    assert controller.detail_state() == phase
+    if phase == "REFUSED":
+        assert [each["path"] for each in controller.overview()["findings"]] == ["propagations.p2"]
+        assert "is ahead of p, and would bring the changes of a to b in its place" in controller.overview()["findings"][0]["problem"]
+        assert actors.killed == []
+
+
+def test_a_destination_that_is_behind_may_go_over_a_new_propagation_and_a_new_queue(spec, actors):
+    """They begin where it is."""
+    straight = with_another_destination(spec)
+    started(straight, actors)
+    actors.statuses["queue:qa"] = {"subscribers": [
+        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": 3600.0}, {"subscriber": "p2", "source": "a", "acknowledged_scn": 90, "held_alone_s": 0.0},
+    ]}
+    over = route(replace(
+        straight, queues=(*straight.queues, QueueSpec(name="qc2", site="c")),
+        propagations=(replace(straight.propagations[0], from_queue="qc2"), straight.propagations[1], replace(straight.propagations[1], name="p3", to_queue="qc2")),
+    ))
+    assert started(over, actors, steps=10).detail_state() == "RUNNING"
+
+
 def test_a_queue_that_begins_anew_does_not_hold_before_either_what_it_held_for_a_site(spec, actors):
     straight = with_another_destination(spec)
     over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
