@@ -167,15 +167,17 @@ def _instead_of(split: Split, spec: TopologySpec, before: TopologySpec | None) -
     if before is None or split_off is None:
         yield from (each for each in others if (each.from_queue, each.to_queue) == (split.queue, split.to_queue))
         return
-    sites, sources = sites_behind(before, split_off), set(split_off.sources)
-    sites -= frozenset[str]().union(*(sites_behind(spec, each) for each in spec.propagations if each.name == split.propagation))
+    stays = [each for each in spec.propagations if each.name == split.propagation]
     for each in others:
         known = earlier.get(each.name)
         if known is not None and (known.split_from or known.from_queue) != each.from_queue:
             known = None  # another queue does not know it
-        reached = frozenset[str]() if known is None else sites_behind(before, known)
-        if sites & (sites_behind(spec, each) - reached) and sources & set(each.sources):
-            yield each
+        for source in split_off.sources:
+            gives_up = sites_behind(before, split_off, source) - frozenset[str]().union(*(sites_behind(spec, one, source) for one in stays))
+            reached = frozenset[str]() if known is None else sites_behind(before, known, source)
+            if gives_up & (sites_behind(spec, each, source) - reached):
+                yield each
+                break
 
 
 def fitting(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Split, ...]:

@@ -7,14 +7,17 @@ A position can be lower than the last acknowledged one, never higher.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from streams.durable_file import replace_file
 from streams.errors import QueueError
 from streams.scn import Scn
 
-__all__ = ["PositionsFile"]
+__all__ = ["Places", "PositionsFile"]
+
+Places = Mapping[str, Mapping[str, frozenset[str]]]
+"""By source and subscriber, the sites to which the subscriber brings the changes."""
 
 _FORMAT = 1
 
@@ -38,7 +41,7 @@ class PositionsFile:
         """
         return self._read()[0]
 
-    def places(self) -> dict[str, frozenset[str]]:
+    def places(self) -> Places:
         """Read the sites that each subscriber of the positions brings the changes to; of those that an earlier version saved, they are not known.
 
         Raises:
@@ -46,21 +49,21 @@ class PositionsFile:
         """
         return self._read()[1]
 
-    def save(self, positions: Mapping[str, Mapping[str, Scn]], places: Mapping[str, Iterable[str]] | None = None) -> None:
+    def save(self, positions: Mapping[str, Mapping[str, Scn]], places: Places | None = None) -> None:
         """Write them; durable when it returns.
 
         Args:
             positions: by source and subscriber.
-            places: the sites that each subscriber brings the changes to; None: they are not known.
+            places: to which sites the changes are brought; None: that is not known.
 
         Raises:
             OSError: they could not be written; the old ones are still there.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        sites = {subscriber: sorted(each) for subscriber, each in (places or {}).items()}
+        sites = {source: {subscriber: sorted(there) for subscriber, there in each.items()} for source, each in (places or {}).items()}
         replace_file(self._path, json.dumps({"format": _FORMAT, "acknowledged": positions, "places": sites}, indent=1))
 
-    def _read(self) -> tuple[dict[str, dict[str, Scn]], dict[str, frozenset[str]]]:
+    def _read(self) -> tuple[dict[str, dict[str, Scn]], Places]:
         try:
             content = json.loads(self._path.read_bytes())
             if content["format"] != _FORMAT:
@@ -72,7 +75,9 @@ class PositionsFile:
                 source: {subscriber: Scn(int(scn)) for subscriber, scn in subscribers.items()}
                 for source, subscribers in content["acknowledged"].items()
             }
-            return positions, {subscriber: frozenset(map(str, sites)) for subscriber, sites in content.get("places", {}).items()}
+            return positions, {
+                source: {subscriber: frozenset(map(str, sites)) for subscriber, sites in each.items()} for source, each in content.get("places", {}).items()
+            }
         except FileNotFoundError:
             return {}, {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:

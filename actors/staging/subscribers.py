@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from actors.staging.positions import PositionsFile
+from actors.staging.positions import Places, PositionsFile
 from actors.staging.refusals import Refusals
 from streams.scn import FIRST_SCN, Scn
 from topology.edits.changes import interests_of, places_of, published_to
@@ -44,7 +44,7 @@ def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -
 
 def positions_of(
     interests: Mapping[str, tuple[str, ...]], saved: Mapping[str, Mapping[str, Scn]],
-    fallback: Mapping[str, Scn] | None = None, places: tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]] = ({}, {}),
+    fallback: Mapping[str, Scn] | None = None, places: tuple[Places, Places] = ({}, {}),
     refused: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, dict[str, Scn]]:
     """The position of each subscriber of each source; see Beginnings in `actors.staging.queue`.
@@ -53,13 +53,13 @@ def positions_of(
         interests: sources by subscriber.
         saved: positions by source and subscriber, as far as they are known.
         fallback: by source, the beginning of a new subscriber if no other one has a position; FIRST_SCN if not given.
-        places: the sites that each subscriber brings the changes to, before and now; not known before: it may be the same ones.
+        places: by source, the sites that each subscriber brings the changes to, before and now; not known before: it may be the same ones.
         refused: by source, who is refused: nothing is held for it, so nobody new begins there.
     """
-    earlier, now = places
     positions: dict[str, dict[str, Scn]] = {}
     for source in sorted({source for sources in interests.values() for source in sources}):
         subscribers = [subscriber for subscriber, sources in interests.items() if source in sources]
+        earlier, now = (each.get(source, {}) for each in places)
         known = {name: scn for name, scn in saved.get(source, {}).items() if name in subscribers}
         outside = (refused or {}).get(source, ())
         furthest = max((scn for name, scn in known.items() if name not in outside), default=(fallback or {}).get(source, FIRST_SCN))

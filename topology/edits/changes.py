@@ -153,19 +153,27 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     return {name: sources for name, sources in interests.items() if name not in without} | direct
 
 
-def places_of(spec: TopologySpec, queue: str) -> dict[str, frozenset[str]]:
-    """Where each subscriber of a queue brings the changes: the sites of all queues behind it, whatever these are called, or its own.
+def places_of(spec: TopologySpec, queue: str) -> dict[str, dict[str, frozenset[str]]]:
+    """Where each subscriber of a queue brings the changes of a source: the sites of all queues behind it, whatever these are called, or its own.
 
     Args:
         spec: routed (`topology.ways.route`).
         queue: its name.
+
+    Returns:
+        Sites by source and subscriber.
     """
-    propagations = [each for each in spec.propagations if queue in (each.from_queue, each.held_in)]
-    return {
-        # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
-        **{name: sites_behind(spec, each) for each in propagations for name in (each.name, *readers_of(spec, each))},
-        **{each.name: frozenset({each.site}) for each in spec.applies if each.queue == queue},
-    }
+    found: dict[str, dict[str, frozenset[str]]] = {}
+    for propagation in spec.propagations:
+        if queue in (propagation.from_queue, propagation.held_in):
+            # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
+            names = (propagation.name, *readers_of(spec, propagation))
+            for source in propagation.sources:
+                found.setdefault(source, {}).update(dict.fromkeys(names, sites_behind(spec, propagation, source)))
+    for apply in spec.applies:
+        if apply.queue == queue:
+            found.setdefault(apply.source, {})[apply.name] = frozenset({apply.site})
+    return found
 
 
 def adopted_first(before: TopologySpec, after: TopologySpec) -> dict[str, tuple[str, ...]]:
@@ -205,7 +213,7 @@ def brought_from(spec: TopologySpec, queue: str) -> defaultdict[str, set[tuple[s
     places, found = places_of(spec, queue), defaultdict[str, set[tuple[str, str]]](set)
     for name, sources in interests_of(spec, queue).items():
         for source in sources:
-            found[source] |= {(name, site) for site in places[name]}
+            found[source] |= {(name, site) for site in places[source][name]}
     return found
 
 

@@ -121,6 +121,28 @@ def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_th
     assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b": 20}
 
 
+@pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
+def test_destination_that_gets_one_of_two_sources_straight_from_now_on_misses_nothing_though_the_other_one_goes_on_as_before(tmp_path: Path, *, meanwhile: str) -> None:
+    """The propagation to the hub brings changes to the same sites as before, but not those of each source."""
+    spec = one_way(tmp_path, subscribers=("apply_a",), also=("dbs3",))
+    both = ("dbs1", "dbs3")
+    before = _direct(dataclasses.replace(
+        spec, sites=(*spec.sites, dataclasses.replace(spec.sites[0], name="hub")), queues=(*spec.queues, dataclasses.replace(spec.queues[0], name="q_hub", site="hub")),
+        propagations=(
+            PropagationSpec(name="to_hub", from_queue="q_dbs1", to_queue="q_hub", sources=both), PropagationSpec(name="from_hub", from_queue="q_hub", to_queue="q_dbs2", sources=both),
+        ),
+    ), is_direct=False)
+    to_hub, from_hub = before.propagations
+    after = dataclasses.replace(before, propagations=(
+        to_hub, dataclasses.replace(from_hub, sources=("dbs3",)), PropagationSpec(name="to_b", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",)),
+    ))
+    queue = Queue(tmp_path)
+    queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
+    with_one_behind(queue, "to_hub")
+    _take(queue, after, meanwhile)
+    assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b": 20}
+
+
 def test_queue_that_is_stopped_and_killed_before_it_takes_an_edit_over_knows_the_places_of_its_positions_with_the_next_one(tmp_path: Path) -> None:
     """What it went by when it stopped is in its file: its process knows only the edits since."""
     before, queue = _over_hub(tmp_path), Queue(tmp_path)
