@@ -32,9 +32,10 @@ from topology.edits.stored import prepared_document
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
 from topology.ways import sites_behind
 
-__all__ = ["MERGING", "SPLIT", "SPLITTING", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
+__all__ = ["MERGING", "SPLIT", "SPLITTING", "TOGETHER", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
 
 SPLITTING, SPLIT, MERGING = "splitting", "split", "merging"
+TOGETHER = "together"  # of a stream that is to be split off: nothing is recorded yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

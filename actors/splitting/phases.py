@@ -61,6 +61,7 @@ from topology.split import (
     MERGING,
     SPLIT,
     SPLITTING,
+    TOGETHER,
     Split,
     clone_captures,
     clone_queue,
@@ -238,6 +239,7 @@ class Splitting:
     def _reason(self, propagation: PropagationSpec, facts: Facts) -> str:
         """Who wants a propagation to be split off; empty: nobody, or it cannot be."""
         queue, is_asked = propagation.from_queue, bool(self._requests.get(propagation.name))
+        self._stopped.pop(propagation.name, None)
         if is_asked:
             # Where its site does not answer, the clones could not begin there, and the streams of other sites would wait for them.
             is_wanted = bool(facts.queue(queue))
@@ -332,7 +334,7 @@ class Splitting:
         return found
 
     def described(self, facts: Facts) -> list[dict[str, Any]]:
-        """What is split off, JSON-able (DBA_STREAMS_SPLIT_MERGE).
+        """What is split off, or is to be, JSON-able (DBA_STREAMS_SPLIT_MERGE).
 
         Args:
             facts: what is known of the components.
@@ -345,9 +347,18 @@ class Splitting:
                 "since_us": split.since_us, "split_queue": clone_queue(split), "captures": [each.name for each in clone_captures(self._file, split)],
                 "connected": bool(own) and all(each["connected"] for each in own), "behind_s": self.behind_s(split, facts),
                 "merge_threshold_s": self._file.propagation(split.propagation).merge_within_s,
-                "stopped": list(self._stopped.get(split.propagation, ())),
+                "stopped": list(self._stopped.get(split.propagation, ())), "hindrance": "",
             })
-        return found
+        known = {split.propagation for split in self.splits}
+        return found + [self._asked(each) for each in self._file.propagations if each.name not in known and self._requests.get(each.name)]
+
+    def _asked(self, propagation: PropagationSpec) -> dict[str, Any]:
+        """A stream that an operator wants to be split off, and that waits for that: as `described`."""
+        return {
+            "propagation": propagation.name, "queue": propagation.from_queue, "phase": TOGETHER, "merges": False, "by": "operator",
+            "since_us": 0, "split_queue": "", "captures": [], "connected": False, "behind_s": None, "merge_threshold_s": propagation.merge_within_s,
+            "stopped": list(self._stopped.get(propagation.name, ())), "hindrance": hindrance(self._file, propagation),
+        }
 
     def _has_all(self, split: Split, facts: Facts) -> bool:
         """Whether the destination has durably what the original queue does not hold for it, and what its redo is not kept for."""

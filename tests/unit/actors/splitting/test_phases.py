@@ -287,6 +287,21 @@ def test_a_request_to_split_that_is_taken_back_while_it_is_recorded_is_merged_ag
     assert splitting._requests.names() == ()
 
 
+def test_a_stream_that_waits_for_being_split_off_is_shown_with_what_it_waits_for(spec):
+    """A stop may last for days, and nobody would know why nothing happens."""
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known(stopped={"capture:c"})
+    assert splitting.described(facts) == []
+    splitting.ask("p", split=True)
+    assert phases(splitting, facts) is None
+    (shown,) = splitting.described(facts)
+    assert (shown["propagation"], shown["phase"], shown["stopped"], shown["hindrance"]) == ("p", "together", ["capture:c"], "")
+    facts.away = {"queue:qa"}
+    assert phases(splitting, facts) is None
+    assert splitting.described(facts)[0]["stopped"] == [], "that is not known now"
+    splitting.ask("p", split=False)
+    assert splitting.described(facts) == []
+
+
 def test_a_stream_that_is_about_to_be_merged_stays_split_off_when_an_operator_says_so(spec):
     """Before maintenance, say. That it could be merged at that moment makes no difference."""
     splitting, facts = Splitting(spec, recorded(MERGING), VirtualClock()), Known(positions={"qa": {"p2": 90, "p": 90}, "qa.p": {"p": 90}})
