@@ -50,8 +50,8 @@ class Edit:
             spec: the wanted topology.
             fingerprint: of `spec`.
         """
+        waits_for = {name: tuple(others) for name, others in prepared.get("waits_for", {}).items()}
         if prepared.get("prepared") == fingerprint and "labels" in prepared:
-            waits_for = {name: tuple(others) for name, others in prepared.get("waits_for", {}).items()}
             return cls(labels=prepared["labels"], takes_over=prepared["takes_over"], waits_for=waits_for)
         fresh = {component.name: fingerprint for component in components_of(spec)}
         try:
@@ -62,7 +62,7 @@ class Edit:
         same = {change.component: known[change.component] for change in found if change.action == "same"}
         takes_over = {change.component: known[change.component] for change in found if change.action == "takes over"}
         return cls(
-            labels=fresh | same, before=before, waits_for=adopted_first(before, spec),
+            labels=fresh | same, before=before, waits_for=adopted_first(before, spec, waits_for),
             takes_over=takes_over | {
                 change.component: fingerprint + _UNPREPARED for change in found
                 if change.action == "restarts" and change.component.startswith("site:")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from rules.rule import Rule
@@ -176,7 +177,7 @@ def places_of(spec: TopologySpec, queue: str) -> dict[str, dict[str, frozenset[s
     return found
 
 
-def adopted_first(before: TopologySpec, after: TopologySpec) -> dict[str, tuple[str, ...]]:
+def adopted_first(before: TopologySpec, after: TopologySpec, earlier_edit: Mapping[str, Iterable[str]] = MappingProxyType({})) -> dict[str, tuple[str, ...]]:
     """Queues that go by an edit only once others do: those from which a site gets its changes instead.
 
     A queue that brings the changes to a site no more holds nothing for it any longer, and reports as DURABLE what the site may lack. The queues before it
@@ -185,6 +186,7 @@ def adopted_first(before: TopologySpec, after: TopologySpec) -> dict[str, tuple[
     Args:
         before: the topology that was prepared last, routed.
         after: the one that is wanted, routed.
+        earlier_edit: the same of the edit before. Some may not go by that yet, and will go by both at once.
 
     Returns:
         By full name of a queue, the full names of the queues that it waits for. Nobody waits for one that waits for him.
@@ -197,10 +199,18 @@ def adopted_first(before: TopologySpec, after: TopologySpec) -> dict[str, tuple[
         for source, brought in earlier[name].items():
             left = _sites(brought) - _sites(now[name][source])
             first |= {each for each in _queues_before(before, name, source) if each in now and left & _sites(now[each][source] - earlier[each][source])}
-        waits = tuple(f"queue:{each}" for each in sorted(first) if not _waits(found, f"queue:{each}", f"queue:{name}"))
-        if waits:
-            found[f"queue:{name}"] = waits
+        _let_wait(found, f"queue:{name}", (f"queue:{each}" for each in sorted(first)))
+    for queue, others in earlier_edit.items():
+        if queue.partition(":")[2] in now:
+            _let_wait(found, queue, (each for each in others if each.partition(":")[2] in now))
     return found
+
+
+def _let_wait(found: dict[str, tuple[str, ...]], queue: str, first: Iterable[str]) -> None:
+    """Let a queue wait for others, except for those that wait for it."""
+    waits = dict.fromkeys((*found.get(queue, ()), *(each for each in first if not _waits(found, each, queue))))
+    if waits:
+        found[queue] = tuple(waits)
 
 
 def brought_from(spec: TopologySpec, queue: str) -> defaultdict[str, set[tuple[str, str]]]:

@@ -232,6 +232,24 @@ def test_a_destination_that_is_behind_may_go_over_a_new_propagation_and_a_new_qu
     assert started(over, actors, steps=10).detail_state() == "RUNNING"
 
 
+def test_queues_that_missed_an_edit_go_by_it_and_the_next_one_in_the_same_order(spec, actors):
+    """The queue of the source hangs meanwhile, and hears later what the other one reported."""
+    straight = with_another_destination(spec)
+    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    started(over, actors)
+    actors.holds_back.add("queue:qa")
+    started(straight, actors, steps=10)
+    again = replace(straight, heartbeat_s=3.0)
+    actors.silent.add("queue:qa")
+    started(again, actors, steps=10)
+    assert "queue:qc" not in actors.running or actors.running["queue:qc"]["spec"] == over
+    actors.silent.clear()
+    actors.holds_back.clear()
+    controller = started(again, actors, steps=4)
+    assert actors.running["queue:qc"]["spec"] == again
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+
 def test_a_queue_that_begins_anew_does_not_hold_before_either_what_it_held_for_a_site(spec, actors):
     straight = with_another_destination(spec)
     over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
