@@ -84,6 +84,7 @@ from topology.combined import newly_bypassed
 from topology.downstream import keeper_of, receiver_at, receiver_of
 from topology.edits.capture_scns import scn_findings
 from topology.edits.changes import Component, bypassed_of, components_of
+from topology.edits.overtaken import overtaken
 from topology.edits.receivers import Receivers
 from topology.edits.stored import PREPARED_FILE, prepared_topology, spec_to_json
 from topology.edits.subset_changes import shape_changes, subset_changes
@@ -190,6 +191,7 @@ class Controller(Host):
         self._statements: dict[str, list[str]] = {}
         self._latest: list[dict[str, Any]] = []
         self._latest_us = 0
+        self._seen_labels: dict[str, str] = {}  # of each component when it answered last
         self._samples: dict[str, PositionSamples] = {}
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
@@ -384,7 +386,7 @@ class Controller(Host):
             log.warning("%s: nothing is split off now: %s", self.name, error.message)
             return  # nothing is recorded: the next step tries again, if the site answers
         self._save_desired({
-            **prepared, "prepared": fingerprint_of(spec), "spec": spec_to_json(spec), "labels": edit.labels, "takes_over": edit.takes_over,
+            **prepared, "prepared": fingerprint_of(spec), "spec": spec_to_json(spec), **edit.recorded(),
             "splits": [as_json(each) for each in wanted],
         })
         log.info("%s: split off: %s", self.name, ", ".join(f"{each.propagation} ({each.phase})" for each in wanted) or "nothing")
@@ -439,13 +441,14 @@ class Controller(Host):
                 if self._may_begin(component, present):
                     self._create(component)
             elif component.name in self._outdated():
-                self._bring_up_to_date(component)
+                self._bring_up_to_date(component, present)
 
-    def _bring_up_to_date(self, component: Component) -> None:
+    def _bring_up_to_date(self, component: Component, present: set[str]) -> None:
         """Let a component adopt its change, or end it so that it is created again."""
         if self._edit.takes_over.get(component.name) != self._labels[component.name]:
             self._actors.kill(component.name)
-        elif self._is_created:  # not before everything is prepared: if the change is refused, running components stay unchanged
+        # Not before everything is prepared: if the change is refused, running components stay unchanged.
+        elif self._is_created and self._went_before(component.name, present):
             with contextlib.suppress(StreamsError):  # it does not answer: the next step tries again
                 self._actors.call(component.name, "reconfigure", self._spec, self._edit.labels[component.name])
 
@@ -453,11 +456,11 @@ class Controller(Host):
         """Whether every component that must be up to date before this one begins is up to date.
 
         An apply process must not copy a table before every capture process and propagation on its way handles the table's
-        changes; a capture process must not begin before its site keeps redo for it.
+        changes; a capture process must not begin before its site keeps redo for it; a queue not before what it held for a site is held before it.
         """
         name = component.name.partition(":")[2]
         before: set[str] = set()
-        if component.kind == "apply" and self._must_note_kept:
+        if (component.kind == "apply" and self._must_note_kept) or not self._went_before(component.name, present):
             return False
         if component.kind == "redo":
             before = {f"site:{receiver_of(self._spec, name).source}"}
@@ -469,6 +472,11 @@ class Controller(Host):
                 before |= {f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations)}
         # What is bypassed may still be about to end: it does not count.
         return all(self._labels.get(each) == self._edit.labels[each] for each in before & present & self._edit.labels.keys())
+
+    def _went_before(self, name: str, present: set[str]) -> bool:
+        """Whether those that a component waits for with this edit go by it. One that did so and does not answer now holds up nobody."""
+        first = present.intersection(self._edit.waits_for.get(name, ())) & self._edit.labels.keys()
+        return all(self._seen_labels.get(each) == self._edit.labels[each] for each in first)
 
     @property
     def _labels(self) -> dict[str, str | None]:
@@ -534,7 +542,7 @@ class Controller(Host):
         prepared = prepared_topology(self._spec.state_dir)
         findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
-            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec)]
+            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec), *overtaken(prepared, self._spec, self._subscribers)]
         findings += self._earlier_shapes_on_the_way(prepared)
         for apply in self._spec.applies:
             try:
@@ -545,6 +553,11 @@ class Controller(Host):
                     raise
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
+
+    def _subscribers(self, queue: str) -> Iterable[Mapping[str, Any]]:
+        """What a queue said last of its subscribers; nothing: it did not answer."""
+        found: Iterable[Mapping[str, Any]] = next((each.get("subscribers", ()) for each in self._latest if each["name"] == f"queue:{queue}"), ())
+        return found
 
     def _earlier_shapes_on_the_way(self, prepared: TopologySpec | None) -> Iterator[Finding]:
         """See `on_the_way`. Apply processes that leave with this edit, or are renamed, still run, and are asked, too."""
@@ -662,10 +675,9 @@ class Controller(Host):
             leave_out_dropped(self._actors, self._edit.before, self._spec)
         for name in set(ending) - set(applies):
             self._actors.kill(name)
-        if begin_enabled := (*self._new(), *self._gone()):
-            for site in self._sites:
-                self._actors.call(site.name, "forget_stops", begin_enabled)
-        if ended := (*self._gone(), *(component.name for component in self._bypassed)):
+        gone = self._gone()
+        self._forget_stops(self._new())
+        if ended := (*gone, *(component.name for component in self._bypassed)):
             for site in self._sites:
                 self._actors.call(site.name, "delete_spilled", ended)
         noted = receivers_of(self._actors, self._spec, self._names)
@@ -680,8 +692,14 @@ class Controller(Host):
         note_first_receivers(self._actors, noted)
         self._save_prepared(noted)
         self._is_created = True
+        self._forget_stops(gone)  # not before: until this topology is valid, another `up` may go back to one that has them
         self._observe()  # the last observation shows apply processes that have ended by now: RUNNING must not be reported from it
         self._settled()
+
+    def _forget_stops(self, components: tuple[str, ...]) -> None:
+        """Let later components of these names begin enabled, at the sites of the topology."""
+        for site in self._sites if components else ():
+            self._actors.call(site.name, "forget_stops", components)
 
     def _to_end(self) -> list[str]:
         """Running components that must end before the topology can be as wanted; sites were replaced before they were asked."""
@@ -807,12 +825,13 @@ class Controller(Host):
         self._shapes = left_shapes(self._shapes, prepared_topology(self._spec.state_dir), self._spec)
         self._save_desired({
             **self._desired(), "topology": self._spec.name, "file": str(self._spec.file), "prepared": self._fingerprint,
-            "spec": spec_to_json(self._spec), "labels": self._edit.labels, "takes_over": self._edit.takes_over,
+            "spec": spec_to_json(self._spec), **self._edit.recorded(),
             "splits": [as_json(each) for each in self._splitting.splits],
             "earlier_shapes": shapes_as_json(self._shapes), "identities": self._identities,
             "left": [as_json(each) for each in left], "receivers_noted": False, "receivers": {source: as_json(receivers) for source, receivers in noted.items()},
         })
         self._must_note_receivers, self._left = True, left
+        self._splitting.in_force()
 
     def _save_desired(self, document: Mapping[str, Any]) -> None:
         self._desired_file.parent.mkdir(parents=True, exist_ok=True)
@@ -831,6 +850,7 @@ class Controller(Host):
                 # The site reports when it asked its database; an old answer proves nothing about the present.
                 self._samples.setdefault(status["site"], PositionSamples()).add(int(time_us), Scn(int(scn)))
         self._latest, self._latest_us = latest, now_us
+        self._seen_labels |= {name: label for name, label in self._labels.items() if label is not None}
 
     def _find_absent_nodes(self, statuses: list[dict[str, Any]]) -> None:
         """Say of sites that do not answer whether there is a node on which they could run."""

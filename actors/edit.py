@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streams.errors import ConfigError
-from topology.edits.changes import changes, components_of
+from topology.edits.changes import adopted_first, changes, components_of
 from topology.edits.stored import spec_from_json, with_secrets_of
 from topology.spec import TopologySpec
 
@@ -28,6 +28,7 @@ class Edit:
         labels: the label of each wanted component when it is up to date.
         takes_over: components that adopt the change while they run, with their label before it. A component with
             another label missed an edit, and is created again. Sites that restart are among them, with a label of their own: see `unprepared`.
+        waits_for: components that go by the edit only once others do (`topology.edits.changes.adopted_first`).
         ending: components that end once everything is prepared: they restart with another part, or are no longer wanted.
         is_known: the topology that was prepared last is known; False: everything that runs ends.
         before: the topology that was prepared last, without secrets; None: it is the wanted one, or is not known.
@@ -35,6 +36,7 @@ class Edit:
 
     labels: Mapping[str, str]
     takes_over: Mapping[str, str] = field(default_factory=dict)
+    waits_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ending: frozenset[str] = frozenset()
     is_known: bool = True
     before: TopologySpec | None = None
@@ -48,8 +50,9 @@ class Edit:
             spec: the wanted topology.
             fingerprint: of `spec`.
         """
+        waits_for = {name: tuple(others) for name, others in prepared.get("waits_for", {}).items()}
         if prepared.get("prepared") == fingerprint and "labels" in prepared:
-            return cls(labels=prepared["labels"], takes_over=prepared["takes_over"])
+            return cls(labels=prepared["labels"], takes_over=prepared["takes_over"], waits_for=waits_for)
         fresh = {component.name: fingerprint for component in components_of(spec)}
         try:
             before, known = spec_from_json(prepared["spec"]), prepared["labels"]
@@ -59,7 +62,7 @@ class Edit:
         same = {change.component: known[change.component] for change in found if change.action == "same"}
         takes_over = {change.component: known[change.component] for change in found if change.action == "takes over"}
         return cls(
-            labels=fresh | same, before=before,
+            labels=fresh | same, before=before, waits_for=adopted_first(before, spec, waits_for),
             takes_over=takes_over | {
                 change.component: fingerprint + _UNPREPARED for change in found
                 if change.action == "restarts" and change.component.startswith("site:")
@@ -70,6 +73,10 @@ class Edit:
     def usable(self, site: str) -> set[str]:
         """The labels with which a site can answer and be prepared for the wanted topology."""
         return {self.labels[site], *([self.takes_over[site]] if site in self.takes_over else [])}
+
+    def recorded(self) -> dict[str, Any]:
+        """What the record of the topology has of it, for `since`."""
+        return {"labels": self.labels, "takes_over": self.takes_over, "waits_for": {name: list(others) for name, others in self.waits_for.items()}}
 
     def unprepared(self, site: str, wanted: TopologySpec) -> tuple[TopologySpec, str]:
         """The topology and the label to create a site with before the wanted topology is prepared; once it is, the site adopts that.

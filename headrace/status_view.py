@@ -13,7 +13,7 @@ from streams.errors import COPY_ONE_AGAIN, counted
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["STARTING", "Note", "copying_line", "holding_notes", "is_healthy", "notes", "render", "stuck_notes", "summary_line"]
+__all__ = ["STARTING", "Note", "copying_line", "holding_notes", "is_healthy", "notes", "render", "split_waits_for", "stuck_notes", "summary_line"]
 
 # An overview older than this shows a problem of the controller, not the state of the topology.
 STALE_S = 10.0
@@ -91,7 +91,9 @@ def _left_note(site: Mapping[str, Any]) -> Note:
 
 
 def _split_note(split: Mapping[str, Any]) -> Note:
-    """A propagation that is split off: since when, by whom, how far behind, and what becomes of it."""
+    """A propagation that is split off: since when, by whom, how far behind, and what becomes of it; or that is to be, and what that waits for."""
+    if split["phase"] == "together":
+        return Note(component=f"propagation:{split['propagation']}", is_remark=True, problem=f"is to be split off from queue {split['queue']}: {split_waits_for(split)}")
     behind = "unknown" if split["behind_s"] is None else seconds_text(split["behind_s"])
     by = "by its split_threshold" if split["by"] == "threshold" else "by the operator"
     stopped = ", ".join(split.get("stopped", ()))  # not in what an earlier version's controller says
@@ -110,6 +112,19 @@ def _split_note(split: Mapping[str, Any]) -> Note:
         component=f"propagation:{split['propagation']}", is_remark=True,
         problem=f"is split off from queue {split['queue']} for {seconds_text(since_s)}, {by}; {behind} behind the others; {then}",
     )
+
+
+def split_waits_for(split: Mapping[str, Any]) -> str:
+    """What a stream waits for that an operator wants to be split off, and is not.
+
+    Args:
+        split: what the controller says of it.
+    """
+    if split.get("hindrance"):
+        return f"{split['hindrance']}; `headrace merge FILE {split['propagation']}` takes that back"
+    if stopped := ", ".join(split.get("stopped", ())):
+        return f"it waits until {stopped} is started: it would get what the stop holds back"
+    return "every component must have its part of the last change first, and the queue and its site must answer"
 
 
 def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:

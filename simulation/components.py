@@ -378,12 +378,10 @@ class BufferedQueue(Component):
     def __init__(self, sim: Simulation, name: str) -> None:
         super().__init__(sim, f"queue:{name}", sim.topology.queue(name).site)
         self._queue = name
-        self._topology = sim.topology
         self.core: QueueCore | None = None
 
     def open(self) -> None:
         """Begin from what the disk holds."""
-        self._topology = self.sim.topology
         self.core = QueueCore(self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self.sim.clock, tracks=self.tracks)
 
     def adopt(self) -> None:
@@ -391,8 +389,7 @@ class BufferedQueue(Component):
         if self.core is not None:
             self.core.adopt(self.sim.topology)
         elif self.is_stopped:
-            forget_former_subscribers(self.sim.topology, self._queue, self.sim.queue_folder(self._queue), self._topology)
-        self._topology = self.sim.topology
+            forget_former_subscribers(self.sim.topology, self._queue, self.sim.queue_folder(self._queue))
 
     def work(self) -> None:
         """Serve streams, and store positions now and then."""

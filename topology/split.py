@@ -32,9 +32,10 @@ from topology.edits.stored import prepared_document
 from topology.spec import CaptureSpec, PropagationSpec, TopologySpec
 from topology.ways import sites_behind
 
-__all__ = ["MERGING", "SPLIT", "SPLITTING", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
+__all__ = ["MERGING", "SPLIT", "SPLITTING", "TOGETHER", "Split", "clone_captures", "clone_queue", "fitting", "hindrance", "misfits", "prepared_splits", "splits_of", "with_splits"]
 
 SPLITTING, SPLIT, MERGING = "splitting", "split", "merging"
+TOGETHER = "together"  # of a stream that is to be split off: nothing is recorded yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,20 +138,20 @@ def misfits(spec: TopologySpec, splits: Iterable[Split], before: TopologySpec | 
 
     Args:
         spec: routed, of the file.
-        splits: recorded. One whose propagation the file does not have any more is of no concern, unless another one takes its place.
+        splits: recorded. One whose propagation the file does not have any more is of no concern, unless another one takes its place, at one site perhaps.
         before: the topology that was prepared last, with them; None: it is not known.
     """
     splits = tuple(splits)
     named = {each.name for each in spec.propagations}
-    # The original queue has forgotten the propagation: one of another name would begin there where the others are, and lack the rest.
-    renamed = (
+    # The original queue has forgotten the propagation: another one would begin there where the others are, and lack the rest.
+    replaced = (
         Finding(
             path=f"propagations.{other.name}", problem=f"takes the place of {each.propagation}, which is split off from queue {each.queue}",
             fix=f"merge it first, by the file of before: headrace merge {spec.file} {each.propagation}",
         )
-        for each in splits if each.propagation not in named for other in _instead_of(each, spec, before)
+        for each in splits for other in _instead_of(each, spec, before)
     )
-    return (*renamed, *(
+    return (*replaced, *(
         Finding(
             path=f"propagations.{each.propagation}", problem=f"is split off from queue {each.queue}, and by this file {reason}",
             fix=f"merge it by the file of before: headrace merge {spec.file} {each.propagation}; or take it out of the file",
@@ -160,17 +161,24 @@ def misfits(spec: TopologySpec, splits: Iterable[Split], before: TopologySpec | 
 
 
 def _instead_of(split: Split, spec: TopologySpec, before: TopologySpec | None) -> Iterator[PropagationSpec]:
-    """The propagations of a file that bring the changes of a stream to its sites, instead of the one that brought them."""
+    """The propagations of a file that bring the changes of a stream to sites, instead of the one that brought them there."""
+    others = [each for each in spec.propagations if each.name != split.propagation]
     earlier = {} if before is None else {each.name: each for each in before.propagations}
-    gone = earlier.get(split.propagation)
-    if before is None or gone is None:
-        yield from (each for each in spec.propagations if (each.from_queue, each.to_queue) == (split.queue, split.to_queue))
+    split_off = earlier.get(split.propagation)
+    if before is None or split_off is None:
+        yield from (each for each in others if (each.from_queue, each.to_queue) == (split.queue, split.to_queue))
         return
-    sites, sources = sites_behind(before, gone), set(gone.sources)
-    for each in spec.propagations:
-        reached = sites_behind(before, earlier[each.name]) if each.name in earlier else frozenset[str]()
-        if sites & (sites_behind(spec, each) - reached) and sources & set(each.sources):
-            yield each
+    stays = [each for each in spec.propagations if each.name == split.propagation]
+    for each in others:
+        known = earlier.get(each.name)
+        if known is not None and (known.split_from or known.from_queue) != each.from_queue:
+            known = None  # another queue does not know it
+        for source in split_off.sources:
+            gives_up = sites_behind(before, split_off, source) - frozenset[str]().union(*(sites_behind(spec, one, source) for one in stays))
+            reached = frozenset[str]() if known is None else sites_behind(before, known, source)
+            if gives_up & (sites_behind(spec, each, source) - reached):
+                yield each
+                break
 
 
 def fitting(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Split, ...]:

@@ -211,18 +211,19 @@ def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
     )
 
 
-def sites_behind(spec: TopologySpec, propagation: PropagationSpec) -> frozenset[str]:
-    """The sites that the changes of a propagation come to, over others behind it, too.
+def sites_behind(spec: TopologySpec, propagation: PropagationSpec, source: str) -> frozenset[str]:
+    """The sites that a source's changes come to over a propagation, and over others behind it.
 
     Args:
         spec: routed (see `route`).
         propagation: of `spec`.
+        source: one of its sources; of others, nothing comes anywhere.
     """
-    queues, sources = [propagation.to_queue], set(propagation.sources)
+    queues = [propagation.to_queue] if source in propagation.sources else []
     for queue in queues:  # it grows
         queues += [
             each.to_queue for each in spec.propagations
-            if queue in (each.from_queue, each.held_in) and each.to_queue not in queues and not sources.isdisjoint(each.sources)
+            if queue in (each.from_queue, each.held_in) and each.to_queue not in queues and source in each.sources
         ]
     return frozenset(spec.queue(each).site for each in queues)
 

@@ -61,6 +61,7 @@ from topology.split import (
     MERGING,
     SPLIT,
     SPLITTING,
+    TOGETHER,
     Split,
     clone_captures,
     clone_queue,
@@ -145,8 +146,6 @@ class Splitting:
         self._stopped: dict[str, tuple[str, ...]] = {}  # by propagation, what kept it in its phase at the last look
         self._known_readers: tuple[tuple[Split, ...] | None, dict[str, tuple[str, ...]]] = None, {}
         self._requests = requests or Requests()
-        for name in set(self._requests.names()) - {each.name for each in spec.propagations}:
-            self._requests.drop(name, split=self._requests.get(name))
 
     @property
     def spec(self) -> TopologySpec:
@@ -181,6 +180,15 @@ class Splitting:
                 f"propagation {name} cannot be split off: {reason}", hint="splitting it off would relieve no other destination, or another propagation brings the changes there: split off that one",
             )
         self._requests.put(name, split=split)
+
+    def in_force(self) -> None:
+        """The file has come into force: forget what was asked of propagations that it does not have. Until then the one of before may come back.
+
+        Raises:
+            PropagationError: it could not be written.
+        """
+        for name in set(self._requests.names()) - {each.name for each in self._file.propagations}:
+            self._requests.drop(name, split=self._requests.get(name))
 
     # ------------------------------------------------------------------ the next edit
 
@@ -231,6 +239,7 @@ class Splitting:
     def _reason(self, propagation: PropagationSpec, facts: Facts) -> str:
         """Who wants a propagation to be split off; empty: nobody, or it cannot be."""
         queue, is_asked = propagation.from_queue, bool(self._requests.get(propagation.name))
+        self._stopped.pop(propagation.name, None)
         if is_asked:
             # Where its site does not answer, the clones could not begin there, and the streams of other sites would wait for them.
             is_wanted = bool(facts.queue(queue))
@@ -258,7 +267,7 @@ class Splitting:
         if split.phase == SPLIT:
             may_go = split.merges and self._is_close(split, facts) and not self._is_held_back(name, ends, facts)
             return replace(split, phase=MERGING) if may_go else split
-        if self._has_all(split, facts) and not self._is_held_back(name, ends, facts):
+        if split.merges and self._has_all(split, facts) and not self._is_held_back(name, ends, facts):
             return None
         since = self._merging_since.setdefault(name, self._clock.monotonic())
         patience_s = max(MERGE_MIN_S, self._file.propagation(name).merge_within_s)
@@ -325,7 +334,7 @@ class Splitting:
         return found
 
     def described(self, facts: Facts) -> list[dict[str, Any]]:
-        """What is split off, JSON-able (DBA_STREAMS_SPLIT_MERGE).
+        """What is split off, or is to be, JSON-able (DBA_STREAMS_SPLIT_MERGE).
 
         Args:
             facts: what is known of the components.
@@ -338,9 +347,18 @@ class Splitting:
                 "since_us": split.since_us, "split_queue": clone_queue(split), "captures": [each.name for each in clone_captures(self._file, split)],
                 "connected": bool(own) and all(each["connected"] for each in own), "behind_s": self.behind_s(split, facts),
                 "merge_threshold_s": self._file.propagation(split.propagation).merge_within_s,
-                "stopped": list(self._stopped.get(split.propagation, ())),
+                "stopped": list(self._stopped.get(split.propagation, ())), "hindrance": "",
             })
-        return found
+        known = {split.propagation for split in self.splits}
+        return found + [self._asked(each) for each in self._file.propagations if each.name not in known and self._requests.get(each.name)]
+
+    def _asked(self, propagation: PropagationSpec) -> dict[str, Any]:
+        """A stream that an operator wants to be split off, and that waits for that: as `described`."""
+        return {
+            "propagation": propagation.name, "queue": propagation.from_queue, "phase": TOGETHER, "merges": False, "by": "operator",
+            "since_us": 0, "split_queue": "", "captures": [], "connected": False, "behind_s": None, "merge_threshold_s": propagation.merge_within_s,
+            "stopped": list(self._stopped.get(propagation.name, ())), "hindrance": hindrance(self._file, propagation),
+        }
 
     def _has_all(self, split: Split, facts: Facts) -> bool:
         """Whether the destination has durably what the original queue does not hold for it, and what its redo is not kept for."""

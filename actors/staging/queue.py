@@ -121,7 +121,7 @@ class QueueCore:
         self._clock = clock or SystemClock()
         self._tracks = tracks or TrackLog(self._clock)
         self._file = PositionsFile(folder)
-        saved = self._file.load()
+        saved, places = self._file.load(), self._file.places()
         self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
         interests = interests_of(topology, name)
         self._propagations = {each.name for each in topology.propagations}
@@ -130,14 +130,14 @@ class QueueCore:
         refused = self._refusals.everyone()
         self._subscriptions = {
             (subscriber, source): Subscription(subscriber, source, scn)
-            for source, positions in positions_of(interests, saved, refused=refused).items() for subscriber, scn in positions.items()
+            for source, positions in positions_of(interests, saved, refused=refused, places=(places, self._places)).items() for subscriber, scn in positions.items()
         }
         for (subscriber, source), subscription in self._subscriptions.items():
             if (gone := self._refusals.gone_scn(source, subscriber)) is not None:
                 subscription.refuse(gone, self._clock.monotonic())
-        if self._acknowledged() != saved:
+        if (self._acknowledged(), self._places) != (saved, places):
             # A subscriber is new, or removed: it must never return to an old position.
-            self._file.save(self._acknowledged())
+            self.save_positions(self._acknowledged())
         self._refusals.forget_others(interests)  # then: as long as its position is on disk, a refused one that left must not be taken for a predecessor
         self._logs = {source: SourceLog(source, FIRST_SCN) for source in sources_of(topology, name)}
         for source, log in self._logs.items():
@@ -173,7 +173,7 @@ class QueueCore:
             source: max((scn for name, scn in known.items() if name not in refused.get(source, ())), default=self._logs[source].position)
             for source, known in before.items()
         })
-        self._file.save(positions)
+        self._file.save(positions, places)
         self._refusals.forget_others(interests)  # then, as where the queue opens
         self._places = places
         self._propagations = {each.name for each in topology.propagations}
@@ -531,7 +531,7 @@ class QueueCore:
 
     def save_positions(self, positions: Mapping[str, Mapping[str, Scn]]) -> None:
         """Make positions durable; may be called without the lock."""
-        self._file.save(positions)
+        self._file.save(positions, self._places)
 
     def positions_saved(self, positions: Mapping[str, Mapping[str, Scn]], problem: OSError | None) -> None:
         """Report the outcome of `save_positions`.

@@ -77,7 +77,7 @@ class QueueHost(Host):
             if self._admission is not None:
                 self._admission.change(callers_of(spec, self.name))
         else:
-            forget_former_subscribers(spec, self._queue.name, _folder(self._spec, self._queue), self._spec)
+            forget_former_subscribers(spec, self._queue.name, _folder(self._spec, self._queue))
         self._spec, self._queue, self._fingerprint = spec, spec.queue(self._queue.name), fingerprint
 
     def detail_state(self) -> str:

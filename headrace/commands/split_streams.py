@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.controller import CONTROLLER
 from headrace.console import seconds_text
+from headrace.status_view import split_waits_for
 
 if TYPE_CHECKING:
     from headrace.deployment import Deployment
@@ -51,8 +52,7 @@ def split_off(deployment: Deployment, propagation: str) -> Answer:
     if found["phase"] == "split":
         return Answer(text=f"{propagation} is split off: it reads queue {found['split_queue']}, and {found['queue']} holds nothing for it", document=found, is_done=True)
     return Answer(
-        text=f"{propagation} is not split off yet ({found['phase']}): every component must have its part of the last change first; "
-        f"headrace status {deployment.spec.file} shows it", document=found, is_done=False,
+        text=f"{propagation} is not split off yet ({found['phase']}): {split_waits_for(found)}; headrace status {deployment.spec.file} shows it", document=found, is_done=False,
     )
 
 

@@ -12,8 +12,10 @@ goes on, for others it is ended and created again. `FIXED` names the latter, per
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from rules.rule import Rule
@@ -24,7 +26,7 @@ from topology.edits.stored import without_secrets
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import sites_behind, ways_to
 
-__all__ = ["Change", "Component", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to"]
+__all__ = ["Change", "Component", "adopted_first", "brought_from", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to"]
 
 FIXED: Mapping[str, frozenset[str]] = {
     "site": frozenset({"database", "node", "certificate", "state folder", "bounds of the redo log"}),
@@ -152,19 +154,94 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
     return {name: sources for name, sources in interests.items() if name not in without} | direct
 
 
-def places_of(spec: TopologySpec, queue: str) -> dict[str, frozenset[str]]:
-    """Where each subscriber of a queue brings the changes: the sites of all queues behind it, whatever these are called, or its own.
+def places_of(spec: TopologySpec, queue: str) -> dict[str, dict[str, frozenset[str]]]:
+    """Where each subscriber of a queue brings the changes of a source: the sites of all queues behind it, whatever these are called, or its own.
 
     Args:
         spec: routed (`topology.ways.route`).
         queue: its name.
+
+    Returns:
+        Sites by source and subscriber.
     """
-    propagations = [each for each in spec.propagations if queue in (each.from_queue, each.held_in)]
-    return {
-        # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
-        **{name: sites_behind(spec, each) for each in propagations for name in (each.name, *readers_of(spec, each))},
-        **{each.name: frozenset({each.site}) for each in spec.applies if each.queue == queue},
-    }
+    found: dict[str, dict[str, frozenset[str]]] = {}
+    for propagation in spec.propagations:
+        if queue in (propagation.from_queue, propagation.held_in):
+            # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
+            names = (propagation.name, *readers_of(spec, propagation))
+            for source in propagation.sources:
+                found.setdefault(source, {}).update(dict.fromkeys(names, sites_behind(spec, propagation, source)))
+    for apply in spec.applies:
+        if apply.queue == queue:
+            found.setdefault(apply.source, {})[apply.name] = frozenset({apply.site})
+    return found
+
+
+def adopted_first(before: TopologySpec, after: TopologySpec, earlier_edit: Mapping[str, Iterable[str]] = MappingProxyType({})) -> dict[str, tuple[str, ...]]:
+    """Queues that go by an edit only once others do: those from which a site gets its changes instead.
+
+    A queue that brings the changes to a site no more holds nothing for it any longer, and reports as DURABLE what the site may lack. The queues before it
+    must hold that by then: they go by what this one had not reported.
+
+    Args:
+        before: the topology that was prepared last, routed.
+        after: the one that is wanted, routed.
+        earlier_edit: the same of the edit before. Some may not go by that yet, and will go by both at once.
+
+    Returns:
+        By full name of a queue, the full names of the queues that it waits for. Nobody waits for one that waits for him.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    both = sorted({each.name for each in before.queues} & {each.name for each in after.queues})
+    earlier, now = ({name: brought_from(spec, name) for name in both} for spec in (before, after))
+    for name in both:
+        first: set[str] = set()
+        for source, brought in earlier[name].items():
+            left = _sites(brought) - _sites(now[name][source])
+            first |= {each for each in _queues_before(before, name, source) if each in now and left & _sites(now[each][source] - earlier[each][source])}
+        _let_wait(found, f"queue:{name}", (f"queue:{each}" for each in sorted(first)))
+    for queue, others in earlier_edit.items():
+        if queue.partition(":")[2] in now:
+            _let_wait(found, queue, (each for each in others if each.partition(":")[2] in now))
+    return found
+
+
+def _let_wait(found: dict[str, tuple[str, ...]], queue: str, first: Iterable[str]) -> None:
+    """Let a queue wait for others, except for those that wait for it."""
+    waits = dict.fromkeys((*found.get(queue, ()), *(each for each in first if not _waits(found, each, queue))))
+    if waits:
+        found[queue] = tuple(waits)
+
+
+def brought_from(spec: TopologySpec, queue: str) -> defaultdict[str, set[tuple[str, str]]]:
+    """By source, the subscribers of a queue, each with a site to which it brings the changes.
+
+    Args:
+        spec: routed.
+        queue: its name.
+    """
+    places, found = places_of(spec, queue), defaultdict[str, set[tuple[str, str]]](set)
+    for name, sources in interests_of(spec, queue).items():
+        for source in sources:
+            found[source] |= {(name, site) for site in places[source][name]}
+    return found
+
+
+def _sites(brought: Iterable[tuple[str, str]]) -> set[str]:
+    return {site for _, site in brought}
+
+
+def _queues_before(spec: TopologySpec, queue: str, source: str) -> set[str]:
+    """The queues over which the changes of a source come into another one."""
+    found = [queue]
+    for each in found:  # it grows
+        found += [one.from_queue for one in spec.propagations if one.to_queue == each and source in one.sources and one.from_queue not in found]
+    return set(found[1:])
+
+
+def _waits(first: Mapping[str, tuple[str, ...]], queue: str, other: str) -> bool:
+    """Whether a queue waits for another one, or for one that does."""
+    return any(each == other or _waits(first, each, other) for each in first.get(queue, ()))
 
 
 def published_to(spec: TopologySpec, queue: str) -> set[str]:

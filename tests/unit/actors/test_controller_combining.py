@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+import actors.controller as controller_module
 from actors.controller import Controller
 from databases.ports import Finding
+from streams.errors import PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import (
     EVERYTHING,
@@ -148,6 +152,20 @@ def test_a_stop_does_not_outlive_that_its_component_leaves_the_topology_or_is_by
     started(spec, actors, steps=10)
     assert not stale.exists()
     assert set(actors.running) == EVERYTHING
+
+
+def test_a_stop_is_not_lifted_by_an_edit_that_takes_its_component_out_and_is_given_up(spec, actors, monkeypatch):
+    """A site does not answer while databases are prepared, and the operator goes back to the file of before."""
+    both = with_another_destination(spec)
+    started(both, actors)
+    leaves = stop(both, "propagation:p2")
+    with monkeypatch.context() as broken:
+        broken.setattr(controller_module, "note_first_receivers", lambda *_: (_ for _ in ()).throw(PropagationError("site:c does not answer")))
+        with pytest.raises(PropagationError):
+            started(spec, actors, steps=10)
+    started(both, actors, steps=10)
+    assert "propagation:p2" in actors.running
+    assert leaves.exists()
 
 
 def test_what_a_queue_spilled_that_ends_is_deleted_as_it_may_have_been_killed(spec, actors):

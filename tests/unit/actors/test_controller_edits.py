@@ -20,6 +20,7 @@ from tests.support.controllers import (
     with_another_destination,
 )
 from topology.spec import ApplySpec, CaptureSpec, QueueSpec, TopologySpec
+from topology.ways import route
 
 
 def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(spec, actors):
@@ -175,6 +176,91 @@ def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_t
     started(spec, actors, steps=10)
     assert set(actors.killed) == {"site:c", "spark:c", "queue:qc", "propagation:p2", "apply:y"}
     assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
+
+
+def test_a_queue_that_holds_nothing_for_a_site_any_more_hears_of_it_once_the_queue_before_it_holds_that(spec, actors):
+    """Site b gets its changes over c, and then straight. The queue at c would report what only b lacked as DURABLE, and its redo would be purged."""
+    straight = with_another_destination(spec)
+    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    started(over, actors)
+    actors.calls.clear()
+    actors.holds_back.add("queue:qa")
+    started(straight, actors, steps=10)
+    assert "queue:qa" in reconfigured(actors)
+    assert "queue:qc" not in reconfigured(actors)
+    actors.silent.add("queue:qa")
+    started(straight, actors, steps=3)
+    assert "queue:qc" not in reconfigured(actors), "a controller that begins again knows it, too, and that the other one does not answer makes no difference"
+    actors.silent.clear()
+    actors.holds_back.clear()
+    controller = started(straight, actors, steps=2)
+    actors.silent.add("queue:qa")
+    controller.step()
+    assert "queue:qc" in reconfigured(actors), "the other one has been seen to go by it"
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+
+@pytest.mark.parametrize(("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")])
+def test_an_edit_that_puts_a_destination_behind_a_propagation_that_is_far_ahead_of_it_is_refused(spec, actors, behind_s, ahead_scn, phase):
+    """Site b gets its changes over c from now on. What the queue holds for b alone, nobody would hold any longer."""
+    straight = with_another_destination(spec)
+    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    started(straight, actors)
+    actors.statuses["queue:qa"] = {"subscribers": [
+        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": behind_s},
+        {"subscriber": "p2", "source": "a", "acknowledged_scn": ahead_scn, "held_alone_s": 0.0},
+    ]}
+    controller = started(over, actors, steps=10)
+    assert controller.detail_state() == phase
+    if phase == "REFUSED":
+        assert [each["path"] for each in controller.overview()["findings"]] == ["propagations.p2"]
+        assert "is ahead of p, and would bring the changes of a to b in its place" in controller.overview()["findings"][0]["problem"]
+        assert actors.killed == []
+
+
+def test_a_destination_that_is_behind_may_go_over_a_new_propagation_and_a_new_queue(spec, actors):
+    """They begin where it is."""
+    straight = with_another_destination(spec)
+    started(straight, actors)
+    actors.statuses["queue:qa"] = {"subscribers": [
+        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": 3600.0}, {"subscriber": "p2", "source": "a", "acknowledged_scn": 90, "held_alone_s": 0.0},
+    ]}
+    over = route(replace(
+        straight, queues=(*straight.queues, QueueSpec(name="qc2", site="c")),
+        propagations=(replace(straight.propagations[0], from_queue="qc2"), straight.propagations[1], replace(straight.propagations[1], name="p3", to_queue="qc2")),
+    ))
+    assert started(over, actors, steps=10).detail_state() == "RUNNING"
+
+
+def test_queues_that_missed_an_edit_go_by_it_and_the_next_one_in_the_same_order(spec, actors):
+    """The queue of the source hangs meanwhile, and hears later what the other one reported."""
+    straight = with_another_destination(spec)
+    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    started(over, actors)
+    actors.holds_back.add("queue:qa")
+    started(straight, actors, steps=10)
+    again = replace(straight, heartbeat_s=3.0)
+    actors.silent.add("queue:qa")
+    started(again, actors, steps=10)
+    assert "queue:qc" not in actors.running or actors.running["queue:qc"]["spec"] == over
+    actors.silent.clear()
+    actors.holds_back.clear()
+    controller = started(again, actors, steps=4)
+    assert actors.running["queue:qc"]["spec"] == again
+    assert not any(component["outdated"] for component in controller.overview()["components"])
+
+
+def test_a_queue_that_begins_anew_does_not_hold_before_either_what_it_held_for_a_site(spec, actors):
+    straight = with_another_destination(spec)
+    over = route(replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1])))
+    started(over, actors)
+    actors.holds_back.add("queue:qa")
+    changed = replace(straight, queues=tuple(replace(each, memory_bytes_max=1 << 24) if each.name == "qc" else each for each in straight.queues))
+    started(changed, actors, steps=10)
+    assert "queue:qc" not in actors.running
+    actors.holds_back.clear()
+    started(changed, actors, steps=3)
+    assert actors.running["queue:qc"]["spec"] == changed
 
 
 def with_rules(spec: TopologySpec, *names: str) -> TopologySpec:

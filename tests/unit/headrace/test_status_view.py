@@ -281,6 +281,19 @@ def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_become
     assert is_healthy(told)
 
 
+@pytest.mark.parametrize(("facts", "words"), [
+    ({"stopped": ["capture:c"]}, "it waits until capture:c is started: it would get what the stop holds back"),
+    ({"hindrance": "nothing else reads q"}, "nothing else reads q; `headrace merge FILE p` takes that back"),
+    ({}, "every component must have its part of the last change first"),
+])
+def test_a_stream_that_waits_for_being_split_off_is_a_remark_that_says_for_what(facts: dict[str, Any], words: str) -> None:
+    told = overview(component("IDLE")) | {"splits": [{"propagation": "p", "queue": "q", "phase": "together", "stopped": [], "hindrance": "", **facts}]}
+    (note,) = notes(told)
+    assert note.problem.startswith("is to be split off from queue q: ")
+    assert words in note.problem
+    assert is_healthy(told)
+
+
 def test_what_an_apply_process_has_applied_is_shown_with_what_its_destination_has_on_record() -> None:
     """After a crash of the destination it begins at what is recorded, which may be less."""
     (line,) = (line for line in shown(overview(component("IDLE", low_watermark_scn=0x30, recorded_scn=0x20)), width=200) if "apply:x" in line)

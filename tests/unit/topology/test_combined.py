@@ -129,7 +129,7 @@ applies: {a1: {site: dbs3, source: dbs1, queue: q3}, a2: {site: dbs3, source: db
     assert {name: by for name, by in bypassed(spec).items() if name in {"propagation:p3", "queue:q3"}} == {"propagation:p3": "apply:a1", "queue:q3": "apply:a1"}
     assert interests_of(spec, "qr") == {"a1": ("dbs1",), "a2": ("dbs2",)}
     assert published_to(spec, "qr") == {"dbs1", "dbs2"}
-    assert places_of(spec, "qr") == dict.fromkeys(("p3", "a1", "a2"), frozenset({"dbs3"}))
+    assert places_of(spec, "qr") == dict.fromkeys(("dbs1", "dbs2"), dict.fromkeys(("p3", "a1", "a2"), frozenset({"dbs3"})))
     without = read(tmp_path, text.replace("source: dbs2, queue: q3}", "source: dbs2, queue: q3, combined: never}"))
     assert direct(without, without.propagation("p3")).hindrance == "the file says combined: never (a2)"
     assert interests_of(without, "qr") == {"p3": ("dbs1", "dbs2")}

@@ -138,6 +138,23 @@ def test_a_propagation_that_is_split_off_is_not_replaced_by_another_way_to_its_s
     assert misfits(file, splits, before) == ()
 
 
+@pytest.mark.parametrize("change", ["one site of two goes straight", "two propagations change places"])
+def test_a_propagation_that_is_split_off_and_stays_gives_no_site_up_to_another_one_before_it_is_merged(tmp_path, change):
+    """The other one would begin at the common queue where the others are, and the site's redo be purged."""
+    file = read(tmp_path, FAN_OUT)
+    to_b, to_c = file.propagations
+    if change == "one site of two goes straight":
+        file = dataclasses.replace(file, propagations=(to_b, dataclasses.replace(to_c, from_queue="q_b_in")))
+        after, path = dataclasses.replace(file, propagations=(to_b, to_c)), "a_to_c"
+    else:
+        after, path = dataclasses.replace(file, propagations=(dataclasses.replace(to_b, to_queue="q_c_in"), dataclasses.replace(to_c, to_queue="q_b_in"))), "a_to_c"
+    splits = [split_in(SPLIT)]
+    assert {found.path for found in misfits(after, splits, with_splits(file, splits))} == {f"propagations.{path}"}
+    if change == "two propagations change places":
+        assert {found.path for found in misfits(after, splits)} == {f"propagations.{path}"}, "where the topology of before is not known"
+    assert misfits(file, splits, with_splits(file, splits)) == ()
+
+
 def test_a_propagation_that_is_split_off_may_leave_though_another_one_goes_to_its_site(tmp_path):
     file = read(tmp_path, FAN_OUT)
     second = dataclasses.replace(

@@ -287,6 +287,32 @@ def test_a_request_to_split_that_is_taken_back_while_it_is_recorded_is_merged_ag
     assert splitting._requests.names() == ()
 
 
+def test_a_stream_that_waits_for_being_split_off_is_shown_with_what_it_waits_for(spec):
+    """A stop may last for days, and nobody would know why nothing happens."""
+    splitting, facts = Splitting(spec, clock=VirtualClock()), Known(stopped={"capture:c"})
+    assert splitting.described(facts) == []
+    splitting.ask("p", split=True)
+    assert phases(splitting, facts) is None
+    (shown,) = splitting.described(facts)
+    assert (shown["propagation"], shown["phase"], shown["stopped"], shown["hindrance"]) == ("p", "together", ["capture:c"], "")
+    facts.away = {"queue:qa"}
+    assert phases(splitting, facts) is None
+    assert splitting.described(facts)[0]["stopped"] == [], "that is not known now"
+    splitting.ask("p", split=False)
+    assert splitting.described(facts) == []
+
+
+def test_a_stream_that_is_about_to_be_merged_stays_split_off_when_an_operator_says_so(spec):
+    """Before maintenance, say. That it could be merged at that moment makes no difference."""
+    splitting, facts = Splitting(spec, recorded(MERGING), VirtualClock()), Known(positions={"qa": {"p2": 90, "p": 90}, "qa.p": {"p": 90}})
+    splitting.ask("p", split=True)
+    assert phases(splitting, facts) == [MERGING]
+    assert phases(splitting, facts) == [SPLIT]
+    facts.positions = {"qa": {"p2": 90}, "qa.p": {"p": 90}}
+    assert phases(splitting, facts) is None
+    assert not splitting.splits[0].merges
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_request_that_comes_when_the_one_before_is_done_is_not_forgotten_with_it(spec, monkeypatch, asked):
     requests = Requests()
@@ -309,8 +335,11 @@ def test_a_request_that_comes_when_the_one_before_is_done_is_not_forgotten_with_
 def test_a_request_of_a_propagation_that_left_the_file_is_forgotten(spec, tmp_path):
     file = tmp_path / "split_requests.json"
     Requests(file).put("gone", split=True)
-    Splitting(spec, clock=VirtualClock(), requests=Requests(file))
-    assert Requests(file).names() == ()
+    Requests(file).put("p", split=True)
+    splitting = Splitting(spec, clock=VirtualClock(), requests=Requests(file))
+    assert set(Requests(file).names()) == {"gone", "p"}, "the file may be refused yet, and the one of before come back"
+    splitting.in_force()
+    assert Requests(file).names() == ("p",)
 
 
 def test_a_request_that_cannot_be_kept_is_refused_and_a_damaged_file_asks_nothing(spec, tmp_path):

@@ -189,7 +189,7 @@ def test_refused_subscriber_that_leaves_is_nobodys_predecessor_where_the_edit_wa
     elif then == "begins again":
         queue.restart("apply_a", "apply_c")
     else:
-        forget_former_subscribers(queue.topology, "q_dbs1", queue.folder / "q", queue.topology)
+        forget_former_subscribers(queue.topology, "q_dbs1", queue.folder / "q")
         queue.restart("apply_a", "apply_c")
     assert PositionsFile(queue.folder / "q").load() == {"dbs1": {"apply_a": 50, "apply_c": 50}}
     assert Refusals(queue.folder / "q").everyone() == {}

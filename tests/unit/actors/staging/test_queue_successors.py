@@ -96,9 +96,9 @@ def test_queue_behind_a_propagation_that_is_renamed_is_the_same_place(tmp_path: 
     assert saved(queue) == {"apply_a": 30, becomes: 20}
 
 
-@pytest.mark.parametrize("is_stopped", [True, False])
+@pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
 @pytest.mark.parametrize("ends", [True, False])
-def test_destination_that_gets_its_changes_over_another_site_from_now_on_or_no_more_misses_nothing(tmp_path: Path, *, ends: bool, is_stopped: bool) -> None:
+def test_destination_that_gets_its_changes_over_another_site_from_now_on_or_no_more_misses_nothing(tmp_path: Path, *, ends: bool, meanwhile: str) -> None:
     """It goes on from where it is, which the propagation that leaves had not acknowledged beyond."""
     straight = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
     over_hub = _over_hub(tmp_path)
@@ -107,25 +107,81 @@ def test_destination_that_gets_its_changes_over_another_site_from_now_on_or_no_m
     queue = Queue(tmp_path)
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, was)
-    if is_stopped:
-        forget_former_subscribers(after, "q_dbs1", queue.folder / "q", before)
-    else:
-        queue.core.adopt(after)
+    _take(queue, after, meanwhile)
     assert saved(queue) == {"apply_a": 30, becomes: 20}
 
 
-@pytest.mark.parametrize("is_stopped", [True, False])
-def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_though_the_other_one_stays(tmp_path: Path, *, is_stopped: bool) -> None:
-    """The propagation to the hub waits for the hub alone from now on."""
+@pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
+def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_though_the_other_one_stays(tmp_path: Path, *, meanwhile: str) -> None:
+    """The propagation to the hub waits for the hub alone from now on. A queue that is killed before it takes the edit over begins again by the new topology."""
     before, queue = _over_hub(tmp_path), Queue(tmp_path)
-    after = dataclasses.replace(before, propagations=(before.propagations[0], dataclasses.replace(before.propagations[1], name="to_b", from_queue="q_dbs1")))
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, "to_hub")
-    if is_stopped:
-        forget_former_subscribers(after, "q_dbs1", queue.folder / "q", before)
-    else:
-        queue.core.adopt(after)
+    _take(queue, _beside_hub(before), meanwhile)
     assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b": 20}
+
+
+@pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
+def test_destination_that_gets_one_of_two_sources_straight_from_now_on_misses_nothing_though_the_other_one_goes_on_as_before(tmp_path: Path, *, meanwhile: str) -> None:
+    """The propagation to the hub brings changes to the same sites as before, but not those of each source."""
+    spec = one_way(tmp_path, subscribers=("apply_a",), also=("dbs3",))
+    both = ("dbs1", "dbs3")
+    before = _direct(dataclasses.replace(
+        spec, sites=(*spec.sites, dataclasses.replace(spec.sites[0], name="hub")), queues=(*spec.queues, dataclasses.replace(spec.queues[0], name="q_hub", site="hub")),
+        propagations=(
+            PropagationSpec(name="to_hub", from_queue="q_dbs1", to_queue="q_hub", sources=both), PropagationSpec(name="from_hub", from_queue="q_hub", to_queue="q_dbs2", sources=both),
+        ),
+    ), is_direct=False)
+    to_hub, from_hub = before.propagations
+    after = dataclasses.replace(before, propagations=(
+        to_hub, dataclasses.replace(from_hub, sources=("dbs3",)), PropagationSpec(name="to_b", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",)),
+    ))
+    queue = Queue(tmp_path)
+    queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
+    with_one_behind(queue, "to_hub")
+    _take(queue, after, meanwhile)
+    assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b": 20}
+
+
+def test_queue_that_is_stopped_and_killed_before_it_takes_an_edit_over_knows_the_places_of_its_positions_with_the_next_one(tmp_path: Path) -> None:
+    """What it went by when it stopped is in its file: its process knows only the edits since."""
+    before, queue = _over_hub(tmp_path), Queue(tmp_path)
+    queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
+    with_one_behind(queue, "to_hub")
+    after = _beside_hub(before)
+    later = dataclasses.replace(after, propagations=tuple(dataclasses.replace(each, name="to_b2") if each.name == "to_b" else each for each in after.propagations))
+    forget_former_subscribers(later, "q_dbs1", queue.folder / "q")
+    assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b2": 20}
+
+
+def test_killed_queue_holds_nothing_for_a_new_subscriber_of_what_one_that_left_lacked_elsewhere(tmp_path: Path) -> None:
+    """It knows where both bring the changes, as a queue that goes on does."""
+    straight = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
+    queue = Queue(tmp_path)
+    queue.core = QueueCore(straight, "q_dbs1", queue.folder / "q", queue.clock)
+    with_one_behind(queue, "to_b")
+    _take(queue, dataclasses.replace(
+        straight, sites=(*straight.sites, dataclasses.replace(straight.sites[0], name="dbs3")),
+        queues=(*straight.queues, dataclasses.replace(straight.queues[0], name="q_dbs3", site="dbs3")),
+        propagations=(PropagationSpec(name="to_c", from_queue="q_dbs1", to_queue="q_dbs3", sources=("dbs1",)),),
+    ), "is killed")
+    assert saved(queue) == {"apply_a": 30, "to_c": 30}
+
+
+def _take(queue: Queue, topology: TopologySpec, meanwhile: str) -> None:
+    """Let a queue that runs, or is stopped or killed during an edit, go by another topology."""
+    if meanwhile == "runs":
+        queue.core.adopt(topology)
+    elif meanwhile == "is stopped":
+        forget_former_subscribers(topology, "q_dbs1", queue.folder / "q")
+    else:
+        queue.core = QueueCore(topology, "q_dbs1", queue.folder / "q", queue.clock)
+
+
+def _beside_hub(over_hub: TopologySpec) -> TopologySpec:
+    """From dbs1 to the hub, and to dbs2."""
+    to_hub, from_hub = over_hub.propagations
+    return dataclasses.replace(over_hub, propagations=(to_hub, dataclasses.replace(from_hub, name="to_b", from_queue="q_dbs1")))
 
 
 def _over_hub(folder: Path) -> TopologySpec:

@@ -12,9 +12,10 @@ import pytest
 from rules.rule import Rule, RuleSet
 from streams.errors import ConfigError
 from tests.support.topologies import SITES, read
-from topology.edits.changes import changes
+from topology.edits.changes import adopted_first, changes
 from topology.edits.stored import spec_from_json, spec_to_json, with_secrets_of
-from topology.spec import TopologySpec
+from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
+from topology.ways import route
 
 NEVER = "combined: never\n"
 ONE = NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"
@@ -170,3 +171,39 @@ def test_a_topology_survives_its_storage_without_its_secrets(tmp_path):
 def test_what_is_no_stored_topology_is_refused(document):
     with pytest.raises(ConfigError, match="cannot be read"):
         spec_from_json(document)
+
+
+def sent(folder: Path, *hops: str, sources: str = "a") -> TopologySpec:
+    """Sites of one letter, each with a queue and an apply process for each source; propagations such as "ab", and what a source sends where no path leads does not come."""
+    names = sorted({name for hop in hops for name in hop})
+    return route(TopologySpec(
+        name="t", file=folder / "t.yaml", state_dir=folder,
+        sites=tuple(SiteSpec(name=name, database=DatabaseSpec(kind="none")) for name in names),
+        queues=tuple(QueueSpec(name=f"q{name}", site=name) for name in names),
+        captures=tuple(CaptureSpec(name=f"c{name}", site=name, source=name, queue=f"q{name}", rules=RuleSet()) for name in sources),
+        propagations=tuple(PropagationSpec(name=hop, from_queue=f"q{hop[0]}", to_queue=f"q{hop[1]}") for hop in hops),
+        applies=tuple(
+            ApplySpec(name=f"{source}_at_{name}", site=name, source=source, queue=f"q{name}", combined=False)
+            for source in sources for name in names if name != source
+        ),
+    ))
+
+
+@pytest.mark.parametrize(("before", "after", "found"), [
+    (("ab", "bc"), ("ab", "ac"), {"queue:qb": ("queue:qa",)}),
+    (("ab", "ac"), ("ab", "bc"), {}),  # a does not hold less than before: who is behind b is behind it, too
+    (("ab", "bc", "cd"), ("ab", "bc", "ad"), {"queue:qb": ("queue:qa",), "queue:qc": ("queue:qa",)}),
+    (("ab", "bc", "cd"), ("ab", "bc", "bd"), {"queue:qc": ("queue:qb",)}),
+    (("ab", "bc"), ("ab",), {}),
+    (("ab", "bc"), ("ab", "bd", "dc"), {}),
+])
+def test_a_queue_that_gives_a_site_up_waits_for_the_one_before_it_from_which_the_site_gets_its_changes_then(tmp_path, before, after, found):
+    assert adopted_first(sent(tmp_path, *before), sent(tmp_path, *after)) == found
+
+
+def test_no_two_queues_wait_for_each_other(tmp_path):
+    """The changes of a to c, and those of b to d, went over the other one of the two, and go straight from now on."""
+    before, after = (sent(tmp_path, "ab", "ba", *hops, sources="ab") for hops in (("bc", "ad"), ("ac", "bd")))
+    before = replace(before, applies=tuple(each for each in before.applies if each.name not in {"b_at_c", "a_at_d"}))
+    after = replace(after, applies=before.applies)
+    assert adopted_first(route(before), route(after)) == {"queue:qa": ("queue:qb",)}

@@ -1,0 +1,44 @@
+"""Destinations that an edit puts behind a subscriber that is ahead of them.
+
+A new subscriber of a queue begins where the one was whose place it takes (`actors.staging.subscribers`). One that is there already stays where it is, and the queues
+behind it have passed what the destination lacks: nobody holds it any longer, and its redo may be purged before the destination asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from databases.ports import Finding
+from topology.edits.changes import brought_from
+from topology.spec import TopologySpec
+
+__all__ = ["overtaken"]
+
+BEHIND_S = 10.0  # less is made up before a segment of redo is full
+
+
+def overtaken(before: TopologySpec, after: TopologySpec, subscribers: Callable[[str], Iterable[Mapping[str, Any]]]) -> Iterator[Finding]:
+    """Sites that are behind, and would get their changes over a subscriber of the same queue that is ahead of the one that brought them.
+
+    Args:
+        before: the topology that was prepared last, routed.
+        after: the one that is wanted, routed.
+        subscribers: what a queue (its name) says of its subscribers; nothing: it does not answer.
+    """
+    for queue in sorted({each.name for each in before.queues} & {each.name for each in after.queues}):
+        earlier, now = brought_from(before, queue), brought_from(after, queue)
+        known = {(each["subscriber"], each["source"]): each for each in subscribers(queue)}
+        for source, brought in earlier.items():
+            for taker, site in sorted(now[source] - brought):
+                for giver in sorted({name for name, there in brought - now[source] if there == site}):
+                    ahead, behind = known.get((taker, source)), known.get((giver, source))
+                    if ahead is None or behind is None or behind["acknowledged_scn"] >= ahead["acknowledged_scn"] or behind["held_alone_s"] < BEHIND_S:
+                        continue
+                    yield Finding(
+                        path=f"propagations.{taker}",
+                        problem=f"is ahead of {giver}, and would bring the changes of {source} to {site} in its place: {queue} holds some for {giver} alone, since"
+                        f" {behind['held_alone_s']:.0f} s, and nobody would hold them any longer. {site} might be refused, as its redo is purged",
+                        fix=f"wait until {site} has caught up (`headrace wait {after.file} --caught-up`) and run `headrace up` again; or let a new propagation bring"
+                        " the changes to a new queue on the way: it begins where this one is",
+                    )
