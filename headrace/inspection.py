@@ -167,10 +167,12 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
 
 def _never_copied(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName]) -> Iterator[Finding]:
     """Destination tables with rows that no copy has begun."""
+    is_captured = any(capture.source == apply.site for capture in spec.captures)
+    tagged = " (while the topology runs, behind SELECT headrace.set_tag('0e') in the same transaction: else the deletions go to other sites)" if is_captured else ""
     for name in filled:
         yield Finding(
             path=f"sites.{apply.site} table {name}", problem="the destination table is not empty, and was never copied",
-            fix=f"empty it; or, if it holds the rows of {apply.source} as they are now, keep them with `headrace up"
+            fix=f"empty it{tagged}; or, if it holds the rows of {apply.source} as they are now, keep them with `headrace up"
             f" {spec.file} --keep-existing`",
         )
 

@@ -95,6 +95,6 @@ def refused(each: Standing) -> str:
     if table.keep_existing:
         return ""
     return (
-        "the destination table is not empty: empty it; or, if it holds the rows of the source as they are now, keep them "
+        "the destination table is not empty: empty it (if changes of this site go to others, behind SELECT headrace.set_tag('0e') in the same transaction); or, if it holds the rows of the source as they are now, keep them "
         "with `headrace up --keep-existing`: changes made at the source before that are not applied"
     )

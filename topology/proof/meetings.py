@@ -65,9 +65,10 @@ def unseen_conflicts(spec: TopologySpec, apply: ApplySpec, tables: Iterable[Arri
 
 def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacking: tuple[str, ...]) -> Finding:
     what = "no conflict handler is set" if lacking == KINDS else f"no conflict handler is set for {', '.join(lacking)}"
+    when = "give two rows one value of another unique key" if lacking == ("update_exists",) else "change one row"
     return Finding(
         path="sites", is_error=False, fix=_FIX,
-        problem=f"{' and '.join(origins)} write the same tables, such as {table}, and {what}: where they change one row at the same time, the"
+        problem=f"{' and '.join(origins)} write the same tables, such as {table}, and {what}: where they {when} at the same time, the"
         f" transaction that comes later goes whole into the error queue of {', '.join(sites)}, where old values are in the log (REPLICA IDENTITY FULL); where they are not,"
         " nobody sees it, and the sites differ",
     )

@@ -28,7 +28,7 @@ class Applying:
 
 
 def overview(*components: dict[str, Any]) -> dict[str, Any]:
-    return {"topology": "t", "state": "RUNNING", "components": [{"name": "queue:q", "kind": "queue"}, *components], "flows": [], "findings": [], "statements": {}, "at_us": 0}
+    return {"topology": "t", "state": "RUNNING", "components": [{"name": "queue:q", "kind": "queue", "state": "ENABLED"}, *components], "flows": [], "findings": [], "statements": {}, "at_us": 0}
 
 
 def described(found: dict[str, Any], actors: Any) -> dict[str, dict[str, Any]]:
@@ -43,7 +43,7 @@ def test_an_apply_process_has_its_configuration_and_its_error_transactions_witho
     assert found["apply:a"]["configuration"] == configuration
     assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}] * ERRORS_MAX
     assert "views" not in found["apply:a"], "it did not answer"
-    assert found["queue:q"] == {"name": "queue:q", "kind": "queue"}
+    assert found["queue:q"] == {"name": "queue:q", "kind": "queue", "state": "ENABLED"}
 
 
 def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_shown_without() -> None:
@@ -78,8 +78,9 @@ def test_status_as_json_has_them_and_a_cluster_that_is_gone_takes_nothing_from_i
 
     def shown(connect: Any) -> dict[str, Any]:
         monkeypatch.setattr(Deployment, "connect", connect)
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit) as ended:
             main()
+        assert not ended.value.code
         return dict(json.loads(capsys.readouterr().out)["components"][1])
 
     assert shown(lambda _: Applying({("apply:a", "configuration"): {"rules": [1]}}))["configuration"] == {"rules": [1]}
