@@ -38,7 +38,14 @@ from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable
 from databases.postgres.destination.lost_times import PG_EPOCH_US, keep_noted_times, lost_until, microseconds, was_lost
 from databases.postgres.destination.noted_sets import SetOfRow, forget_sets, set_of_row
-from databases.postgres.destination.recent_changes import applied_from, is_noted, key_hashes, note_of, older_operator
+from databases.postgres.destination.recent_changes import (
+    applied_from,
+    applied_until,
+    is_noted,
+    key_hashes,
+    note_of,
+    older_operator,
+)
 from databases.postgres.destination.writing.pipeline import Statement
 from databases.postgres.destination.writing.writes import (
     SetBuilder,
@@ -275,7 +282,7 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
     forgotten = f"SELECT {microseconds('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
     sql = (
         f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {microseconds(_NOTED)} END, r.rank, r.source, r.is_gone, ({forgotten}),"
-        f" {microseconds(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(microseconds('c.timestamp'))}),"
+        f" {microseconds(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(microseconds(applied_until('c', 't.xmin')))}),"
         f" ({applied.format(applied_from('c.roident', 't.xmin'))}), ({number}) FROM {numbered(builder)}"
         f" LEFT JOIN headrace.row_change r ON {note_of(catalog, _hashes(write, catalog))} ORDER BY u.r"
     )
