@@ -84,6 +84,7 @@ from databases.postgres.destination.recent_changes import MOMENT, MOMENTS, Horiz
 from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
     forget_changes,
+    meeting_point,
     noted_writes,
     plan_last_changes,
     read_last_changes,
@@ -467,11 +468,15 @@ class PostgresSession:
         counts = [0] * len(every)
         noted = [0] * len(writes)
         statements: list[tuple[int, Statement]] = []
+        held: set[str] = set()  # locks, by their statements
         self._note_fired(write.version for write in writes if write.row_count)
         for number, write in enumerate(writes):
             if write.row_count == 0:
                 continue
             plan = self._plan(write)
+            meeting = [] if write.times is None else meeting_point(write, self._fitting(write))
+            statements += [(-1, each) for each in meeting if each.parameters or each.sql not in held]
+            held |= {each.sql for each in meeting}
             if plan.copy and write.row_count >= COPY_ROWS_MIN:
                 self._run_writes(every, statements, counts)
                 statements = []
