@@ -84,7 +84,9 @@ def test_a_row_that_another_source_is_making_is_waited_for_by_its_delete(site: S
     assert value(site, 9) == (None if apart > 0 else "here")
 
 
-def test_a_row_that_a_user_is_making_is_deleted_if_the_delete_is_later_by_a_clock_that_is_ahead(site: Site) -> None:
+@pytest.mark.parametrize("sites", [TWO, THREE], ids=["one source", "two sources"])
+def test_a_row_that_a_user_is_making_is_deleted_if_the_delete_is_later_by_a_clock_that_is_ahead(site: Site, sites: tuple[str, ...]) -> None:
+    now_of(site, *sites)
     new = changed(HERE, id=9)
     with psycopg.connect(site.harness._dsn) as user:
         user.execute("INSERT INTO c VALUES (%s, %s, %s, %s, %s, %s)", new)

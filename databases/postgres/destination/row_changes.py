@@ -322,14 +322,15 @@ def meeting_point(write: Write, catalog: CatalogTable) -> list[Statement]:
         catalog: the destination table.
     """
     times = write.times
-    if times is None or times.has_one_source or not times.has_tombstones:
+    if times is None or not times.has_tombstones:
         return []
     if write.command is Command.DELETE:
-        if not times.awaited:
+        if times.awaited is None:
             return []
-        locks = [_lock(catalog, source, is_shared=False) for source in sorted(times.awaited)]
+        locks = [] if times.has_one_source else [_lock(catalog, source, is_shared=False) for source in sorted(times.awaited)]
         return [*locks, _clock(int(times.times_us.max()), f"pg_catalog.pg_sleep(LEAST(c.ahead, {CLOCK_AHEAD_MAX_S})::pg_catalog.float8 OPERATOR(pg_catalog.+) 0.001)::text")]
-    return [_lock(catalog, times.source, is_shared=True)] if _new_key(write, _key(write, catalog)) else []
+    is_making = not times.has_one_source and _new_key(write, _key(write, catalog))
+    return [_lock(catalog, times.source, is_shared=True)] if is_making else []
 
 
 def _lock(catalog: CatalogTable, source: str, *, is_shared: bool) -> Statement:
