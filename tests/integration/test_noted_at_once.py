@@ -310,8 +310,10 @@ def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, s
             time.sleep(rng.random() / 100)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(destination_database: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seed", "stamps"), [(0, True), (1, True), (2, False)])
+def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
+    destination_database: str, seed: int, stamps: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(noted_sets, "_ROWS_MAX", 2)
     with psycopg.connect(destination_database, autocommit=True) as admin:
         admin.execute("CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text)")
@@ -319,6 +321,8 @@ def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
         database.prepare(TOPOLOGY)
         database.keep_tombstones([("public", "c")])
         sources = [Source(database, name, random.Random(f"{seed} {name}"), destination_database) for name in SITES[1:]]
+        if not stamps:
+            may_not_stamp(sources[0].session)
         changes, failures, own = Changes(), list[BaseException](), list[tuple[str, dict[int, str | None]]]()
 
         def sends(source: Source) -> None:
