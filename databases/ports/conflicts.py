@@ -69,6 +69,8 @@ class WriteTimes:
             note the times of a whole set by them; None: it must note each row by its key.
         key_form: hashes of keys of another form do not compare.
         is_decided: the rows are locked, and were not changed later.
+        awaited: the rows were looked for and are not there: the other sites whose changes may be making them at this moment. A destination waits for
+            those that are under way, and for its clock, before it looks once more; of what comes behind, the write is known. None: nobody looked.
         noted_us: int64[n]: what is noted, the commit of the last change of each row; None: each row has one change.
     """
 
@@ -81,6 +83,7 @@ class WriteTimes:
     keys: NDArray[np.uint64] | None = None
     key_form: int = 0
     is_decided: bool = False
+    awaited: tuple[str, ...] | None = None
     noted_us: NDArray[np.int64] | None = None
 
     @property

@@ -286,7 +286,7 @@ def _deciding(row: TimedRow, place: _Place) -> tuple[Write, int]:
     )
     if not place.leaves_row and place.row is None:
         # Nothing is locked: what is made there meanwhile is looked at.
-        return replace(asked, command=Command.DELETE, new=None, set_columns=(), times=write.times), 0
+        return replace(asked, command=Command.DELETE, new=None, set_columns=(), times=replace(write.times, awaited=_awaited(row))), 0
     if not place.leaves_row:
         return replace(asked, command=Command.DELETE, new=None, set_columns=()), 1
     lacking = [fit.version.columns[each].name for each in fit.all_columns if each not in images.new]
@@ -298,6 +298,14 @@ def _deciding(row: TimedRow, place: _Place) -> tuple[Write, int]:
         return replace(asked, command=Command.INSERT, old=None, new=new, match_columns=(), set_columns=fit.all_columns), 1
     others = tuple(each for each in fit.all_columns if each not in fit.key or _is_moved(row))
     return replace(asked, command=Command.UPDATE, new=new, set_columns=others), 1
+
+
+def _awaited(row: TimedRow) -> tuple[str, ...]:
+    """The sites whose changes may be making a row at this moment, without regard to one of this source: those are in its order."""
+    known = row.fit.conflicts.times
+    assert known is not None
+    assert row.write.times is not None
+    return tuple(site for site in known.sites if site not in {known.site, row.write.times.source})
 
 
 def _last(places: list[_Place]) -> str:

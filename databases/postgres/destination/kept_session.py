@@ -26,7 +26,7 @@ from databases.postgres.destination.fencing import STAMP_FUNCTION, SessionIdenti
 from databases.postgres.destination.writing.pipeline import Statement
 from streams.errors import DatabaseError, DataError
 
-__all__ = ["KEPT", "NO_TIMEOUT", "SETTLE", "SessionGuard", "timeout_of"]
+__all__ = ["KEPT", "MEETING_LOCKS", "NO_TIMEOUT", "SETTLE", "SessionGuard", "timeout_of"]
 
 KEPT = (
     # What a commit means, and who may read which rows.
@@ -51,6 +51,9 @@ SETTLE = (
 change by a handler."""
 
 NO_TIMEOUT = Statement(sql="SET SESSION statement_timeout TO DEFAULT")  # not LOCAL: what a function has set for the session goes too
+
+MEETING_LOCKS = 1_213_353_812
+"""First number of the advisory locks that the session's own statements hold until a transaction ends; those of users have others."""
 
 _CHECK, _CHECK_ORIGIN = "headrace_handled", "headrace_origin"
 _DIVISION_BY_ZERO = "22012"
@@ -158,7 +161,8 @@ class SessionGuard:
         """Fails (`changed`) unless the session has its advisory locks; returns whether there are others, or channels it listens to."""
         own = f"objsubid = 1 AND (classid, objid) IN ({self._pairs})"
         count = f"pg_catalog.count(*) FILTER (WHERE {own}) OPERATOR(pg_catalog.=) {self._locks}"
-        others = f"pg_catalog.count(*) OPERATOR(pg_catalog.>) {self._locks} OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels())"
+        rest = f"pg_catalog.count(*) FILTER (WHERE objsubid <> 2 OR classid <> {MEETING_LOCKS}::oid)"
+        others = f"{rest} OPERATOR(pg_catalog.>) {self._locks} OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels())"
         return Statement(sql=_OWN_LOCKS.format(f"1 / ({count})::int4, {others}"))
 
     def changed(self, error: DatabaseError, *, is_check: bool) -> DataError | None:

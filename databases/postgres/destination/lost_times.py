@@ -43,9 +43,11 @@ _KEPT_AT_ONCE = 200_000  # notes in one call: a second or two, in which the serv
 _IS_SAMPLE = "s.relation OPERATOR(pg_catalog.=) 0 AND s.key2 OPERATOR(pg_catalog.=) 1"
 _AT = "pg_catalog.pg_xact_commit_timestamp(pg_catalog.xid({}::pg_catalog.text::pg_catalog.xid8))"
 _MINE = "pg_catalog.xid(pg_catalog.pg_current_xact_id())::pg_catalog.text"  # a row's xmin, as text, if this transaction writes it
-_ENDED = "(SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8)"  # all below it
+# No (SELECT ...) around these, here and in all that a condition of a set asks of a row. Where a set waits for several rows, PostgreSQL 15 to 18 (EvalPlanQualBegin)
+# take a zero or a null pointer for what such a SELECT found, if it stands inside of another one that belongs to the row: the server crashes.
+_ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8"  # all below it
 # A statement's own transaction can be above its snapshot; hardly by a million.
-_NEXT = "(SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8 OPERATOR(pg_catalog.+) 1000000)"
+_NEXT = "(pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8 OPERATOR(pg_catalog.+) 1000000)"
 
 
 def microseconds(moment: str) -> str:
@@ -91,17 +93,11 @@ def was_lost(xmin: str) -> str:
 def was_earlier(xmin: str, at: str) -> str:
     """The condition that a row whose commit time is lost was changed before a moment; NULL: not known.
 
-    The newest sample is asked once in a statement, and answers for what arrives in time; each row is looked up only where that is not enough.
-
     Args:
         xmin: of the row.
         at: the moment.
     """
-    newest = f"(SELECT s.{{}} FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.changed_at IS NOT NULL ORDER BY s.key1 DESC LIMIT 1)"
-    return (
-        f"({at} OPERATOR(pg_catalog.>) {newest.format('changed_at')} AND {whole_number(xmin)} OPERATOR(pg_catalog.<) {newest.format('key1')}"
-        f" OR {at} OPERATOR(pg_catalog.>) {lost_until(xmin)})"
-    )
+    return f"({at} OPERATOR(pg_catalog.>) {lost_until(xmin)})"
 
 
 def is_of_this_server(row: str, number: str) -> str:

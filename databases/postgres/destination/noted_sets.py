@@ -32,6 +32,7 @@ import numpy as np
 
 from databases.ports import LastChange
 from databases.postgres.connection import literal
+from databases.postgres.destination.kept_session import MEETING_LOCKS
 from databases.postgres.destination.lost_times import PG_EPOCH_US, microseconds, whole_number
 from databases.postgres.destination.writing.pipeline import Statement
 
@@ -261,18 +262,16 @@ WITH old AS MATERIALIZED (
 DELETE FROM headrace.row_change_set_time t USING old
 WHERE (t.origin, t.number, t.relation, t.part) = (old.origin, old.number, old.relation, old.part)
 """
+# Of a transaction all sets go or none: those that are left would be taken for all. Another session that forgets at the same time forgets the same.
 _FORGET_SETS = f"""
-WITH bound AS (
+WITH bound AS MATERIALIZED (
     SELECT (SELECT s.number FROM headrace.row_change_set s ORDER BY s.number DESC OFFSET %s LIMIT 1) AS number,
-           clock_timestamp() - make_interval(secs => %s::double precision) AS at),
+           clock_timestamp() - make_interval(secs => %s::double precision) AS at, pg_try_advisory_xact_lock({MEETING_LOCKS}, 0) AS is_alone),
 old AS MATERIALIZED (
-    SELECT s.origin, s.number, s.relation, s.part FROM headrace.row_change_set s, bound
-    WHERE s.noted_at < bound.at OR s.number <= bound.number LIMIT {_FORGOTTEN_MAX} FOR UPDATE OF s SKIP LOCKED),
-times AS (
-    DELETE FROM headrace.row_change_set_time t USING old
-    WHERE (t.origin, t.number, t.relation, t.part) = (old.origin, old.number, old.relation, old.part))
-DELETE FROM headrace.row_change_set s USING old
-WHERE (s.origin, s.number, s.relation, s.part) = (old.origin, old.number, old.relation, old.part)
+    SELECT s.origin, s.number FROM headrace.row_change_set s CROSS JOIN bound WHERE bound.is_alone
+    GROUP BY s.origin, s.number HAVING max(s.noted_at) < min(bound.at) OR s.number <= min(bound.number) LIMIT {_FORGOTTEN_MAX}),
+times AS (DELETE FROM headrace.row_change_set_time t USING old WHERE (t.origin, t.number) = (old.origin, old.number))
+DELETE FROM headrace.row_change_set s USING old WHERE (s.origin, s.number) = (old.origin, old.number)
 """
 
 

@@ -15,7 +15,8 @@ A set has one time for all of its rows here, that of the earliest change. So a r
 at once more, alone, and it never happens that a later change is overlooked.
 
 Which source an origin stands for is a row of `headrace.row_change` of relation 0: key1 is the origin's number, negative, key2 the transaction
-that wrote the row, which is the origin's first one with rows of such tables, and source the site. An origin is one session's at a time, so a
+that wrote the row, which is the origin's first one with rows of such tables, and source the site; is_gone says that its session may not stamp its commits,
+which then have the time of its first one. An origin is one session's at a time, so a
 later one's row has a higher key2. A restored dump has other numbers in its rows: they are taken for what they are, as those of samples are.
 
 Worked flow (numbers of transactions; times of the day)
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING
 from databases.postgres.connection import literal
 from databases.postgres.destination.lost_times import (
     is_of_this_server,
+    lost_until,
     microseconds,
     samples,
     was_earlier,
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from databases.ports import WriteTimes
     from databases.postgres.destination.catalog import CatalogTable
 
-__all__ = ["MOMENT", "MOMENTS", "Horizon", "applied_from", "is_noted", "key_hashes", "not_later_here", "note_of", "note_origin", "older_operator"]
+__all__ = ["MOMENT", "MOMENTS", "Horizon", "applied_from", "applied_until", "is_noted", "key_hashes", "not_later_here", "note_of", "note_origin", "older_operator"]
 
 _REMEMBERED = 512  # moments; the older ones are further apart
 _ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())"
@@ -111,32 +113,26 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
         earliest: that change's time, as SQL.
         ended: `Horizon.ended_before` of it, as SQL: an xid.
     """
-    others = (
-        f"(SELECT COALESCE(pg_catalog.array_agg(OPERATOR(pg_catalog.-) w.key1), '{{}}'::pg_catalog.int8[]) FROM {_ORIGINS}"
-        f" AND w.source OPERATOR(pg_catalog.<>) {literal(times.source)})"
-    )
     noted = _note(catalog, times)
     in_set, in_set_without_time = (
         "" if times.notes_rows else f" OR {is_earlier_set(catalog, earliest, has_time=has_time)}" for has_time in (True, False)
     )
-    # An origin's number can have been another source's before.
-    ours = f"{applied_from('c.roident', 't.xmin')} OPERATOR(pg_catalog.=) {literal(times.source)}"
+    # An origin that is not listed is a copy's, or another tool's.
+    ours = f"COALESCE({applied_from('c.roident', 't.xmin')} OPERATOR(pg_catalog.=) {literal(times.source)}, true)"
     # What an apply process committed while this statement waited for it can have an origin that the statement does not see.
     # A subquery without EXISTS: of that one the planner could make a hash of the whole table.
     seen = (
-        f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age(pg_catalog.xid({_ENDED})))"
+        f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) pg_catalog.age(pg_catalog.xid({_ENDED}))"
         f" OR (SELECT true FROM {catalog.relation} x WHERE x.ctid OPERATOR(pg_catalog.=) t.ctid AND x.tableoid OPERATOR(pg_catalog.=) t.tableoid))"
     )
-    # An origin that is not listed is a copy's, or another tool's.
     return (
         f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) (SELECT pg_catalog.age({ended}))"
         f' OR (SELECT CASE WHEN c."timestamp" IS NULL THEN {was_earlier("t.xmin", earliest)} OR NOT ({was_lost("t.xmin")}) OR ({noted}){in_set_without_time}'
         f' WHEN c.roident OPERATOR(pg_catalog.=) 0 THEN c."timestamp" OPERATOR(pg_catalog.{older_operator(times)}) {earliest}'
         # A commit of apply waits for the clock.
-        f' WHEN c."timestamp" OPERATOR(pg_catalog.<) {earliest} THEN true'
+        f' WHEN c."timestamp" OPERATOR(pg_catalog.<) {earliest} AND {_of_origin("w.is_gone", "c.roident", "t.xmin")} IS NOT TRUE THEN true'
         f" WHEN {seen} IS NOT TRUE THEN false"
-        f" WHEN c.roident::pg_catalog.int8 OPERATOR(pg_catalog.=) ANY ({others}::pg_catalog.int8[])"
-        f" THEN {ours}{f' OR ({noted})' if times.notes_rows else in_set} ELSE true END"
+        f" ELSE {ours}{f' OR ({noted})' if times.notes_rows else in_set} END"
         " FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c))"
     )
 
@@ -189,24 +185,41 @@ def applied_from(origin: str, xmin: str) -> str:
         origin: its number.
         xmin: of a row that it wrote.
     """
+    return _of_origin("w.source", origin, xmin)
+
+
+def applied_until(commit: str, xmin: str) -> str:
+    """When the session of a replication origin had committed a row at the latest, as SQL.
+
+    Args:
+        commit: alias of what the server knows of the commit.
+        xmin: of the row.
+    """
+    until = f"COALESCE({lost_until(xmin)}, pg_catalog.clock_timestamp())"
+    return f'CASE WHEN {_of_origin("w.is_gone", f"{commit}.roident", xmin)} THEN {until} ELSE {commit}."timestamp" END'
+
+
+def _of_origin(found: str, origin: str, xmin: str) -> str:
     return (
-        f"(SELECT w.source FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) (OPERATOR(pg_catalog.-) ({origin})::pg_catalog.int8)"
+        f"(SELECT {found} FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) (OPERATOR(pg_catalog.-) ({origin})::pg_catalog.int8)"
         f" AND w.key2 OPERATOR(pg_catalog.<=) {whole_number(xmin)} ORDER BY w.key2 DESC LIMIT 1)"
     )
 
 
-def note_origin(origin: str, source: str) -> Statement:
+def note_origin(origin: str, source: str, *, has_times: bool) -> Statement:
     """Note whose changes a session applies, in the transaction of the first of them; nothing where it is noted.
 
     Args:
         origin: name of the session's replication origin.
         source: the site.
+        has_times: its commits have times of their own.
     """
+    is_untimed = "false" if has_times else "true"
     number = f"(SELECT OPERATOR(pg_catalog.-) o.roident::pg_catalog.int8 FROM pg_catalog.pg_replication_origin o WHERE o.roname OPERATOR(pg_catalog.=) {literal(origin)})"
     return Statement(sql=(
         "INSERT INTO headrace.row_change (relation, key1, key2, changed_at, rank, is_gone, source)"
-        f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, 0, false, {literal(source)}"
-        f" WHERE {literal(source)} IS DISTINCT FROM (SELECT w.source FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) {number}"
-        " ORDER BY w.key2 DESC LIMIT 1)"
-        " ON CONFLICT (relation, key1, key2) DO UPDATE SET source = excluded.source"  # of a restored dump
+        f" SELECT 0, {number}, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, NULL, 0, {is_untimed}, {literal(source)}"
+        f" WHERE NOT COALESCE((SELECT w.source OPERATOR(pg_catalog.=) {literal(source)} AND w.is_gone OPERATOR(pg_catalog.=) {is_untimed} FROM {_ORIGINS}"
+        f" AND w.key1 OPERATOR(pg_catalog.=) {number} ORDER BY w.key2 DESC LIMIT 1), false)"
+        " ON CONFLICT (relation, key1, key2) DO UPDATE SET source = excluded.source, is_gone = excluded.is_gone"  # of a restored dump
     ))

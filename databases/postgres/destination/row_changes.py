@@ -26,6 +26,7 @@ Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Track
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,17 @@ import psycopg
 from databases.ports import LastChange
 from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable
+from databases.postgres.destination.kept_session import MEETING_LOCKS
 from databases.postgres.destination.lost_times import PG_EPOCH_US, keep_noted_times, lost_until, microseconds, was_lost
 from databases.postgres.destination.noted_sets import SetOfRow, forget_sets, set_of_row
-from databases.postgres.destination.recent_changes import applied_from, is_noted, key_hashes, note_of, older_operator
+from databases.postgres.destination.recent_changes import (
+    applied_from,
+    applied_until,
+    is_noted,
+    key_hashes,
+    note_of,
+    older_operator,
+)
 from databases.postgres.destination.writing.pipeline import Statement
 from databases.postgres.destination.writing.writes import (
     SetBuilder,
@@ -56,7 +65,7 @@ if TYPE_CHECKING:
     from databases.ports import Write, WriteTimes
 
 __all__ = [
-    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "looks_at_notes", "noted_later", "noted_writes", "plan_last_changes", "read_last_changes", "wait_for_clock",
+    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "looks_at_notes", "meeting_point", "noted_later", "noted_writes", "plan_last_changes", "read_last_changes", "wait_for_clock",
     "with_notes",
 ]
 
@@ -275,7 +284,7 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
     forgotten = f"SELECT {microseconds('f.changed_at')} FROM headrace.row_change f WHERE f.{_FORGOTTEN_KEY.replace(' AND ', ' AND f.')}"
     sql = (
         f"SELECT ({own}), CASE WHEN r.rank OPERATOR(pg_catalog.>=) 0 THEN {microseconds(_NOTED)} END, r.rank, r.source, r.is_gone, ({forgotten}),"
-        f" {microseconds(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(microseconds('c.timestamp'))}),"
+        f" {microseconds(f'GREATEST(({lost}), {lost_note})')}, ({applied.format(microseconds(applied_until('c', 't.xmin')))}),"
         f" ({applied.format(applied_from('c.roident', 't.xmin'))}), ({number}) FROM {numbered(builder)}"
         f" LEFT JOIN headrace.row_change r ON {note_of(catalog, _hashes(write, catalog))} ORDER BY u.r"
     )
@@ -301,17 +310,51 @@ def read_last_changes(result: PGresult) -> Iterator[tuple[LastChange, SetOfRow |
             ), of_row
 
 
+def meeting_point(write: Write, catalog: CatalogTable) -> list[Statement]:
+    """What makes rows and what notes the delete of one that is not there do not see each other before they are committed: let the second one wait.
+
+    A transaction that makes rows holds a lock of its source in share mode, and behind its write it looks at what is noted. One that notes such a delete
+    takes those of the other sources for itself, and then looks whether there is a row. A session of this site holds none: it commits later than the delete
+    if it is still under way when the clock has passed the delete's time.
+
+    Args:
+        write: before it is sent.
+        catalog: the destination table.
+    """
+    times = write.times
+    if times is None or not times.has_tombstones:
+        return []
+    if write.command is Command.DELETE:
+        if times.awaited is None:
+            return []
+        locks = [] if times.has_one_source else [_lock(catalog, source, is_shared=False) for source in sorted(times.awaited)]
+        return [*locks, _clock(int(times.times_us.max()), f"pg_catalog.pg_sleep(LEAST(c.ahead, {CLOCK_AHEAD_MAX_S})::pg_catalog.float8 OPERATOR(pg_catalog.+) 0.001)::text")]
+    is_making = not times.has_one_source and _new_key(write, _key(write, catalog))
+    return [_lock(catalog, times.source, is_shared=True)] if is_making else []
+
+
+def _lock(catalog: CatalogTable, source: str, *, is_shared: bool) -> Statement:
+    number = int.from_bytes(hashlib.sha256(f"{catalog.oid} {source}".encode()).digest()[:4], "big", signed=True)
+    return Statement(sql=f"SELECT pg_catalog.pg_advisory_xact_lock{'_shared' if is_shared else ''}({MEETING_LOCKS}, {number})")
+
+
 def wait_for_clock(latest_us: int) -> Statement:
     """Wait until the server's clock has passed a time; fails with a division by zero where that would take too long.
 
     Args:
         latest_us: the latest time that a transaction noted, microseconds since the epoch.
     """
+    return _clock(latest_us, (
+        f"CASE WHEN c.ahead OPERATOR(pg_catalog.>) {CLOCK_AHEAD_MAX_S} THEN (1 / (c.ahead OPERATOR(pg_catalog.*) 0))::text"
+        " ELSE pg_catalog.pg_sleep(c.ahead::pg_catalog.float8 OPERATOR(pg_catalog.+) 0.001)::text END"
+    ))
+
+
+def _clock(latest_us: int, ahead: str) -> Statement:
+    """What to do where a time is `c.ahead` seconds ahead of the clock, as SQL: text."""
     at = (latest_us - PG_EPOCH_US).to_bytes(8, "big", signed=True)
     return Statement(prepared=True, parameters=(at,), sql=(
-        "SELECT CASE WHEN c.ahead OPERATOR(pg_catalog.<) 0 THEN NULL"
-        f" WHEN c.ahead OPERATOR(pg_catalog.>) {CLOCK_AHEAD_MAX_S} THEN (1 / (c.ahead OPERATOR(pg_catalog.*) 0))::text"
-        " ELSE pg_catalog.pg_sleep(c.ahead::pg_catalog.float8 OPERATOR(pg_catalog.+) 0.001)::text END"
+        f"SELECT CASE WHEN c.ahead OPERATOR(pg_catalog.<) 0 THEN NULL ELSE {ahead} END"
         " FROM (SELECT EXTRACT(epoch FROM $1::pg_catalog.timestamptz OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) AS ahead OFFSET 0) c"
     ))
 

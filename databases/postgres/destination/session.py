@@ -84,6 +84,7 @@ from databases.postgres.destination.recent_changes import MOMENT, MOMENTS, Horiz
 from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
     forget_changes,
+    meeting_point,
     noted_writes,
     plan_last_changes,
     read_last_changes,
@@ -370,7 +371,7 @@ class PostgresSession:
         checks = [*self._guard.check(next(iter(self._wrappers), "")), self._guard.owner_check()] if self._guard.is_needed else []
         deferred = [_ALL_NOW] if checks else []
         waits = [wait_for_clock(self._latest_us)] if self._latest_us else []
-        names = self._origin_notes() if self._may_stamp and self._source != self._noted_source else []
+        names = self._origin_notes() if self._source != self._noted_source else []
         if checks and self._sets:
             names.append(blur_sets(identity.origin))
         ended = [_HORIZON] if self._latest_us else []
@@ -422,7 +423,7 @@ class PostgresSession:
         """See `note_origin`; outside of all savepoints, within which a row would not have the transaction's own number."""
         is_set = self._marks[0] if self._marks else self._has_savepoint
         released = [*(["headrace_mark_1"] if self._marks else []), *(["headrace"] if is_set else [])]
-        return [*(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in released), note_origin(self._identity.origin, self._source)]
+        return [*(Statement(sql=f"RELEASE SAVEPOINT {name}") for name in released), note_origin(self._identity.origin, self._source, has_times=self._may_stamp)]
 
     def _take_back(self) -> None:
         """Let go of what users' SQL has left behind; the transaction is committed, whatever becomes of the session."""
@@ -467,11 +468,15 @@ class PostgresSession:
         counts = [0] * len(every)
         noted = [0] * len(writes)
         statements: list[tuple[int, Statement]] = []
+        held: set[str] = set()  # locks, by their statements
         self._note_fired(write.version for write in writes if write.row_count)
         for number, write in enumerate(writes):
             if write.row_count == 0:
                 continue
             plan = self._plan(write)
+            meeting = [] if write.times is None else meeting_point(write, self._fitting(write))
+            statements += [(-1, each) for each in meeting if each.parameters or each.sql not in held]
+            held |= {each.sql for each in meeting}
             if plan.copy and write.row_count >= COPY_ROWS_MIN:
                 self._run_writes(every, statements, counts)
                 statements = []
