@@ -198,11 +198,20 @@ class Expected:
         self._build({place: dict(zip(t.table.columns, t.table.described, strict=True)) for place, t in self.tables.items()})
         for place in self.tables.keys() - known:
             for way in [each for each in self._ways if each.site == place[0]]:
+                # What a site gets from others may be on its way there yet: then the copy lacks it, and it comes afterwards, state by state.
+                is_behind = any(each.site == way.source for each in self._ways)
                 for (_, owner, name), source in list(self.at(way.source)):
-                    for key, row in source.rows.items():
-                        for copied, made in self._copied(way, owner, name, source, key, row):
-                            if copied == place:
-                                self._set(place, self._key_of(place, made), made, way.tag, source.streams[key])
+                    for key, states in source.states.items():
+                        last = source.rows.get(key)
+                        self._copy_states(place, way, owner, name, source, key, [*(states[1:-1] if is_behind else ()), last])
+
+    def _copy_states(self, place: Key, way: _Way, owner: str, name: str, source: SiteTable, key: bytes, states: Sequence[Row | None]) -> None:
+        """Let a row of a new table be in the states of the row that it is copied from, one after the other; nothing if none of them comes there."""
+        found = [
+            None if row is None else next((made for copied, made in self._copied(way, owner, name, source, key, row) if copied == place), None) for row in states
+        ]
+        for made in found if any(made is not None for made in found) else ():
+            self._set(place, key if made is None else self._key_of(place, made), made, way.tag, source.streams[key])
 
     def copied(self, apply: str, table: Table, rows: Iterable[Row]) -> Iterator[tuple[Key, Row]]:
         """What a copy of rows of a source is at a destination: rows whose changes come there.
