@@ -182,7 +182,7 @@ class MemoryDestination:
             described[topology, apply] = epoch, dict(configuration), dict(state)
 
     def open_session(
-        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "",  # noqa: ARG002 - it runs no SQL
     ) -> MemorySession:
         """See `DestinationDatabase.open_session`."""
         process = self._process(topology, apply, epoch)

@@ -675,7 +675,7 @@ class DestinationDatabase(Protocol):
         ...
 
     def open_session(
-        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "",
     ) -> DestinationSession:
         """Open one apply server's session. Ends the session of an older incarnation, and an older one of its own.
 
@@ -686,6 +686,7 @@ class DestinationDatabase(Protocol):
             epoch: as `raise_epoch` answered.
             tag: marks the session's changes; empty: their tag is NULL.
             incarnation: of the server within the epoch. A lower one than the highest that was ever seen ends nothing.
+            source: the site whose changes it applies: what users' SQL writes in its transactions counts as that site's. Empty: none runs.
 
         Raises:
             FencedError: a newer epoch or a newer incarnation exists.

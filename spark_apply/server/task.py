@@ -275,7 +275,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
         return ApplyServer(
             apply=apply, source=welcome.source,
             open_session=lambda: destination.open_session(
-                topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag, incarnation=welcome.incarnation
+                topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag, incarnation=welcome.incarnation, source=welcome.source,
             ),
             decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
             copied_scns=lambda: {

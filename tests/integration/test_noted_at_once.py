@@ -355,3 +355,19 @@ def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
         for source in sources:
             source.session.close()
         database.close()
+
+
+def test_what_sql_of_a_handler_wrote_is_a_change_of_its_source_though_its_apply_process_has_no_table_with_latest_timestamp(site: Site) -> None:
+    made = site.harness.destination().open_session(TOPOLOGY, APPLY, server=1, epoch=site.session._identity.epoch, tag=TAG, source="a")
+    early = now()
+    for value_of in ("first", "handled"):
+        made.begin()
+        made.run_sql([HandlerSql(sql=f"UPDATE public.c SET a = '{value_of}' WHERE id = 1")], timeout_s=10)
+        made.commit((), 0)
+    made.close()
+    failure = site.apply(update(1, "there"), source="c", at=early)
+    assert failure is not None
+    assert "is not noted (any more)" in failure.message
+    assert value(site, 1) == "handled"
+    assert site.apply(update(1, "there"), source="c", at=now()) is None
+    assert value(site, 1) == "there"

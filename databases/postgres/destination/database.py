@@ -208,11 +208,11 @@ class PostgresDestination:
             connection.execute(_DESCRIBE, (topology, apply, epoch, json.dumps(configuration), json.dumps(state)))
 
     def open_session(
-        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1,
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "",
     ) -> PostgresSession:
         """See `DestinationDatabase.open_session`."""
         identity = SessionIdentity(
-            topology=topology, apply=apply, server=server, epoch=epoch, incarnation=incarnation, tag=tag
+            topology=topology, apply=apply, server=server, epoch=epoch, incarnation=incarnation, tag=tag, source=source
         )
         return PostgresSession(self._dsn, identity, self._settings)
 

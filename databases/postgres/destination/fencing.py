@@ -93,6 +93,7 @@ class SessionIdentity:
         epoch: of the driver.
         incarnation: of the server within the epoch; the coordinator counts them.
         tag: what the session's changes are tagged with; empty: a NULL tag.
+        source: the site whose changes it applies; empty: it runs no SQL of users.
     """
 
     topology: str
@@ -101,6 +102,7 @@ class SessionIdentity:
     epoch: int
     incarnation: int
     tag: bytes
+    source: str = ""
 
     @property
     def application_name(self) -> str:

@@ -89,8 +89,10 @@ def note_sets(write: Write, catalog: CatalogTable, *, origin: str, part: int) ->
         "WITH s AS (INSERT INTO headrace.row_change_set (origin, number, relation, part, earliest, latest, rank, source, key_form)"
         f" SELECT o.roident, {_CURRENT}, {catalog.oid}, $1::pg_catalog.int4, $2::pg_catalog.timestamptz, $3::pg_catalog.timestamptz, {times.rank},"
         f" {literal(times.source)}, {times.key_form} FROM pg_catalog.pg_replication_origin o WHERE o.roname OPERATOR(pg_catalog.=) {literal(origin)}"
-        " RETURNING origin, number, relation, part)"
+        " ON CONFLICT (origin, number, relation, part) DO UPDATE SET earliest = excluded.earliest, latest = excluded.latest, rank = excluded.rank,"  # of a restored dump
+        " source = excluded.source, key_form = excluded.key_form, noted_at = excluded.noted_at RETURNING origin, number, relation, part)"
         " INSERT INTO headrace.row_change_set_time (origin, number, relation, part, row_count, times) SELECT s.*, $4::pg_catalog.int4, $5::pg_catalog.bytea FROM s"
+        " ON CONFLICT (origin, number, relation, part) DO UPDATE SET row_count = excluded.row_count, times = excluded.times"
     )
     found = []
     for number, first in enumerate(range(0, write.row_count, _ROWS_MAX)):

@@ -371,6 +371,8 @@ class PostgresSession:
         checks = [*self._guard.check(next(iter(self._wrappers), "")), self._guard.owner_check()] if self._guard.is_needed else []
         deferred = [_ALL_NOW] if checks else []
         waits = [wait_for_clock(self._latest_us)] if self._latest_us else []
+        if checks:  # what users' SQL wrote may be rows of tables with latest_timestamp
+            self._source = self._source or identity.source
         names = self._origin_notes() if self._source != self._noted_source else []
         if checks and self._sets:
             names.append(blur_sets(identity.origin))
@@ -388,8 +390,8 @@ class PostgresSession:
             self._fail()
             raise BugError("a transaction that had failed was committed")
         self._state = _State.IDLE
+        self._noted_source = self._source
         if self._latest_us:
-            self._noted_source = self._source
             self._note_moments(results[-1])
         if checks and self._guard.has_rest(results[statements.index(checks[-1])]):
             self._take_back()
