@@ -58,13 +58,8 @@ class _Reshaped:
     version: TableVersion
     places: tuple[int, ...]  # of its columns before; -1: an added one
     is_renamed_only: bool
-    columns: tuple[AddColumn, ...]  # that are added
-    added: _Added | None  # the same in each batch; None: one of them has the time
+    added: _Added
     custom: CustomTransformation | None
-
-    def added_at(self, now: bytes) -> _Added:
-        """The added columns of a batch; `now`: its time, in binary form."""
-        return _Added.of(self.columns, is_whole=self.version.old_image is OldImage.FULL, now=now) if self.added is None else self.added
 
 
 class Reshaping:
@@ -130,9 +125,11 @@ class Reshaping:
         found = [self._reshaped(table) if place in used else None for place, table in enumerate(batch.tables)]
         if not any(found):
             return batch
-        has_time = any(each is not None and each.added is None for each in found)
-        now = _timestamp(self._time_us()) if has_time else b""
-        added = [None if each is None else each.added_at(now) for each in found]
+        times = [same for each in found if each is not None for same in each.added.times]
+        if times:
+            now = _timestamp(self._time_us())
+            for same in times:
+                same.set(now)
         tables: dict[TableVersion, int] = {}
         places = [
             tables.setdefault(table if each is None else each.version, len(tables)) for table, each in zip(batch.tables, found, strict=True)
@@ -143,9 +140,8 @@ class Reshaping:
             reshaped, place = found[group.table], places[group.table]
             if reshaped is not None and reshaped.custom is not None:
                 customs[place] = reshaped.custom
-            new = added[group.table]
-            if reshaped is not None and new is not None and not reshaped.is_renamed_only:
-                moved = _group(group, reshaped.places, new, place)
+            if reshaped is not None and not reshaped.is_renamed_only:
+                moved = _group(group, reshaped.places, reshaped.added, place)
             else:
                 moved = group if place == group.table else replace(group, table=place)
             groups.setdefault((moved.table, moved.command), []).append(moved)
@@ -175,8 +171,7 @@ def _found(table: TableVersion, transformation: Transformation) -> _Reshaped | N
     places = tuple(-1 if isinstance(origin, AddColumn) else before[origin] for _, origin in shape.columns)
     added = tuple(origin for _, origin in shape.columns if isinstance(origin, AddColumn))
     is_renamed_only = places == tuple(range(len(table.columns)))
-    values = None if any(each.is_now for each in added) else _Added.of(added, is_whole=version.old_image is OldImage.FULL)
-    return _Reshaped(version, places, is_renamed_only, added, values, transformation.custom)
+    return _Reshaped(version, places, is_renamed_only, _Added.of(added, is_whole=version.old_image is OldImage.FULL), transformation.custom)
 
 
 class _Same:
@@ -190,33 +185,40 @@ class _Same:
         self._length = self.size if isinstance(value, bytes) else NULL if value is None else value
         self._lengths, self._data = np.empty((1, 0), np.int32), np.empty(0, np.uint8)
 
+    def set(self, value: bytes) -> None:
+        """Another value, of the same size."""
+        self._value, self._data = value, np.empty(0, np.uint8)
+
     def rows(self, count: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Lengths, int32[1, count], and bytes of so many rows; no row of a batch is beyond its bounds, so neither is what is kept here."""
         if count > self._lengths.shape[1]:
-            self._lengths, self._data = np.full((1, count), self._length, np.int32), np.frombuffer(self._value * count, np.uint8)
+            self._lengths = np.full((1, count), self._length, np.int32)
+        if self.size * count > self._data.shape[0]:
+            self._data = np.frombuffer(self._value * count, np.uint8)
         return self._lengths[:, :count], self._data[: self.size * count]
 
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """The values of the columns that are added, in the old image and in the new one."""
+    """The values of the columns that are added, in the old image and in the new one; and those of them that are the time, to be set for each batch."""
 
     old: tuple[_Same, ...]
     new: tuple[_Same, ...]
+    times: tuple[_Same, ...]
 
     @classmethod
-    def of(cls, added: Sequence[AddColumn], *, is_whole: bool, now: bytes = b"") -> _Added:
+    def of(cls, added: Sequence[AddColumn], *, is_whole: bool) -> _Added:
         """Of some columns.
 
         Args:
             added: the columns.
             is_whole: old values are logged whatever changes. Under a replica identity of key columns an UPDATE that left them alone has no old
                 values at all, and must stay so.
-            now: the time, in binary form.
         """
-        new = [now if each.is_now else None if each.value is None else each.value.encode() for each in added]
-        old = [ABSENT if each.is_now or not is_whole else value for each, value in zip(added, new, strict=True)]
-        return cls(tuple(map(_Same, old)), tuple(map(_Same, new)))
+        values = [_timestamp(0) if each.is_now else None if each.value is None else each.value.encode() for each in added]
+        new = [_Same(value) for value in values]
+        old = [_Same(ABSENT if each.is_now or not is_whole else value) for each, value in zip(added, values, strict=True)]
+        return cls(tuple(old), tuple(new), tuple(same for same, each in zip(new, added, strict=True) if each.is_now))
 
 
 def _group(group: RowGroup, places: tuple[int, ...], added: _Added, table: int) -> RowGroup:
