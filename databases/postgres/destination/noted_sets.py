@@ -49,7 +49,8 @@ __all__ = ["SCHEMA", "SetOfRow", "blur_sets", "exact_changes", "forget_sets", "i
 _ROWS_MAX = 65_536  # in one set: a value of 1 MB
 _PER_NOTE = 6
 """So many rows of sets take the room of one note of `row_change` with its index: 24 bytes and 150."""
-_AT_ONCE = 16  # sets whose times are read in one answer: 16 MB at most
+_SETS_AT_ONCE = 1000  # that are asked for in one statement
+_PARTS_AT_ONCE = 8  # of a transaction, whose times are read in one answer: 16 MB as text
 _FORGOTTEN_MAX = 200_000  # in one call: a second or two, in which its server applies nothing
 
 _TIME = np.dtype([("key", "<u8"), ("at", "<i8")])
@@ -170,7 +171,7 @@ class SetOfRow:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """What is noted of a transaction's rows of a table; `times` is sorted by key, None: not kept any more; `earliest_us` None: others may have been written."""
+    """What is noted of a transaction's rows of a table; `times` has the keys that are asked for, sorted, None: not kept any more; `earliest_us` None: others may have been written."""
 
     source: str
     rank: int
@@ -211,42 +212,66 @@ def exact_changes(
         times: of the write; with the keys that are asked for.
         found: one for each row of the write: what is known without sets, and the row's set.
     """
-    wanted = list(dict.fromkeys(each for _, each in found if each is not None))
+    keys: dict[SetOfRow, list[np.uint64]] = {}
+    for row, (_, each) in enumerate(found):
+        if each is not None:
+            keys.setdefault(each, []).extend([] if times.keys is None else [times.keys[row]])
     noted: dict[SetOfRow, _Noted] = {}
-    for first in range(0, len(wanted), _AT_ONCE):
-        noted |= _read(ask(_question(catalog, wanted[first : first + _AT_ONCE])))
+    wanted = list(keys)
+    for first in range(0, len(wanted), _SETS_AT_ONCE):
+        parts = _parts(ask(_question(catalog, wanted[first : first + _SETS_AT_ONCE])))
+        noted |= {each: _joined(mine, _times(ask, catalog, each, mine, keys[each])) for each, mine in parts.items()}
     return tuple(
         noted[each].last_change(change, times, row) if each is not None and each in noted else change
         for row, (change, each) in enumerate(found)
     )
 
 
+_Part = tuple[bytes | None, ...]  # number in its transaction, source, rank, form of the key, earliest, latest, whether the rows' times are there
+
+
 def _question(catalog: CatalogTable, wanted: Sequence[SetOfRow]) -> Statement:
     values = ", ".join(f"({each.origin}::pg_catalog.oid, {each.number}::pg_catalog.int8)" for each in wanted)
     return Statement(sql=(
-        f"SELECT s.origin, s.number, s.source, s.rank, s.key_form, {microseconds('s.earliest')}, {microseconds('s.latest')}, pg_catalog.encode(t.times, 'hex')"
+        f"SELECT s.origin, s.number, s.part, s.source, s.rank, s.key_form, {microseconds('s.earliest')}, {microseconds('s.latest')}, t.part IS NOT NULL"
         f" FROM (VALUES {values}) w(origin, number) JOIN headrace.row_change_set s USING (origin, number)"
         " LEFT JOIN headrace.row_change_set_time t USING (origin, number, relation, part)"
         f" WHERE s.relation OPERATOR(pg_catalog.=) {catalog.oid} ORDER BY s.origin, s.number, s.part"
     ))
 
 
-def _read(result: PGresult) -> dict[SetOfRow, _Noted]:
-    parts: dict[SetOfRow, list[tuple[bytes | None, ...]]] = {}
+def _parts(result: PGresult) -> dict[SetOfRow, list[_Part]]:
+    parts: dict[SetOfRow, list[_Part]] = {}
     for row in range(result.ntuples):
-        origin, number, *rest = (result.get_value(row, place) for place in range(8))
+        origin, number, *rest = (result.get_value(row, place) for place in range(9))
         parts.setdefault(SetOfRow(int(origin or 0), int(number or 0)), []).append(tuple(rest))
-    return {each: _joined(rows) for each, rows in parts.items()}
+    return parts
 
 
-def _joined(parts: Sequence[tuple[bytes | None, ...]]) -> _Noted:
-    source, rank, key_form = parts[0][:3]
-    earliest, latest = ([part[place] for part in parts] for place in (3, 4))
+def _times(
+    ask: Callable[[Statement], PGresult], catalog: CatalogTable, of: SetOfRow, parts: Sequence[_Part], keys: Sequence[np.uint64],
+) -> NDArray[Any] | None:
+    """The times of the rows with some keys, sorted by key; None: not all are kept any more, or hashes do not compare."""
+    if any(part[6] != b"t" or part[3] != parts[0][3] for part in parts):
+        return None
+    found = [np.empty(0, _TIME)]
+    for first in range(0, len(parts), _PARTS_AT_ONCE):
+        numbers = ", ".join(str(int(part[0] or 0)) for part in parts[first : first + _PARTS_AT_ONCE])
+        result = ask(Statement(sql=(
+            f"SELECT pg_catalog.encode(t.times, 'hex') FROM headrace.row_change_set_time t WHERE t.origin OPERATOR(pg_catalog.=) {of.origin}"
+            f" AND t.number OPERATOR(pg_catalog.=) {of.number} AND t.relation OPERATOR(pg_catalog.=) {catalog.oid} AND t.part IN ({numbers}) ORDER BY t.part"
+        )))
+        for row in range(result.ntuples):
+            times = np.frombuffer(bytes.fromhex((result.get_value(row, 0) or b"").decode()), _TIME)
+            found.append(times[np.isin(times["key"], keys)])
+    every = np.concatenate(found)
+    return every[np.argsort(every["key"], kind="stable")]  # of several of one key the last one counts
+
+
+def _joined(parts: Sequence[_Part], times: NDArray[Any] | None) -> _Noted:
+    _, source, rank, key_form, *_ = parts[0]
+    earliest, latest = ([part[place] for part in parts] for place in (4, 5))
     is_known = None not in earliest and None not in latest
-    times = None
-    if all(part[5] is not None and part[2] == key_form for part in parts):
-        every = np.concatenate([np.frombuffer(bytes.fromhex((part[5] or b"").decode()), _TIME) for part in parts])
-        times = every[np.argsort(every["key"], kind="stable")]  # of several of one key the last one counts
     return _Noted(
         source=(source or b"").decode(), rank=int(rank or 0), key_form=int(key_form or 0), times=times,
         earliest_us=min(int(each or 0) for each in earliest) if is_known else None, latest_us=max(int(each or 0) for each in latest) if is_known else None,
