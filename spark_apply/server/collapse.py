@@ -546,7 +546,8 @@ def _collapsed(rows: _TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWri
     if rows.times is not None:
         if guards.shape[0]:
             return None  # the delete is to be noted, and a guard writes nothing
-        work.times, work.noted = _first_and_last(rows.times, hashes)
+        if not net.all():  # some keys have several rows
+            work.times, work.noted = _first_and_last(rows.times, hashes)
     if guards.shape[0]:
         steps.append(ExpectedWrite(write=_delete(work, guards, compare=()), expected=0, rows=guards))
     steps += _deletes(work, _where(net, int(Command.DELETE), kernels.NET_DELETE_INSERT))

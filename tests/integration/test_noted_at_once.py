@@ -190,6 +190,7 @@ def test_the_sets_of_a_transaction_are_forgotten_together(site: Site, is_first_t
 SITES = ("b", "a", "c", "d")
 KEYS = 8
 ROUNDS = 60
+OVERTAKEN_MAX = 1000  # of a source: some are on a busy machine
 
 
 @dataclass
@@ -220,6 +221,7 @@ class Source:
         assert table is not None
         self.version, self.name, self.rng, self.dsn, self.scn, self.last = version_of(table), name, rng, dsn, 100, 0
         self.ways: Counter[str] = Counter()
+        self.overtaken = 0
 
     def group(self, number: int) -> tuple[list[Lcr], list[int]]:
         """Changes of a few keys, most of them of rows as they are here now, so that many are applied as sets."""
@@ -283,8 +285,11 @@ class Source:
 
     def _by_row(self, batch: LcrBatch) -> bool:
         failure = apply_rows(self.session, batch, self.fits.fit, Resolution(self.settings))
-        assert failure is None, failure
-        return True
+        # Others change the few rows all the time: it is tried again, as an error transaction would be.
+        self.overtaken += failure is not None and "again and again" in failure.message
+        assert failure is None or self.overtaken < OVERTAKEN_MAX, failure
+        assert failure is None or "again and again" in failure.message, failure
+        return failure is None
 
 
 def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, str | None]]], rounds: int) -> None:
@@ -310,9 +315,9 @@ def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, s
             time.sleep(rng.random() / 100)
 
 
-@pytest.mark.parametrize(("seed", "stamps"), [(0, True), (1, True), (2, False)])
+@pytest.mark.parametrize("seed", range(3))
 def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
-    destination_database: str, seed: int, stamps: bool, monkeypatch: pytest.MonkeyPatch,
+    destination_database: str, seed: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(noted_sets, "_ROWS_MAX", 2)
     with psycopg.connect(destination_database, autocommit=True) as admin:
@@ -321,8 +326,6 @@ def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
         database.prepare(TOPOLOGY)
         database.keep_tombstones([("public", "c")])
         sources = [Source(database, name, random.Random(f"{seed} {name}"), destination_database) for name in SITES[1:]]
-        if not stamps:
-            may_not_stamp(sources[0].session)
         changes, failures, own = Changes(), list[BaseException](), list[tuple[str, dict[int, str | None]]]()
 
         def sends(source: Source) -> None:
@@ -337,6 +340,7 @@ def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
                             changes.note(int(lcr.new[0] or 0), at, source.name, str(lcr.new[1]))
             except BaseException as error:  # noqa: BLE001 - raised in the test's own thread
                 failures.append(error)
+                source.session.close()  # the others would wait for its rows
 
         threads = [threading.Thread(target=sends, args=(source,)) for source in sources]
         threads.append(threading.Thread(target=user_changes, args=(destination_database, random.Random(f"{seed}"), own, ROUNDS)))
