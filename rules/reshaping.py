@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,10 +38,9 @@ if TYPE_CHECKING:
     from rules.user_code.custom import CustomTransformation
     from rules.user_code.last_call import LastCall
 
-__all__ = ["Reshaping", "timestamp_text", "transformed_version"]
+__all__ = ["Reshaping", "transformed_version"]
 
 _VERSIONS_MAX = 4096  # a table has a new version with each ALTER, and a TRUNCATE of a partition one of its own
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PG_EPOCH_US = 946_684_800_000_000
 
 
@@ -325,13 +323,3 @@ def _timestamp(time_us: int) -> bytes:
         time_us: microseconds since the Unix epoch, UTC.
     """
     return (time_us - _PG_EPOCH_US).to_bytes(8, "big", signed=True)
-
-
-def timestamp_text(time_us: int) -> str:
-    """A moment as the text form of a timestamp with time zone.
-
-    Args:
-        time_us: microseconds since the Unix epoch, UTC.
-    """
-    moment = _EPOCH + timedelta(microseconds=time_us)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond:06d}+00"

@@ -276,6 +276,14 @@ def _hash_key(
     lengths = np.empty((len(key.columns), count), np.int32)
     for place, (column, equality) in enumerate(zip(key.columns, key.equalities, strict=True)):
         hashes[place], lengths[place] = _column_hashes(group, column, int(equality), known, is_new=is_new)
+    return _combined(key, hashes, lengths)
+
+
+def _combined(
+    key: HashedKey | RelatedColumns, hashes: NDArray[np.uint64], lengths: NDArray[np.int32],
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Hashes of a key's columns as one; where a value is NULL; where one is not in the log."""
+    count = hashes.shape[1]
     out, nulls, missing = np.empty(count, np.uint64), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     combine_key(hashes, lengths, np.uint64(key.seed), out, nulls, missing)
     return out, nulls, missing
@@ -327,8 +335,7 @@ def written_keys(key: HashedKey, write: Write) -> NDArray[np.uint64] | None:
         if values is None:
             return None
         hashes[place], lengths[place] = _value_hashes(values, column, int(equality), {}, is_new=is_new), values.lengths[column]
-    out, nulls, missing = np.empty(write.row_count, np.uint64), np.zeros(write.row_count, np.bool_), np.zeros(write.row_count, np.bool_)
-    combine_key(hashes, lengths, np.uint64(key.seed), out, nulls, missing)
+    out, _, missing = _combined(key, hashes, lengths)
     return None if missing.any() else out
 
 
