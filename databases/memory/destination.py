@@ -13,6 +13,7 @@ Several `MemoryDestination`s on one `MemoryStore` are several processes at one d
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -63,6 +64,7 @@ from databases.ports import (
     WriteTimes,
 )
 from databases.progress import check_epoch, covers, fold_ranges, merge_ranges
+from databases.written_ahead import WrittenAhead
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
 from streams.lcr import LcrValue
@@ -386,6 +388,7 @@ class MemorySession:
         self._sequence = self._server.sequence
         self._is_closed = False
         self._state = "idle"
+        self._ahead = WrittenAhead()
         self._undo: list[Callable[[], object]] = []
         self._changes: list[tuple[int, StoredChange]] = []  # and how long `_undo` was then; empty while nobody listens
         self._savepoint: int | None = None
@@ -431,6 +434,8 @@ class MemorySession:
 
     def rollback(self) -> None:
         """See `DestinationSession.rollback`."""
+        with contextlib.suppress(DatabaseError):
+            self._ahead.settle()
         self._undo_to(0)
         self._end()
 
@@ -481,6 +486,11 @@ class MemorySession:
         except (DatabaseError, UnfitTableError):
             self._state = "failed"
             raise
+
+    def write_ahead(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
+        """See `DestinationSession.write_ahead`: they are written when they are waited for."""
+        self._in_transaction()
+        return self._ahead.expect(lambda: self.write(writes))
 
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:  # noqa: ARG002
         """See `DestinationSession.truncate`; there are no foreign keys, no sequences and no partitions here."""
@@ -894,6 +904,7 @@ class MemorySession:
             self.close()
         if self._is_closed:
             raise DatabaseUnavailable("the session at the destination is closed: open a new one")
+        self._ahead.settle()
 
     def _in_transaction(self) -> None:
         self._live()

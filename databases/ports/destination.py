@@ -5,7 +5,7 @@ Longer than 500 lines: every promise stands at its port.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -381,6 +381,18 @@ class DestinationSession(TableWriter, Protocol):
 
         Returns:
             Rows affected per write; -1 of a write with `times` where a change that was made later is noted for one of its rows.
+        """
+        ...
+
+    def write_ahead(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
+        """As `write`, but the caller may go on while the database works.
+
+        Args:
+            writes: see `write`.
+
+        Returns:
+            A function that waits, and answers or raises what `write` would; it may be called more than once. Whatever else needs the
+            database waits as well, and raises what the writes raised.
         """
         ...
 

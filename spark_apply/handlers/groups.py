@@ -9,6 +9,7 @@ before it, and what it depends on; of transactions that nothing connects with it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,28 +17,57 @@ import numpy as np
 from spark_apply.dependencies import KeyHashes, hash_batch, held_transactions
 from spark_apply.handlers.loaded import AttemptFailed
 from spark_apply.server.collapse import plan_sets
-from spark_apply.server.conflicts import execute_steps, runs_of
+from spark_apply.server.conflicts import execute_ahead, runs_of
 from streams.cutting import row_transactions, select_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports import DestinationSession
+    from spark_apply.handlers.loaded import Handlers
     from spark_apply.handlers.running import Handling
-    from spark_apply.server.collapse import FitOf
+    from spark_apply.server.collapse import FitOf, Step
     from streams.lcr_batch import LcrBatch
 
-__all__ = ["write_group", "write_in_order"]
+__all__ = ["GroupPlan", "plan_group", "write_group", "write_in_order"]
 
 
-def write_group(session: DestinationSession, batches: Sequence[LcrBatch], handling: Handling, fit_of: FitOf) -> int | None:
-    """Write whole transactions, some of whose rows go to DML handlers.
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """A group's rows: the sets that are written first, and the rows that follow in source order."""
+
+    first: Sequence[Step]
+    rest: Sequence[LcrBatch]
+
+
+def plan_group(batches: Sequence[LcrBatch], handlers: Handlers, fit_of: FitOf) -> GroupPlan:
+    """Plan whole transactions, some of whose rows go to DML handlers.
+
+    Args:
+        batches: consecutive transactions.
+        handlers: which rows go to them.
+        fit_of: returns the fit of a table version.
+    """
+    owners = [row_transactions(batch.transactions) for batch in batches]
+    bases = np.cumsum([0, *[len(batch.transactions) for batch in batches]])
+    masks = [handlers.handled(batch) for batch in batches]
+    own = [owner[mask] + base for owner, mask, base in zip(owners, masks, bases, strict=False) if mask is not None]
+    if not own:
+        return GroupPlan(plan_sets(batches, fit_of), [])
+    hashes = KeyHashes.joined([hash_batch(batch, fit_of, in_order=True) for batch in batches])
+    behind = held_transactions(hashes, np.unique(np.concatenate(own)).tolist()) >= 0
+    waits = [behind[owner + base] for owner, base in zip(owners, bases, strict=False)]
+    first = plan_sets([_part(batch, ~late) for batch, late in zip(batches, waits, strict=True)], fit_of)
+    return GroupPlan(first, [_part(batch, late) for batch, late in zip(batches, waits, strict=True)])
+
+
+def write_group(session: DestinationSession, plan: GroupPlan, handling: Handling) -> int | None:
+    """Write whole transactions, some of whose rows go to DML handlers, which run while the destination writes the sets before them.
 
     Args:
         session: in a transaction.
-        batches: consecutive transactions.
+        plan: of the transactions.
         handling: the handlers, attempting.
-        fit_of: returns the fit of a table version.
 
     Returns:
         Rows written; None: roll back.
@@ -45,20 +75,11 @@ def write_group(session: DestinationSession, batches: Sequence[LcrBatch], handli
     Raises:
         DataError: the destination refused a value; roll back.
     """
-    owners = [row_transactions(batch.transactions) for batch in batches]
-    bases = np.cumsum([0, *[len(batch.transactions) for batch in batches]])
-    masks = [handling.handlers.handled(batch) for batch in batches]
-    own = [owner[mask] + base for owner, mask, base in zip(owners, masks, bases, strict=False) if mask is not None]
-    if not own:
-        written = execute_steps(session, plan_sets(batches, fit_of))
-    else:
-        hashes = KeyHashes.joined([hash_batch(batch, fit_of, in_order=True) for batch in batches])
-        behind = held_transactions(hashes, np.unique(np.concatenate(own)).tolist()) >= 0
-        waits = [behind[owner + base] for owner, base in zip(owners, bases, strict=False)]
-        first = execute_steps(session, plan_sets([_part(batch, ~late) for batch, late in zip(batches, waits, strict=True)], fit_of))
-        rest = None if first is None else write_in_order([_part(batch, late) for batch, late in zip(batches, waits, strict=True)], handling)
-        written = None if first is None or rest is None else first + rest
-    return written
+    first = execute_ahead(session, plan.first)
+    handling.follow(first)
+    rest = write_in_order(plan.rest, handling)
+    written = None if rest is None else first()
+    return None if rest is None or written is None else written + rest
 
 
 def write_in_order(batches: Sequence[LcrBatch], handling: Handling) -> int | None:

@@ -121,6 +121,7 @@ class Handling:
         self._marks: list[tuple[int, int]] = []  # and how many conflicts were recorded then
         self._refused: tuple[BaseException | None, tuple[str, ...]] = (None, ())  # what the last refused LCR raised, and the row in its way
         self._users = self._new_session()
+        self._ahead: Callable[[], int | None] | None = None
         guard.begin()
 
     def _new_session(self) -> ApplySession:
@@ -128,6 +129,14 @@ class Handling:
         return ApplySession(run=self._run, mark=self._mark, undo=self._undo, drop=self._drop, apply=settings.apply, site=settings.site)
 
     # ------------------------------------------------------------------ rows
+
+    def follow(self, ahead: Callable[[], int | None]) -> None:
+        """What is handled comes behind rows that are under way, in an attempt: they are waited for before anything must see them.
+
+        Args:
+            ahead: waits for them (`spark_apply.server.conflicts.execute_ahead`).
+        """
+        self._ahead = ahead
 
     def plain(self, batch: LcrBatch, numbers: Sequence[int]) -> None:
         """Take rows that no handler gets for written, in an attempt; they are, before anything that must see them.
@@ -234,8 +243,11 @@ class Handling:
             AttemptFailed: something of it is not as it was taken for; roll back.
         """
         waiting, self._waiting = self._waiting, _Waiting()
+        ahead, self._ahead = self._ahead, None
         self._waits += 1
         try:
+            if ahead is not None and ahead() is None:
+                raise AttemptFailed
             if waiting.lcrs and not self._writer.sets(_batches(waiting.lcrs)):
                 raise AttemptFailed
             if waiting.statements:

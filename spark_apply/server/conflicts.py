@@ -19,7 +19,7 @@ Source: Oracle Streams Replication Administrator's Guide, "Conflict Resolution";
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_apply.tables import TableFit
     from streams.lcr_batch import TableVersion
 
-__all__ = ["RowWriter", "apply_final", "apply_rows", "execute_steps", "resolve_rows", "runs_of"]
+__all__ = ["RowWriter", "apply_final", "apply_rows", "execute_ahead", "execute_steps", "resolve_rows", "runs_of"]
 
 _DIFFERS = "the row has other values than the LCR's old values"
 _MISSING = "no row has the LCR's key values"
@@ -60,18 +60,41 @@ def execute_steps(session: DestinationSession, steps: Sequence[Step]) -> int | N
     Raises:
         DataError: the destination refused a value; roll back.
     """
-    total = 0
+    return execute_ahead(session, steps)()
+
+
+def execute_ahead(session: DestinationSession, steps: Sequence[Step]) -> Callable[[], int | None]:
+    """As `execute_steps`, but the caller may go on while the destination executes the writes behind the last TRUNCATE.
+
+    Args:
+        session: in a transaction.
+        steps: the planned steps, in order.
+
+    Returns:
+        A function that waits, and answers or raises what `execute_steps` would (`DestinationSession.write_ahead`).
+
+    Raises:
+        DataError: see `execute_steps`.
+    """
+    waits: list[tuple[Callable[[], tuple[int, ...]], list[ExpectedWrite]]] = []
     for is_truncate, run in itertools.groupby(steps, key=lambda step: isinstance(step, TruncateTables)):
         if is_truncate:
             for step in run:
                 _truncate(session, step)
             continue
         expected = [step for step in run if isinstance(step, ExpectedWrite)]
-        counts = session.write([step.write for step in expected])
-        if any(count != step.expected for count, step in zip(counts, expected, strict=True)):
-            return None
-        total += sum(counts)
-    return total
+        waits.append((session.write_ahead([step.write for step in expected]), expected))
+
+    def done() -> int | None:
+        total = 0
+        for wait, expected in waits:
+            counts = wait()
+            if any(count != step.expected for count, step in zip(counts, expected, strict=True)):
+                return None
+            total += sum(counts)
+        return total
+
+    return done
 
 
 def apply_rows(

@@ -21,7 +21,7 @@ from spark_apply.groups import (
     ServerMessage,
     TransactionError,
 )
-from spark_apply.handlers.groups import write_group
+from spark_apply.handlers.groups import GroupPlan, plan_group, write_group
 from spark_apply.handlers.loaded import NOTHING_LOADED, AttemptFailed
 from spark_apply.server.collapse import ResolvablePlan, Step, plan_resolvable, plan_sets
 from spark_apply.server.conflicts import apply_final, execute_steps, resolve_rows
@@ -68,19 +68,21 @@ class SetsWork(Work):
         self._is_prepared = False
         self._plan: list[Step] | None = None  # of the whole group
         self._resolvable: ResolvablePlan | None = None  # the same, where conflicts are expected
+        self._handled: GroupPlan | None = None  # the same, where rows go to users' handlers
         self._hashes: KeyHashes | None = None
         self._failed: dict[int, int] = {}  # transaction -> its number in the error queue
         self._behind: NDArray[np.int64] | None = None  # see `held_transactions`; None: nothing is held
         self._behind_stale = False
 
     def prepare(self) -> bool:
-        """Decode and plan the whole group; one with rows of handlers is planned when it is known what they execute."""
+        """Decode and plan the whole group."""
         if self._is_prepared:
             return False
         self._decode()
-        first = self._assignment.first_transaction
-        if self._plan is None and not self._is_handled(self._slice(first, self._count, None)):
-            batches, fit_of = self._slice(first, self._count, None), self._context.fit_of
+        batches, fit_of = self._slice(self._assignment.first_transaction, self._count, None), self._context.fit_of
+        if self._is_handled(batches):
+            self._handled = plan_group(batches, self._context.handlers, fit_of)
+        else:
             if self._context.expects_conflicts and self._has_handlers:
                 self._resolvable = plan_resolvable(batches, fit_of)
             self._plan = plan_sets(batches, fit_of) if self._resolvable is None else self._resolvable.steps
@@ -191,9 +193,10 @@ class SetsWork(Work):
         resolution = Resolution(context.conflicts)
         handling = context.handling(resolution, attempts=True)
         assert handling is not None
+        planned = self._handled if self._handled is not None and self._is_whole(first, last) else plan_group(batches, context.handlers, context.fit_of)
         context.session.begin()
         try:
-            written = write_group(context.session, batches, handling, context.fit_of)
+            written = write_group(context.session, planned, handling)
             if written is not None and handling.precommit(self._commits(first, last)) is None:
                 handling.flush()
                 self._finish_sets(first, last, batches, written)

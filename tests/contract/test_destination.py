@@ -11,6 +11,7 @@ import pytest
 from databases.ports import TruncatedTable
 from streams.errors import BugError, DatabaseUnavailable, DataError, UnfitTableError
 from streams.lcr_batch import ABSENT, Partition
+from streams.scn import Scn
 from tests.support.destination_contract import (
     commit,
     keyed,
@@ -196,6 +197,49 @@ def test_unique_violation_is_a_data_error_and_fails_the_transaction(harness, ses
         session.write([insert(table, [(int4(3), b"x", None)])])
     session.rollback()
     assert harness.rows("t") == [(int4(1), b"x", None)]
+
+
+def test_what_was_written_ahead_is_there_for_what_follows(harness, session):
+    table = keyed(harness, session)
+    session.begin()
+    ahead = session.write_ahead([insert(table, [(int4(k), b"x", None) for k in range(3)])])
+    behind = session.write_ahead([update(table, [(int4(1), b"x", None), (int4(9), b"x", None)], [(int4(1), b"y", None), (int4(9), b"y", None)])])
+    assert (behind(), ahead(), behind()) == ((1,), (3,), (1,))
+    session.write_ahead([delete(table, [(int4(0), b"x", None)])])
+    session.commit([], Scn(0))
+    assert harness.rows("t") == [(int4(1), b"y", None), (int4(2), b"x", None)]
+
+
+def test_what_was_written_ahead_goes_with_a_rollback(harness, session):
+    table = keyed(harness, session)
+    commit(session, insert(table, [(int4(1), b"x", None)]))
+    for key in (1, 2):  # one that is refused, one that is not
+        session.begin()
+        session.write_ahead([insert(table, [(int4(key), b"again", None)])])
+        session.rollback()
+    assert commit(session, insert(table, [(int4(2), b"x", None)])) == (1,)
+    assert harness.rows("t") == [(int4(1), b"x", None), (int4(2), b"x", None)]
+
+
+@pytest.mark.parametrize("follows", ["write", "write_ahead", "commit", "rollback_to_savepoint"])
+def test_refused_rows_that_were_written_ahead_fail_what_follows(harness, session, follows):
+    table = keyed(harness, session)
+    commit(session, insert(table, [(int4(1), b"x", None)]))
+    session.begin()
+    session.savepoint()
+    ahead = session.write_ahead([insert(table, [(int4(1), b"again", None)])])
+    more = [insert(table, [(int4(2), b"x", None)])]
+    calls = {"commit": lambda: session.commit([], Scn(0)), "rollback_to_savepoint": session.rollback_to_savepoint}
+    with pytest.raises(DataError) as caught:
+        calls.get(follows, lambda: getattr(session, follows)(more))()
+    assert caught.value.context["violates"] == "unique"
+    for _ in range(2):
+        with pytest.raises(DataError):
+            ahead()
+    session.rollback_to_savepoint()
+    assert session.write(more) == (1,)
+    session.commit([], Scn(0))
+    assert harness.rows("t") == [(int4(1), b"x", None), (int4(2), b"x", None)]
 
 
 def test_large_insert_reports_unique_violation_too(harness, session):

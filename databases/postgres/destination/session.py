@@ -39,7 +39,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -121,6 +121,7 @@ from databases.postgres.destination.writing.writes import (
 from databases.postgres.table_copy import copy_in, has_rows
 from databases.postgres.types import missing_alter
 from databases.progress import covers, merge_ranges, ranges_from_bounds, ranges_to_bounds
+from databases.written_ahead import WrittenAhead
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import (
     BugError,
@@ -229,6 +230,7 @@ class PostgresSession:
             self._wrapped_in_transaction = False
             self._state = _State.IDLE
             self._pending: list[Statement] = []
+            self._ahead = WrittenAhead()
             self._is_changed = False  # by users' SQL; that does not all go with a rollback
             self._guard = SessionGuard(self._connection, self._identity, _SETTINGS)
             self._sets = 0  # that are noted of this transaction
@@ -334,6 +336,8 @@ class PostgresSession:
 
     def rollback(self) -> None:
         """See `DestinationSession.rollback`."""
+        with contextlib.suppress(DatabaseError):
+            self._ahead.settle()  # for nothing but the next answer
         if self._state in {_State.OPEN, _State.FAILED}:
             try:
                 self._pipeline.run([Statement(sql="ROLLBACK")], "rolling back")
@@ -464,6 +468,13 @@ class PostgresSession:
 
     def write(self, writes: Sequence[Write]) -> tuple[int, ...]:
         """See `DestinationSession.write`. Sends as much as possible in one round trip."""
+        return self._begin_write(writes)()
+
+    def write_ahead(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
+        """See `DestinationSession.write_ahead`: the last round trip is under way."""
+        return self._ahead.expect(self._begin_write(writes))
+
+    def _begin_write(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
         self._in_transaction()
         writes = [self._timed(write) for write in writes]
         every = [*writes, *writes, *writes]  # rows affected in the tables, what is noted of them, and what was noted that is later
@@ -494,12 +505,17 @@ class PostgresSession:
                 every[len(writes) + number] = timed
                 statements = self._add(every, len(writes) + number, plan.notes, counts, statements)
             statements += [(-1, note) for note in self._set_notes(write)]
-        self._run_writes(every, statements, counts)
-        if self._settings.check_foreign_keys:
-            for write in writes:
-                self._foreign_keys.note(write, self._fitting(write))
-        found, notes, later = (counts[place * len(writes) : (place + 1) * len(writes)] for place in range(3))
-        return tuple(count if notes[number] == noted[number] and not later[number] else -1 for number, count in enumerate(found))
+        read = self._send_writes(every, statements, counts)
+
+        def counted() -> tuple[int, ...]:
+            read()
+            if self._settings.check_foreign_keys:
+                for write in writes:
+                    self._foreign_keys.note(write, self._fitting(write))
+            found, notes, later = (counts[place * len(writes) : (place + 1) * len(writes)] for place in range(3))
+            return tuple(count if notes[number] == noted[number] and not later[number] else -1 for number, count in enumerate(found))
+
+        return counted
 
     def _set_notes(self, write: Write) -> list[Statement]:
         """See `note_sets`."""
@@ -649,26 +665,38 @@ class PostgresSession:
             counts: rows affected, by write; added to.
             unchecked: writes whose statement ran before (COPY).
         """
+        self._send_writes(writes, statements, counts, unchecked=unchecked)()
+
+    def _send_writes(
+        self, writes: Sequence[Write], statements: list[tuple[int, Statement]], counts: list[int], *,
+        unchecked: Sequence[int] = (),
+    ) -> Callable[[], None]:
+        """As `_run_writes`, but only send; the answer reads what came of it."""
         numbers = dict.fromkeys([*unchecked, *(number for number, _ in statements if number >= 0)])
         tables = {(w.version.owner, w.version.name) for w in (writes[number] for number in numbers)} - self._checked
         check = self._check(tables)
         if not statements and not check:
-            return
-        ahead = len(self._pending)
-        try:
-            results = self._run([*(statement for _, statement in statements), *check], "writing")
-        except DatabaseError as error:
-            place = error.context.get("statement", -1)
-            if place == ahead + len(statements):
-                self._raise_altered(tables, error)
-            number = statements[place - ahead][0] if isinstance(place, int) and place >= ahead else -1
-            if number >= 0:
-                self._explain(error, [writes[number].version], writes[number].command.name)
-            raise
-        self._checked |= tables
-        for (number, _), result in zip(statements, results[: len(statements)], strict=True):
-            if number >= 0:
-                counts[number] += result.command_tuples or 0
+            return lambda: None
+        before = len(self._pending)
+        send = self._send([*(statement for _, statement in statements), *check], "writing")
+
+        def read() -> None:
+            try:
+                results = send()
+            except DatabaseError as error:
+                place = error.context.get("statement", -1)
+                if place == before + len(statements):
+                    self._raise_altered(tables, error)
+                number = statements[place - before][0] if isinstance(place, int) and place >= before else -1
+                if number >= 0:
+                    self._explain(error, [writes[number].version], writes[number].command.name)
+                raise
+            self._checked.update(tables)
+            for (number, _), result in zip(statements, results[: len(statements)], strict=True):
+                if number >= 0:
+                    counts[number] += result.command_tuples or 0
+
+        return read
 
     def _check(self, tables: set[tuple[str, str]]) -> list[Statement]:
         """Whether tables that were just written, and so are locked, still are what they were described as.
@@ -991,9 +1019,26 @@ class PostgresSession:
         return self._writes_labels
 
     def _run(self, statements: Sequence[Statement], what: str) -> list[pq.abc.PGresult]:
-        pending = self._pending
+        return self._send(statements, what)()
+
+    def _send(self, statements: Sequence[Statement], what: str) -> Callable[[], list[pq.abc.PGresult]]:
+        """Send what is pending and these; a function reads the answers of these, and must be called before anything else is sent."""
+        pending, self._pending = self._pending, []
+        with self._failing():
+            send = self._pipeline.send([*pending, *statements], what)
+        self._state = _State.OPEN
+
+        def read() -> list[pq.abc.PGresult]:
+            with self._failing():
+                return send()[len(pending) :]
+
+        return read
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Whatever is raised inside fails the transaction."""
         try:
-            results = self._pipeline.run([*pending, *statements], what)
+            yield
         except DatabaseError as error:
             self._fail()
             self._raise_changed(error, is_check=False)
@@ -1001,9 +1046,6 @@ class PostgresSession:
         except BaseException:
             self._fail()
             raise
-        self._pending = []
-        self._state = _State.OPEN
-        return results[len(pending) :]
 
     def _send_pending(self) -> None:
         if self._pending:
@@ -1025,6 +1067,7 @@ class PostgresSession:
         if self._state is _State.CLOSED or self._connection.closed:
             self._close()
             raise DatabaseUnavailable("the session at the destination is closed: open a new one")
+        self._ahead.settle()
 
     def _in_transaction(self) -> None:
         self._live()

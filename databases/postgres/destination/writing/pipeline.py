@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +77,29 @@ class Pipeline:
         Raises:
             DatabaseError: the first error; `context["statement"]` is the index of the statement that failed.
         """
+        return self.send(statements, what)()
+
+    def send(self, statements: Sequence[Statement], what: str) -> Callable[[], list[pq.abc.PGresult]]:
+        """As `run`, but only send: a function reads the answers, and must be called, once, before anything else is sent.
+
+        Args:
+            statements: see `run`.
+            what: see `run`.
+
+        Raises:
+            DatabaseError: they cannot be sent.
+        """
         try:
             self._pgconn.enter_pipeline_mode()
             answers = self._send(statements)
             self._pgconn.pipeline_sync()
             self._flush()
+        except psycopg.Error as error:
+            raise translate(error, what) from error
+        return lambda: self._read(answers, what)
+
+    def _read(self, answers: list[_Answer], what: str) -> list[pq.abc.PGresult]:
+        try:
             results, failure = self._receive(answers)
             if self._pgconn.status == pq.ConnStatus.OK:
                 self._pgconn.exit_pipeline_mode()

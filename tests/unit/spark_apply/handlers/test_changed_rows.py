@@ -94,7 +94,7 @@ def row_by_row(patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(set_groups, name, instead)
 
-    refused("write_group", set_groups.write_group, lambda session, batches, *_: any(batch.row_count for batch in batches))
+    refused("write_group", set_groups.write_group, lambda session, plan, *_: bool(plan.first) or any(batch.row_count for batch in plan.rest))
     refused("execute_steps", set_groups.execute_steps, lambda session, steps: bool(steps))
 
 
