@@ -62,7 +62,8 @@ class Output:
             stream = sys.stderr if err else sys.stdout
             # A file or a pipe has no width: do not wrap lines.
             width = None if stream.isatty() else PIPE_WIDTH
-            self._consoles[err] = PipedConsole(stderr=err, highlight=False, soft_wrap=True, width=width)
+            # What is printed are names and messages, with brackets and colons of their own: `[a]` is no markup, and `site:a:` no emoji.
+            self._consoles[err] = PipedConsole(stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
         return self._consoles[err]
 
     @property
@@ -70,18 +71,19 @@ class Output:
         """The console for live displays: standard error, so that results can be piped."""
         return self._console(err=True)
 
+    @property
+    def result_console(self) -> Console:
+        """The console for live displays that are results: standard output."""
+        return self._console(err=False)
+
     def say(self, text: str) -> None:
         """Print a message that is not a result."""
-        self._console(err=True).print(text, markup=False)
+        self._console(err=True).print(text)
 
     def result(self, text: object) -> None:
         """Print a readable result (a renderable of rich, or text); nothing with `--json`."""
         if not self.as_json:
-            console = self._console(err=False)
-            if isinstance(text, str):
-                console.print(text, markup=False)
-            else:
-                console.print(text)
+            self.result_console.print(text)
 
     def json(self, document: object) -> None:
         """Print the result as one JSON document, with `--json`."""
@@ -110,9 +112,9 @@ class Output:
             "error": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint,
             "context": error.context, **({"findings": findings} if findings else {}),
         })
-        self._console(err=True).print(f"error: {error.message}", style="red", markup=False)
+        self._console(err=True).print(f"error: {error.message}", style="red")
         if error.hint:
-            self._console(err=True).print(f"fix: {error.hint}", markup=False)
+            self._console(err=True).print(f"fix: {error.hint}")
 
     def findings(self, findings: Iterable[Finding | Mapping[str, Any]]) -> None:
         """List findings, errors first."""
@@ -120,8 +122,8 @@ class Output:
         console = self._console(err=True)
         for row in sorted(rows, key=lambda row: not row["is_error"]):
             style, word = ("red", "error") if row["is_error"] else ("yellow", "warning")
-            console.print(f"{word}: {row['path']}: {row['problem']}", style=style, markup=False)
-            console.print(f"  fix: {row['fix']}", markup=False)
+            console.print(f"{word}: {row['path']}: {row['problem']}", style=style)
+            console.print(f"  fix: {row['fix']}")
 
 
 def scn_text(scn: int | None) -> str:

@@ -33,8 +33,10 @@ def live_lines(output: Output, what: str) -> Iterator[Callable[[str], None]]:
     console = output.progress_console
     began = time.monotonic()
     if console.is_terminal:
-        with console.status(f"{what} ...") as status:
-            yield lambda text: status.update(f"{what} [{time.monotonic() - began:.0f} s]: {_escaped(text)}")
+        from rich.text import Text
+
+        with console.status(Text(f"{what} ...")) as status:
+            yield lambda text: status.update(Text(f"{what} [{time.monotonic() - began:.0f} s]: {text}"))
         return
     last_text, last_at = "", -QUIET_INTERVAL_S
 
@@ -63,13 +65,7 @@ def watch_forever(output: Output, look: Callable[[], RenderableType]) -> NoRetur
             output.result("")
             output.flush()
             time.sleep(WATCH_INTERVAL_S)
-    with Live(look(), auto_refresh=False) as live:
+    with Live(look(), console=output.result_console, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_INTERVAL_S)
             live.update(look(), refresh=True)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

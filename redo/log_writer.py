@@ -87,12 +87,13 @@ RECORD_BYTES_DEFAULT = 1 << 20  # of stream data in one record: an fsync per MiB
 FILL_S = 0.25
 FILL_SHARE = 64  # below this share of a record nothing is waited for: a few small transactions are no backlog
 GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepalives come
-# Between two gulps of a busy source the writer pauses for this multiple of the last gulp's duration. A gulp costs the
-# processes behind it about ten times what it costs here (measured), however little it holds. Small transactions
-# therefore use one core at most, at any speed, and arrive in larger gulps. A commit that arrives alone is read at once,
-# and a backlog is read without a pause.
-PAUSE_FACTOR = 9.0
+# A gulp costs the processes behind it about nine times what it costs here (measured), however little it holds. So each one is a debt of ten times
+# its own duration, which time pays off. Up to the allowance gulps are taken as they come: a commit in good time after the ones before it is
+# read at once. Above it the writer pauses until the debt is the allowance again: small transactions use one core at most, at any speed, and
+# arrive in larger gulps. A backlog is read without a pause, and costs nothing.
+GULP_COST = 10.0
 PAUSE_MAX_S = 0.05
+DEBT_ALLOWED_S = 0.05  # some ten gulps at once; at a steady rate it makes no difference
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
 KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
 # An awaited dictionary build is tried this soon again, and then half as often each time: a COMMIT that was confirmed becomes visible
@@ -192,7 +193,8 @@ class LogWriter:
         self._broken: DatabaseError | None = None
         self._needs_resume = False
         self._taken: list[LogChunk] = []
-        self._pause_s = 0.0
+        self._pause_s = self._debt_s = 0.0
+        self._paid_at = self._clock.monotonic()
         self._progress_scn = self._confirmed_scn = FIRST_SCN
         self._pending_build: DictionaryBuild | None = None
         self._build_at = 0.0  # when an awaited build is tried again, on the clock
@@ -253,7 +255,7 @@ class LogWriter:
 
     @property
     def pause_s(self) -> float:
-        """How long to leave the stream alone before the next step, seconds; see `PAUSE_FACTOR`."""
+        """How long to leave the stream alone before the next step, seconds; see `GULP_COST`."""
         return self._pause_s
 
     @property
@@ -394,11 +396,18 @@ class LogWriter:
             self._confirm(stream)
         busy_s = self._clock.monotonic() - began
         has_build |= self._write_build()
-        self._pause_s = self._until_build_s(min(PAUSE_MAX_S, PAUSE_FACTOR * busy_s)) if wrote and not is_full else 0.0
+        self._pause_s = self._until_build_s(self._owed_s(GULP_COST * busy_s)) if wrote and not is_full else 0.0
         self._phase = "WRITING" if wrote else "IDLE"
         if self._broken is not None:
             raise self._broken
         return wrote or has_build
+
+    def _owed_s(self, cost_s: float) -> float:
+        """How long to pause behind a gulp; see `GULP_COST`."""
+        now = self._clock.monotonic()
+        paid_s, self._paid_at = now - self._paid_at, now
+        self._debt_s = min(max(0.0, self._debt_s - paid_s) + cost_s, DEBT_ALLOWED_S + PAUSE_MAX_S)
+        return max(0.0, self._debt_s - DEBT_ALLOWED_S)
 
     def close(self) -> None:
         """Let go of the files; what is durable stays. Idempotent."""

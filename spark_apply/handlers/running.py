@@ -16,13 +16,10 @@ and it is done again.
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-import numpy as np
 
 from databases.ports import HandlerSql, SqlResult
 from rules.user_code.handlers import HandlerStatement
@@ -30,10 +27,9 @@ from rules.user_code.time_limit import TooLong
 from spark_apply.groups import Failure
 from spark_apply.handlers.lcrs import ApplySession, HandledLcr, LcrFailure
 from spark_apply.handlers.loaded import AttemptFailed
+from spark_apply.handlers.waiting import Rows, Waiting, batches_of
 from spark_apply.server.resolution import handled_conflict
 from spark_apply.server.row_images import RowImages
-from streams.building import batch_of_lcrs
-from streams.cutting import select_rows
 from streams.errors import (
     ConflictError,
     DataError,
@@ -75,22 +71,6 @@ class Writer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows of a batch as they came: their numbers, ascending."""
-
-    batch: LcrBatch
-    numbers: Sequence[int]
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """What an attempt has taken for done, in order: LCRs and rows that no handler gets, or statements."""
-
-    lcrs: list[HandledLcr | _Rows] = field(default_factory=list)
-    statements: list[HandlerSql] = field(default_factory=list)
-
-
 class Handling:
     """The handlers of an apply process in one destination transaction.
 
@@ -110,7 +90,7 @@ class Handling:
     ) -> None:
         self._session, self.handlers, self._resolution, self._writer, self._attempts = session, handlers, resolution, writer, attempts
         self._guard, self._told = guard, told
-        self._waiting = _Waiting()
+        self._waiting = Waiting()
         self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
         self._is_calling = False
         self._has_asked = False  # a handler has run SQL: the next one may too
@@ -150,7 +130,7 @@ class Handling:
         """
         if self._waiting.statements:
             self.flush()
-        self._waiting.lcrs.append(_Rows(batch, numbers))
+        self._waiting.lcrs.append(Rows(batch, numbers))
         if self._has_asked:
             self.flush()  # now, and not in the time of a handler's call
 
@@ -242,13 +222,13 @@ class Handling:
         Raises:
             AttemptFailed: something of it is not as it was taken for; roll back.
         """
-        waiting, self._waiting = self._waiting, _Waiting()
+        waiting, self._waiting = self._waiting, Waiting()
         ahead, self._ahead = self._ahead, None
         self._waits += 1
         try:
             if ahead is not None and ahead() is None:
                 raise AttemptFailed
-            if waiting.lcrs and not self._writer.sets(_batches(waiting.lcrs)):
+            if waiting.lcrs and not self._writer.sets(batches_of(waiting.lcrs)):
                 raise AttemptFailed
             if waiting.statements:
                 self._session.run_sql(waiting.statements, timeout_s=self.handlers.rules.timeout_s)
@@ -265,9 +245,9 @@ class Handling:
             if self._waiting.statements:
                 self._guarded(self.flush)
             # What the handler changes of it later is not what was executed.
-            self._waiting.lcrs.append(lcr.snapshot() if lcr.is_changed else _Rows(lcr.batch, (lcr.row,)))
+            self._waiting.lcrs.append(lcr.snapshot() if lcr.is_changed else Rows(lcr.batch, (lcr.row,)))
             return
-        (one,) = _batches([lcr])
+        (one,) = batches_of([lcr])
         try:
             failure = self._guarded(lambda: self._writer.row(one, self._resolution, resolves=resolves))
         except UnfitTableError as error:
@@ -317,7 +297,7 @@ class Handling:
 
     def _undo(self, mark: int) -> None:
         self._check_caller(outside=True)
-        self._waiting = _Waiting()
+        self._waiting = Waiting()
         self._guarded(lambda: self._session.undo_to_mark(mark))
         del self._resolution.records[self._forget(mark) :]
 
@@ -406,7 +386,7 @@ class Handling:
             return False
         mark = self._marks[depth][0]
         if self._broken is None or isinstance(self._broken, AttemptFailed):
-            self._waiting = _Waiting()
+            self._waiting = Waiting()
             self._session.undo_to_mark(mark)
         del self._resolution.records[self._forget(mark) :]
         return True
@@ -452,51 +432,6 @@ class Handling:
             raise HandlerError("a handler used its session in another thread", hint="use it in the thread that called the handler")
         if self._broken is not None:
             raise AttemptFailed
-
-
-def _batches(waiting: Sequence[HandledLcr | _Rows]) -> list[LcrBatch]:
-    """LCRs and rows as batches, without the other rows of theirs, in order."""
-    made: list[LcrBatch] = []
-    taken: list[int] = []  # rows of one batch that stay as they are
-    taken_of: LcrBatch | None = None
-
-    def end() -> None:
-        if taken_of is not None and taken:
-            chosen = np.zeros(taken_of.row_count, np.bool_)
-            chosen[taken] = True
-            made.append(select_rows(taken_of, chosen))
-        taken.clear()
-
-    for run in _runs(waiting):
-        if isinstance(run, LcrBatch):
-            end()
-            made.append(run)
-            continue
-        if run.batch is not taken_of or (taken and run.numbers[0] <= taken[-1]):
-            end()
-            taken_of = run.batch
-        taken += run.numbers
-    end()
-    return made
-
-
-def _runs(waiting: Sequence[HandledLcr | _Rows]) -> Iterator[_Rows | LcrBatch]:
-    """LCRs that stand beside each other as one: as rows of their batch, or as a batch of its own, where one is changed or comes out of order."""
-    start = 0
-    while start < len(waiting):
-        first, end = waiting[start], start + 1
-        if isinstance(first, _Rows):
-            yield first
-        else:
-            run = [first]
-            # One batch of LCRs has them in the order of transactions, and each transaction's LCRs with one tag.
-            while end < len(waiting) and not isinstance(lcr := waiting[end], _Rows) and lcr.batch is first.batch and lcr.transaction >= run[-1].transaction:
-                run.append(lcr)
-                end += 1
-            numbers = [lcr.row for lcr in run]
-            is_as_it_came = not any(lcr.is_changed for lcr in run) and all(low < high for low, high in itertools.pairwise(numbers))
-            yield _Rows(first.batch, numbers) if is_as_it_came else batch_of_lcrs(first.batch, run)
-        start = end
 
 
 def _value(bind: str, lcr: HandledLcr) -> object:

@@ -105,14 +105,26 @@ def test_progress_is_written_at_most_ten_times_a_second(tmp_path):
     assert 8 <= written <= 11
 
 
-def test_writer_rests_after_small_gulps_only(tmp_path, monkeypatch):
-    clock = VirtualClock()
-    monkeypatch.setattr(log_writer_module, "_after_fsync", lambda: clock.advance(0.001))
-    source = busy(transactions=5)
-    writer = log_writer(tmp_path, source, clock=clock, record_bytes=1_000_000)
-    attach(writer, source)
-    assert writer.step(0.0)
-    assert writer.pause_s == pytest.approx(0.001 * log_writer_module.PAUSE_FACTOR)
+@pytest.mark.parametrize(("between_s", "is_paced"), [(0.010, False), (0.001, True)])
+def test_commits_in_good_time_are_read_at_once_and_many_are_paced_to_one_core(tmp_path, monkeypatch, between_s, is_paced):
+    clock, gulp_s, count = VirtualClock(), 0.001, 60
+    monkeypatch.setattr(log_writer_module, "_after_fsync", lambda: clock.advance(gulp_s))
+    source = MemorySource()
+    writer = write_redo(tmp_path, source, clock=clock)
+    clock.advance(1.0)
+    began, pauses = clock.monotonic(), []
+    for _ in range(count):
+        Workload(source, 1).run(1)
+        assert writer.step(0.0)
+        pauses.append(writer.pause_s)
+        clock.advance(max(writer.pause_s, between_s - gulp_s))
+    if is_paced:
+        assert pauses[0] == 0
+        assert pauses[-1] == pytest.approx(gulp_s * (log_writer_module.GULP_COST - 1))
+        cost_s = count * gulp_s * log_writer_module.GULP_COST - log_writer_module.DEBT_ALLOWED_S
+        assert clock.monotonic() - began == pytest.approx(cost_s, rel=0.05)
+    else:
+        assert set(pauses) == {0.0}
     assert not writer.step(0.0)
     assert writer.pause_s == 0, "nothing was written: what comes next is taken at once"
 
@@ -129,6 +141,7 @@ def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
     assert len(pauses) > 3
     assert set(pauses[:-1]) == {0.0}
     assert pauses[-1] == log_writer_module.PAUSE_MAX_S
+
 
 class _Trickle:
     """A stream that brings a gulp to a reader who waits 10 ms for it, and none to one who does not."""

@@ -1,0 +1,85 @@
+"""What an attempt of handlers has taken for done and not written yet, and the batches that it is written as."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streams.building import batch_of_lcrs
+from streams.cutting import select_rows
+from streams.lcr_batch import LcrBatch
+
+if TYPE_CHECKING:
+    from databases.ports import HandlerSql
+    from spark_apply.handlers.lcrs import HandledLcr
+
+__all__ = ["Rows", "Waiting", "batches_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a batch as they came: their numbers, ascending."""
+
+    batch: LcrBatch
+    numbers: Sequence[int]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What an attempt has taken for done, in order: LCRs and rows that no handler gets, or statements."""
+
+    lcrs: list[HandledLcr | Rows] = field(default_factory=list)
+    statements: list[HandlerSql] = field(default_factory=list)
+
+
+def batches_of(waiting: Sequence[HandledLcr | Rows]) -> list[LcrBatch]:
+    """LCRs and rows as batches, without the other rows of theirs, in order.
+
+    Args:
+        waiting: in the order in which they are written.
+    """
+    made: list[LcrBatch] = []
+    taken: list[int] = []  # rows of one batch that stay as they are
+    taken_of: LcrBatch | None = None
+
+    def end() -> None:
+        if taken_of is not None and taken:
+            chosen = np.zeros(taken_of.row_count, np.bool_)
+            chosen[taken] = True
+            made.append(select_rows(taken_of, chosen))
+        taken.clear()
+
+    for run in _runs(waiting):
+        if isinstance(run, LcrBatch):
+            end()
+            made.append(run)
+            continue
+        if run.batch is not taken_of or (taken and run.numbers[0] <= taken[-1]):
+            end()
+            taken_of = run.batch
+        taken += run.numbers
+    end()
+    return made
+
+
+def _runs(waiting: Sequence[HandledLcr | Rows]) -> Iterator[Rows | LcrBatch]:
+    """LCRs that stand beside each other as one: as rows of their batch, or as a batch of its own, where one is changed or comes out of order."""
+    start = 0
+    while start < len(waiting):
+        first, end = waiting[start], start + 1
+        if isinstance(first, Rows):
+            yield first
+        else:
+            run = [first]
+            # One batch of LCRs has them in the order of transactions, and each transaction's LCRs with one tag.
+            while end < len(waiting) and not isinstance(lcr := waiting[end], Rows) and lcr.batch is first.batch and lcr.transaction >= run[-1].transaction:
+                run.append(lcr)
+                end += 1
+            numbers = [lcr.row for lcr in run]
+            is_as_it_came = not any(lcr.is_changed for lcr in run) and all(low < high for low, high in itertools.pairwise(numbers))
+            yield Rows(first.batch, numbers) if is_as_it_came else batch_of_lcrs(first.batch, run)
+        start = end
