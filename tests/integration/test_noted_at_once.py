@@ -84,14 +84,14 @@ def test_a_row_that_another_source_is_making_is_waited_for_by_its_delete(site: S
     assert value(site, 9) == (None if apart > 0 else "here")
 
 
-@pytest.mark.parametrize("stamps", [True, False], ids=["by set", "by row"])
+@pytest.mark.parametrize("unstamped", ["none", "its maker", "its delete"])
 @pytest.mark.parametrize("apart", [-10, 10], ids=["earlier", "later"])
-def test_a_row_that_came_between_the_look_and_its_delete_is_looked_at_once_more(site: Site, apart: int, stamps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own time is noted, but a statement asks for that of the set alone, and a session that may not stamp has none."""
+def test_a_row_that_came_between_the_look_and_its_delete_is_looked_at_once_more(site: Site, apart: int, unstamped: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own time is noted, but a statement asks for that of the set alone, and what a session wrote that may not stamp has none."""
     at, new, look = now(), changed(HERE, id=9), site.session.last_changes
     with another(site) as second:
-        if not stamps:
-            may_not_stamp(second)
+        if unstamped != "none":
+            may_not_stamp(second if unstamped == "its maker" else site.session)
 
         def looks(asked: Write) -> object:
             found = look(asked)
