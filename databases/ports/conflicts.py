@@ -70,7 +70,8 @@ class WriteTimes:
         key_form: hashes of keys of another form do not compare.
         is_decided: the rows are locked, and were not changed later.
         awaited: the rows were looked for and are not there: the other sites whose changes may be making them at this moment. A destination waits for
-            those that are under way, and for its clock, before it looks once more; of what comes behind, the write is known. None: nobody looked.
+            those that are under way, and for its clock, before it looks once more; of what comes behind, the write is known. A row that is there then counts,
+            also one that was changed later. None: nobody looked.
         noted_us: int64[n]: what is noted, the commit of the last change of each row; None: each row has one change.
     """
 

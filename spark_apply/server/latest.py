@@ -195,7 +195,8 @@ def _look(session: DestinationSession, asked: Sequence[tuple[TimedRow, tuple[_Va
     for (row, (values, leaves_row)), in_the_way, last in zip(asked, found, lasts, strict=True):
         assert row.write.times is not None
         loses = last.is_later_than(row.write.times)
-        if row.write.command is Command.DELETE and in_the_way is None and last.may_be_later_than(row.write.times):
+        is_gone = in_the_way is None and last.applied_us is None  # else the row came between the two looks
+        if row.write.command is Command.DELETE and is_gone and last.may_be_later_than(row.write.times):
             loses = True  # there is nothing to delete: whichever delete was the later one, what is noted stays
         made.append(_Place(values, leaves_row, in_the_way, last, loses))
     return made

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.ports import DestinationSession, HandlerSql
+from databases.ports import DestinationSession, HandlerSql, RowQuestion, Write
 from databases.postgres.destination import noted_sets
 from databases.postgres.destination import session as session_module
 from databases.postgres.destination.database import PostgresDestination
@@ -82,6 +82,53 @@ def test_a_row_that_another_source_is_making_is_waited_for_by_its_delete(site: S
         assert write(site, second, Lcr(old=ROWS[0] if is_moved else None, new=new), at=at)
         assert apply_while(site, lambda: second.commit((), 0), Lcr(old=new), at=at + apart) == [None]
     assert value(site, 9) == (None if apart > 0 else "here")
+
+
+@pytest.mark.parametrize("unstamped", ["none", "its maker", "its delete"])
+@pytest.mark.parametrize("apart", [-10, 10], ids=["earlier", "later"])
+def test_a_row_that_came_between_the_look_and_its_delete_is_looked_at_once_more(site: Site, apart: int, unstamped: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own time is noted, but a statement asks for that of the set alone, and what a session wrote that may not stamp has none."""
+    at, new, look = now(), changed(HERE, id=9), site.session.last_changes
+    with another(site) as second:
+        if unstamped != "none":
+            may_not_stamp(second if unstamped == "its maker" else site.session)
+
+        def looks(asked: Write) -> object:
+            found = look(asked)
+            if value(site, 9) is None:
+                second.begin()
+                assert write(site, second, Lcr(new=new), at=at)
+                assert write(site, second, update(2), at=at + 20)
+                second.commit((), 0)
+            return found
+
+        monkeypatch.setattr(site.session, "last_changes", looks)
+        assert site.apply(Lcr(old=new), source="a", at=at + apart) is None
+        monkeypatch.undo()
+    assert value(site, 9) == (None if apart > 0 else "here")
+    assert site.apply(Lcr(old=new, new=changed(new, a="there")), source="a", at=at + 15) is None
+    assert value(site, 9) == "there"
+
+
+def test_a_row_of_which_no_time_is_noted_that_came_while_its_delete_looked_is_not_taken_for_a_later_delete(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = site.session.find_rows
+    with another(site) as second:
+
+        def finds(asked: Write, question: RowQuestion) -> object:
+            found = find(asked, question)
+            if value(site, 9) is None:
+                second.begin()
+                assert write(site, second, update(5), at=now())  # so its origin stands for c
+                second.run_sql([HandlerSql(sql="INSERT INTO public.c VALUES (9, 'handled')")], timeout_s=10)
+                second.commit((), 0)
+            return found
+
+        monkeypatch.setattr(site.session, "find_rows", finds)
+        failure = site.apply(Lcr(old=changed(HERE, id=9)), source="a", at=now())
+        monkeypatch.undo()
+    assert failure is not None
+    assert "is not noted (any more)" in failure.message
+    assert value(site, 9) == "handled"
 
 
 @pytest.mark.parametrize("sites", [TWO, THREE], ids=["one source", "two sources"])
@@ -315,9 +362,9 @@ def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, s
             time.sleep(rng.random() / 100)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "stamps"), [(0, True), (1, True), (2, False)])
 def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
-    destination_database: str, seed: int, monkeypatch: pytest.MonkeyPatch,
+    destination_database: str, seed: int, stamps: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(noted_sets, "_ROWS_MAX", 2)
     with psycopg.connect(destination_database, autocommit=True) as admin:
@@ -326,6 +373,8 @@ def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
         database.prepare(TOPOLOGY)
         database.keep_tombstones([("public", "c")])
         sources = [Source(database, name, random.Random(f"{seed} {name}"), destination_database) for name in SITES[1:]]
+        if not stamps:
+            may_not_stamp(sources[0].session)
         changes, failures, own = Changes(), list[BaseException](), list[tuple[str, dict[int, str | None]]]()
 
         def sends(source: Source) -> None:

@@ -216,11 +216,14 @@ class SetBuilder:
     def not_later_here(self, *, timed: bool = False) -> str:
         """The condition that the row `t` was not changed later here, behind AND; none for a write without times, or one that was decided.
 
+        None either where no row must be there (`WriteTimes.awaited`): what a statement is not sure of it takes for later, and a row that is there and
+        earlier would stay beside the note that it is gone.
+
         Args:
             timed: the statement has the time of each row.
         """
         times, first = self.write.times, len(self.old) + len(self.new) + 1 + timed
-        if times is None or times.is_decided:
+        if times is None or times.is_decided or times.awaited is not None:
             return ""
         self.is_bounded = True
         return f" AND {not_later_here(times, self.catalog, earliest=f'${first}::pg_catalog.timestamptz', ended=f'${first + 1}::pg_catalog.xid')}"
