@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+
+from streams.errors import DatabaseError
 
 __all__ = ["WrittenAhead"]
 
@@ -57,3 +60,8 @@ class WrittenAhead:
         if self._coming is not None:
             answer, self._coming = self._coming, None
             answer.get()
+
+    def forget(self) -> None:
+        """Wait for what is to come, before it is undone: what went wrong with it does not matter any more, but to who asks for the answer."""
+        with contextlib.suppress(DatabaseError):
+            self.settle()

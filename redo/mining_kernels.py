@@ -6,6 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from streams.byte_kernels import copy_bytes
+
 # What `classify` found wrong, in `found[ERROR]`; 0: nothing.
 UNKNOWN_OBJECT = 1  # a row of an object that redo never described
 WRONG_VALUES = 2  # a row whose number of values is not its table's number of columns
@@ -26,19 +28,6 @@ _ABSENT = -3
 # Bits of a column's forms in `gather`.
 TEXT_FORM = 1
 BINARY_FORM = 2
-
-
-# Above this many bytes a slice assignment (memcpy) beats a loop; measured, flat around it.
-_LOOP_BYTES_MAX = 16
-
-
-@njit(cache=True, inline="always")
-def _copy(data, offset, length, out, place):
-    if length > _LOOP_BYTES_MAX:
-        out[place : place + length] = data[offset : offset + length]
-    else:
-        for byte in range(length):
-            out[place + byte] = data[offset + byte]
 
 
 @njit(cache=True)
@@ -159,7 +148,7 @@ def compact(data, old_first, new_first, columns, value_offset, value_length, val
                 out_length[value] = length
                 out_binary[value] = value_binary[source]
                 if length > 0:
-                    _copy(data, value_offset[source], length, out, written)
+                    copy_bytes(data, value_offset[source], length, out, written)
                     written += length
                 value += 1
     return out, out_offset, out_length, out_binary
@@ -273,6 +262,6 @@ def gather(data, value_offset, value_length, value_binary, first, old_image, is_
         for row in range(rows):
             length = lengths[column, row]
             if length > 0:
-                _copy(data, value_offset[first[row] + column], length, out, written)
+                copy_bytes(data, value_offset[first[row] + column], length, out, written)
                 written += length
     return lengths, out, starts, forms

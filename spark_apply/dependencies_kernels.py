@@ -12,6 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from streams.byte_kernels import big_endian_word
+
 # The finaliser of splitmix64 and its increment: every input bit reaches every output bit.
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
@@ -67,10 +69,7 @@ def hash_bytes(data, offset, length, state):
     whole = length // 8
     position = offset
     for _ in range(whole):
-        word = np.uint64(0)
-        for k in range(8):
-            word = (word << _U8) | np.uint64(data[position + k])
-        state = mix(state, word)
+        state = mix(state, big_endian_word(data, position))
         position += 8
     word = np.uint64(0)
     for k in range(length - whole * 8):

@@ -13,7 +13,6 @@ Several `MemoryDestination`s on one `MemoryStore` are several processes at one d
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -425,6 +424,7 @@ class MemorySession:
 
     def rollback_to_savepoint(self) -> None:
         """See `DestinationSession.rollback_to_savepoint`."""
+        self._ahead.forget()
         self._live()
         if self._savepoint is None:
             raise BugError("there is no savepoint to go back to")
@@ -434,8 +434,7 @@ class MemorySession:
 
     def rollback(self) -> None:
         """See `DestinationSession.rollback`."""
-        with contextlib.suppress(DatabaseError):
-            self._ahead.settle()
+        self._ahead.forget()
         self._undo_to(0)
         self._end()
 
@@ -779,6 +778,7 @@ class MemorySession:
 
     def undo_to_mark(self, mark: int) -> None:
         """See `DestinationSession.undo_to_mark`."""
+        self._ahead.forget()
         self._live()
         undo, at_commit = self._forget_marks(mark)
         self._undo_to(undo)

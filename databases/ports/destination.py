@@ -392,7 +392,7 @@ class DestinationSession(TableWriter, Protocol):
 
         Returns:
             A function that waits, and answers or raises what `write` would; it may be called more than once. Whatever else needs the
-            database waits as well, and raises what the writes raised.
+            database waits as well, and raises what the writes raised; what undoes them only waits.
         """
         ...
 

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from spark_apply.dependencies_kernels import hash_bytes, mix
+from streams.byte_kernels import same_bytes
 
 _NULL, _UNCHANGED, _ABSENT = -1, -2, -3  # `streams.lcr_batch`
 _INSERT, _UPDATE, _DELETE = 1, 2, 3  # `streams.lcr_batch.Command`
@@ -27,22 +28,6 @@ KEY_CHANGED = 1
 KEY_MISSING = 2
 HASH_TIE = 3
 ABNORMAL = 4  # an insert after an insert, a change after a delete, old values that the change before did not leave, ...
-
-
-@njit(cache=True)
-def same_bytes(data, offset, other, length):
-    """Whether two values of equal length are byte for byte the same.
-
-    Args:
-        data: uint8, bytes of all values.
-        offset: where the first value begins.
-        other: where the second one begins.
-        length: bytes of each.
-    """
-    for k in range(length):  # noqa: SIM110 - Numba compiles no generators
-        if data[offset + k] != data[other + k]:
-            return False
-    return True
 
 
 @njit(cache=True)

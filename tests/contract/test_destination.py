@@ -217,11 +217,17 @@ def test_what_was_written_ahead_goes_with_a_rollback(harness, session):
         session.begin()
         session.write_ahead([insert(table, [(int4(key), b"again", None)])])
         session.rollback()
+    session.begin()
+    for key, undo in ((1, "savepoint"), (2, "savepoint"), (1, "mark"), (2, "mark")):
+        mark = session.mark() if undo == "mark" else session.savepoint()
+        session.write_ahead([insert(table, [(int4(key), b"again", None)])])
+        _ = session.rollback_to_savepoint() if undo == "savepoint" else session.undo_to_mark(mark)
+    session.commit([], Scn(0))
     assert commit(session, insert(table, [(int4(2), b"x", None)])) == (1,)
     assert harness.rows("t") == [(int4(1), b"x", None), (int4(2), b"x", None)]
 
 
-@pytest.mark.parametrize("follows", ["write", "write_ahead", "commit", "rollback_to_savepoint"])
+@pytest.mark.parametrize("follows", ["write", "write_ahead", "commit", "savepoint"])
 def test_refused_rows_that_were_written_ahead_fail_what_follows(harness, session, follows):
     table = keyed(harness, session)
     commit(session, insert(table, [(int4(1), b"x", None)]))
@@ -229,14 +235,14 @@ def test_refused_rows_that_were_written_ahead_fail_what_follows(harness, session
     session.savepoint()
     ahead = session.write_ahead([insert(table, [(int4(1), b"again", None)])])
     more = [insert(table, [(int4(2), b"x", None)])]
-    calls = {"commit": lambda: session.commit([], Scn(0)), "rollback_to_savepoint": session.rollback_to_savepoint}
+    calls = {"commit": lambda: session.commit([], Scn(0)), "savepoint": session.savepoint}
     with pytest.raises(DataError) as caught:
         calls.get(follows, lambda: getattr(session, follows)(more))()
     assert caught.value.context["violates"] == "unique"
+    session.rollback_to_savepoint()
     for _ in range(2):
         with pytest.raises(DataError):
             ahead()
-    session.rollback_to_savepoint()
     assert session.write(more) == (1,)
     session.commit([], Scn(0))
     assert harness.rows("t") == [(int4(1), b"x", None), (int4(2), b"x", None)]

@@ -324,6 +324,7 @@ class PostgresSession:
 
     def rollback_to_savepoint(self) -> None:
         """See `DestinationSession.rollback_to_savepoint`. Travels with the next statement."""
+        self._ahead.forget()
         self._live()
         if not self._has_savepoint:
             raise BugError("there is no savepoint to go back to")
@@ -336,8 +337,7 @@ class PostgresSession:
 
     def rollback(self) -> None:
         """See `DestinationSession.rollback`."""
-        with contextlib.suppress(DatabaseError):
-            self._ahead.settle()  # for nothing but the next answer
+        self._ahead.forget()
         if self._state in {_State.OPEN, _State.FAILED}:
             try:
                 self._pipeline.run([Statement(sql="ROLLBACK")], "rolling back")
@@ -864,6 +864,7 @@ class PostgresSession:
 
     def undo_to_mark(self, mark: int) -> None:
         """See `DestinationSession.undo_to_mark`. Travels with the next statement."""
+        self._ahead.forget()
         self._live()
         self._forget_marks(mark)
         self._pending += [Statement(sql=f"ROLLBACK TO SAVEPOINT headrace_mark_{mark}"), Statement(sql=f"RELEASE SAVEPOINT headrace_mark_{mark}")]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from streams.byte_kernels import copy_bytes
+
 __all__ = ["ARRAY_HEADER_BYTES", "WRAPPED_BYTES", "array_sizes", "fill_arrays", "fill_copy_rows", "row_bytes"]
 
 ARRAY_HEADER_BYTES = 20  # dimensions, has-NULLs flag, element type, length, lower bound: five 4-byte integers
@@ -20,16 +22,6 @@ def _put32(out, at, value):
     out[at + 1] = (value >> 16) & 255
     out[at + 2] = (value >> 8) & 255
     out[at + 3] = value & 255
-
-
-@njit(cache=True, nogil=True)
-def _copy(data, start, length, out, at):
-    # Short values: a loop is cheaper than setting up a slice copy.
-    if length < 64:
-        for k in range(length):
-            out[at + k] = data[start + k]
-    else:
-        out[at : at + length] = data[start : start + length]
 
 
 @njit(cache=True, nogil=True)
@@ -123,7 +115,7 @@ def fill_arrays(lengths, data, starts, columns, elements, wrapped, first, last, 
                 _put32(out, at + 8, wrapped[k])
                 at += 12
             _put32(out, at, length)
-            _copy(data, position, length, out, at + 4)
+            copy_bytes(data, position, length, out, at + 4)
             position += length
             at += 4 + length
 
@@ -165,7 +157,7 @@ def fill_copy_rows(lengths, data, starts, columns, first, last, out):
                 at += 4
                 continue
             _put32(out, at, length)
-            _copy(data, position[k], length, out, at + 4)
+            copy_bytes(data, position[k], length, out, at + 4)
             position[k] += length
             at += 4 + length
     return at
