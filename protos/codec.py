@@ -13,6 +13,7 @@ machine code per kind of array, and a read-only array would be another kind.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -49,6 +50,7 @@ __all__ = ["BatchHeader", "decode", "encode", "header_from_message", "header_of"
 _HEADER_TAG = 0x0A  # field 1, length-delimited: the first byte of every batch that `encode` wrote
 _VARINT_BYTES_MAX = 10  # 64 bits, seven per byte
 _FIXED_BYTES = {1: 8, 5: 4}  # by wire type
+_TABLES_KEPT = 4096  # of a kilobyte or two each; a table has a new version with each ALTER
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -195,14 +197,14 @@ def decode(data: bytes) -> LcrBatch:
     Raises:
         ProtocolError: the bytes are no batch, or a batch that contradicts itself.
     """
-    outline, group_fields = _split(memoryview(data), (lcr_pb2.LcrBatch.GROUPS_FIELD_NUMBER,))
+    outline, fields = _split(memoryview(data), (lcr_pb2.LcrBatch.TABLES_FIELD_NUMBER, lcr_pb2.LcrBatch.GROUPS_FIELD_NUMBER))
     message = _parsed(lcr_pb2.LcrBatch, outline)
     header = header_from_message(message.header)
-    tables = tuple(_table(table) for table in message.tables)
+    tables = tuple(_table(bytes(field)) for number, field in fields if number == lcr_pb2.LcrBatch.TABLES_FIELD_NUMBER)
     tags = tuple(_tag(tag) for tag in message.tags)
     transactions = _transactions(message.transactions)
     _check_transactions(transactions, header, len(tags))
-    groups = tuple(_group(field, tables) for _, field in group_fields)
+    groups = tuple(_group(field, tables) for number, field in fields if number == lcr_pb2.LcrBatch.GROUPS_FIELD_NUMBER)
     truncates = tuple(
         Truncate(
             row_number=truncate.row_number, tables=tuple(truncate.tables), cascade=truncate.cascade,
@@ -297,7 +299,10 @@ def _bytes(array: NDArray[Any], dtype: str) -> bytes:
 # --------------------------------------------------------------------------- from messages
 
 
-def _table(message: lcr_pb2.TableVersion) -> TableVersion:
+@lru_cache(_TABLES_KEPT)
+def _table(data: bytes) -> TableVersion:
+    """A table version; one object for all batches that bring it, so that whoever looks it up compares no columns."""
+    message = _parsed(lcr_pb2.TableVersion, data)
     if message.old_image > max(OldImage):
         _refuse("a table version has an unknown kind of old image", old_image=message.old_image)
     return TableVersion(

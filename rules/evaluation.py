@@ -161,7 +161,10 @@ class RuleEvaluation:
     def _by_names(self, batch: LcrBatch) -> LcrBatch:
         """The batch without what name and tag discard."""
         tags = _tags(batch)
-        verdicts = np.array([self.keeps(table, tags) for table in batch.tables], np.bool_).reshape(-1, len(tags))
+        found = [self.keeps(table, tags) for table in batch.tables]
+        if all(all(each) for each in found):
+            return batch
+        verdicts = np.array(found, np.bool_).reshape(-1, len(tags))
         if verdicts[:, np.unique(batch.transactions.tag)].all():
             return batch
         tag = np.repeat(batch.transactions.tag, np.diff(batch.transactions.first_row))

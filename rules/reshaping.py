@@ -6,7 +6,7 @@ are alike behind the transformation (an ALTER added a column that does not trave
 
 from __future__ import annotations
 
-import functools
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +17,8 @@ import numpy as np
 from rules.subsetting import together
 from rules.transformation import CURRENT_TIMESTAMP_NUMBER, AddColumn, Shape, Transformation, TransformationError
 from rules.user_code.calling import CustomCalls
+from streams.cells import fixed
+from streams.cells_kernels import with_constants
 from streams.lcr_batch import (
     ABSENT,
     NULL,
@@ -54,8 +56,9 @@ _UNKNOWN = _Unknown()
 @dataclass(frozen=True, slots=True)
 class _Reshaped:
     version: TableVersion
-    places: tuple[int, ...]  # of its columns before; -1: an added one
+    places: NDArray[np.int64]  # of its columns before; -1: an added one
     is_renamed_only: bool
+    block: slice | None  # of the columns before, if what stays are neighbours as before, and what is added comes behind them
     added: _Added
     custom: CustomTransformation | None
 
@@ -123,11 +126,11 @@ class Reshaping:
         found = [self._reshaped(table) if place in used else None for place, table in enumerate(batch.tables)]
         if not any(found):
             return batch
-        times = [same for each in found if each is not None for same in each.added.times]
+        times = [(each.added.new, place) for each in found if each is not None for place in each.added.times]
         if times:
             now = _timestamp(self._time_us())
-            for same in times:
-                same.set(now)
+            for constants, place in times:
+                constants.set(place, now)
         tables: dict[TableVersion, int] = {}
         places = [
             tables.setdefault(table if each is None else each.version, len(tables)) for table, each in zip(batch.tables, found, strict=True)
@@ -139,7 +142,7 @@ class Reshaping:
             if reshaped is not None and reshaped.custom is not None:
                 customs[place] = reshaped.custom
             if reshaped is not None and not reshaped.is_renamed_only:
-                moved = _group(group, reshaped.places, reshaped.added, place)
+                moved = _group(group, reshaped, place)
             else:
                 moved = group if place == group.table else replace(group, table=place)
             groups.setdefault((moved.table, moved.command), []).append(moved)
@@ -166,43 +169,43 @@ def _found(table: TableVersion, transformation: Transformation) -> _Reshaped | N
     if transformation.custom is None and replace(version, version=table.version) == table:
         return None
     before = {column.name: place for place, column in enumerate(table.columns)}
-    places = tuple(-1 if isinstance(origin, AddColumn) else before[origin] for _, origin in shape.columns)
+    places = [-1 if isinstance(origin, AddColumn) else before[origin] for _, origin in shape.columns]
     added = tuple(origin for _, origin in shape.columns if isinstance(origin, AddColumn))
-    is_renamed_only = places == tuple(range(len(table.columns)))
-    return _Reshaped(version, places, is_renamed_only, _Added.of(added, is_whole=version.old_image is OldImage.FULL), transformation.custom)
+    is_renamed_only = places == list(range(len(table.columns)))
+    stay = [place for place in places if place >= 0]
+    is_block = bool(stay) and places == [*range(stay[0], stay[0] + len(stay)), *[-1] * len(added)]
+    block = slice(stay[0], stay[-1] + 1) if is_block else None
+    added_values = _Added.of(added, is_whole=version.old_image is OldImage.FULL)
+    return _Reshaped(version, np.array(places, np.int64), is_renamed_only, block, added_values, transformation.custom)
 
 
-class _Same:
-    """One value in any number of rows."""
+class _Constants:
+    """The values of added columns, one for every row, in one image.
 
-    __slots__ = ("_data", "_length", "_lengths", "_value", "size")
+    Args:
+        values: bytes, or NULL or ABSENT.
+    """
 
-    def __init__(self, value: bytes | int | None) -> None:
-        self._value = value if isinstance(value, bytes) else b""
-        self.size = len(self._value)
-        self._length = self.size if isinstance(value, bytes) else NULL if value is None else value
-        self._lengths, self._data = np.empty((1, 0), np.int32), np.empty(0, np.uint8)
+    __slots__ = ("_starts", "lengths", "values")
 
-    def set(self, value: bytes) -> None:
-        """Another value, of the same size."""
-        self._value, self._data = value, np.empty(0, np.uint8)
+    def __init__(self, values: Sequence[bytes | int]) -> None:
+        self.lengths = np.array([len(value) if isinstance(value, bytes) else value for value in values], np.int32)
+        held = [value if isinstance(value, bytes) else b"" for value in values]
+        self._starts = list(itertools.accumulate(map(len, held), initial=0))
+        self.values = np.frombuffer(bytearray(b"".join(held)), np.uint8)
 
-    def rows(self, count: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-        """Lengths, int32[1, count], and bytes of so many rows; no row of a batch is beyond its bounds, so neither is what is kept here."""
-        if count > self._lengths.shape[1]:
-            self._lengths = np.full((1, count), self._length, np.int32)
-        if self.size * count > self._data.shape[0]:
-            self._data = np.frombuffer(self._value * count, np.uint8)
-        return self._lengths[:, :count], self._data[: self.size * count]
+    def set(self, place: int, value: bytes) -> None:
+        """Another value of the same length for one column."""
+        self.values[self._starts[place] : self._starts[place + 1]] = np.frombuffer(value, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """The values of the columns that are added, in the old image and in the new one; and those of them that are the time, to be set for each batch."""
+    """The values of the columns that are added, in the old image and in the new one; and which of them are the time, to be set for each batch."""
 
-    old: tuple[_Same, ...]
-    new: tuple[_Same, ...]
-    times: tuple[_Same, ...]
+    old: _Constants
+    new: _Constants
+    times: tuple[int, ...]
 
     @classmethod
     def of(cls, added: Sequence[AddColumn], *, is_whole: bool) -> _Added:
@@ -213,63 +216,40 @@ class _Added:
             is_whole: old values are logged whatever changes. Under a replica identity of key columns an UPDATE that left them alone has no old
                 values at all, and must stay so.
         """
-        values = [_timestamp(0) if each.is_now else None if each.value is None else each.value.encode() for each in added]
-        new = [_Same(value) for value in values]
-        old = [_Same(ABSENT if each.is_now or not is_whole else value) for each, value in zip(added, values, strict=True)]
-        return cls(tuple(old), tuple(new), tuple(same for same, each in zip(new, added, strict=True) if each.is_now))
+        values = [_timestamp(0) if each.is_now else NULL if each.value is None else each.value.encode() for each in added]
+        old = [ABSENT if each.is_now or not is_whole else value for each, value in zip(added, values, strict=True)]
+        return cls(_Constants(old), _Constants(values), tuple(place for place, each in enumerate(added) if each.is_now))
 
 
-def _group(group: RowGroup, places: tuple[int, ...], added: _Added, table: int) -> RowGroup:
+def _group(group: RowGroup, reshaped: _Reshaped, table: int) -> RowGroup:
     """The rows of a group with other columns; `table`: their place."""
+    added = reshaped.added
     return RowGroup(
-        table=table, command=group.command, row_numbers=group.row_numbers, old=_values(group.old, places, added.old), new=_values(group.new, places, added.new),
+        table=table, command=group.command, row_numbers=group.row_numbers,
+        old=_values(group.old, reshaped, added.old), new=_values(group.new, reshaped, added.new),
     )
 
 
-def _values(values: ColumnValues | None, places: tuple[int, ...], added: Sequence[_Same]) -> ColumnValues | None:
-    """Some columns of values, and others that have one value in every row.
+def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants) -> ColumnValues | None:
+    """The columns of an image that stay, and added ones.
 
     Args:
         values: of n rows; None: there are none.
-        places: of the columns that stay; -1: the next one of `added`.
-        added: one for each -1.
+        reshaped: where its columns come from.
+        added: of the image.
     """
     if values is None:
         return None
-    neighbours = _neighbours(places)
-    if len(neighbours) == 1 and neighbours[0][2] >= 0:
-        _, end, place = neighbours[0]
-        return ColumnValues(lengths=values.lengths[place : place + end], data=values.data, starts=values.starts[place : place + end + 1])
-    count, before = values.row_count, values.starts.tolist()
-    lengths: list[NDArray[np.int32]] = []
-    data = [np.empty(0, np.uint8)]
-    starts, given = [0], iter(added)
-    for column, end, place in neighbours:
-        if place >= 0:
-            last, moved = place + end - column, starts[-1] - before[place]
-            lengths.append(values.lengths[place:last])
-            data.append(values.data[before[place] : before[last]])
-            starts += [start + moved for start in before[place + 1 : last + 1]]
-        else:
-            same = next(given)
-            its_lengths, its_data = same.rows(count)
-            lengths.append(its_lengths)
-            data.append(its_data)
-            starts.append(starts[-1] + same.size * count)
-    return ColumnValues(lengths=np.concatenate(lengths), data=np.concatenate(data), starts=np.array(starts, np.int64))
-
-
-@functools.lru_cache(_VERSIONS_MAX)
-def _neighbours(places: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
-    """Columns that stay neighbours, whose bytes are one block: the first one, the one behind the last, and the place of the first before; -1: an added one."""
-    found: list[tuple[int, int, int]] = []
-    for column, place in enumerate(places):
-        first, end, begin = found[-1] if found else (0, 0, -1)
-        if place >= 0 and begin >= 0 and place == begin + end - first:
-            found[-1] = (first, column + 1, begin)
-        else:
-            found.append((column, column + 1, place))
-    return tuple(found)
+    if (block := reshaped.block) is not None and not added.values.size:  # no byte is moved
+        lengths, starts = values.lengths[block], values.starts[block.start : block.stop + 1]
+        if count := added.lengths.shape[0]:
+            lengths = np.concatenate([lengths, np.repeat(added.lengths, values.row_count).reshape(count, -1)])
+            starts = np.concatenate([starts, np.repeat(starts[-1:], count)])
+        return ColumnValues(lengths=lengths, data=values.data, starts=starts)
+    lengths, data, starts = with_constants(
+        fixed(values.lengths), fixed(values.data), fixed(values.starts), reshaped.places, added.lengths, added.values,
+    )
+    return ColumnValues(lengths=lengths, data=data, starts=starts)
 
 
 def transformed_version(version: TableVersion, transformation: Transformation) -> tuple[TableVersion, Shape]:

@@ -105,3 +105,57 @@ def _copy_spans(data, offsets, rows, lengths, out, position):
         last = offset + length
     copy_bytes(data, first, last - first, out, position)
     return position + last - first
+
+
+@njit(cache=True)
+def with_constants(lengths, data, starts, places, constant_lengths, constants):
+    """Some columns of values, and others that have one value in every row.
+
+    Args:
+        lengths: int32[c, n], of the values.
+        data: uint8, their bytes.
+        starts: int64[c + 1], where each column's bytes begin.
+        places: int64[k], which of their columns each of the new ones is; -1: the next constant.
+        constant_lengths: int32[a], bytes of each constant, or NULL, UNCHANGED, ABSENT.
+        constants: uint8, the bytes of all constants.
+
+    Returns:
+        lengths: int32[k, n].
+        data: uint8.
+        starts: int64[k + 1].
+    """
+    columns, count = places.shape[0], lengths.shape[1]
+    out_starts = np.zeros(columns + 1, np.int64)
+    constant = 0
+    for column in range(columns):
+        place = places[column]
+        if place >= 0:
+            size = starts[place + 1] - starts[place]
+        else:
+            size = count * max(np.int64(constant_lengths[constant]), np.int64(0))
+            constant += 1
+        out_starts[column + 1] = out_starts[column] + size
+    out_lengths = np.empty((columns, count), np.int32)
+    out = np.empty(out_starts[columns], np.uint8)
+    constant, begin = 0, np.int64(0)
+    for column in range(columns):
+        place, at = places[column], out_starts[column]
+        size = out_starts[column + 1] - at
+        if place >= 0:
+            out_lengths[column] = lengths[place]
+            copy_bytes(data, starts[place], size, out, at)
+            continue
+        length = np.int64(constant_lengths[constant])
+        out_lengths[column] = length
+        if size:
+            copy_bytes(constants, begin, length, out, at)
+            begin += length
+            done = length
+            while done < size:  # twice as much each time
+                more = min(done, size - done)
+                copy_bytes(out, at, more, out, at + done)
+                done += more
+        elif length > 0:
+            begin += length
+        constant += 1
+    return out_lengths, out, out_starts
