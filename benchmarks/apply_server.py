@@ -193,8 +193,9 @@ def compare(ways: Mapping[str, Way], *, plain: str, runs: int) -> None:
         runs: that count; one before them warms up.
     """
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(runs + 1):
-        for name, way in ways.items():
+    for number in range(runs + 1):
+        order = list(ways.items())
+        for name, way in order if number % 2 else order[::-1]:  # none comes always behind the same other one
             rates[name].append(way.measure())
     for name, found in rates.items():
         ratio = statistics.median(rate / of for rate, of in zip(found[1:], rates[plain][1:], strict=True))
