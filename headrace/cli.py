@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from headrace.console import DONE, FAILURE, FINDING, Output, ReaderLeft, exit_code_of
 from headrace.entry import INTERRUPTED
@@ -36,7 +37,18 @@ app = typer.Typer(
     name="headrace", help="Log-based, rule-steered replication.", no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False,
 )
-errors_app = typer.Typer(name="errors", help="The error queue of the destinations.", no_args_is_help=True)
+
+
+class _ErrorVerbs(TyperGroup):
+    """`headrace errors FILE` lists, as every other verb takes the file next."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - of typer's own click
+        if args and args[0] not in self.commands and args[0].endswith((".yaml", ".yml")):
+            args = ["list", *args]
+        return super().resolve_command(ctx, args)
+
+
+errors_app = typer.Typer(name="errors", cls=_ErrorVerbs, help="The error queue of the destinations. FILE alone lists it.", no_args_is_help=True)
 app.add_typer(errors_app)
 
 File = Annotated[Path, typer.Argument(help="The topology's YAML file.", show_default=False)]

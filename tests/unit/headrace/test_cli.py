@@ -132,6 +132,14 @@ def test_wait_wants_to_know_for_what(run, topology):
     assert run("wait", topology) == WRONG_USE
 
 
+def test_errors_of_a_file_are_listed_without_a_verb(run, topology, capsys):
+    code = run("errors", "list", topology)
+    assert "is not up" in (said := capsys.readouterr().err)
+    assert run("errors", topology) == code
+    assert capsys.readouterr().err == said
+    assert run("errors", "lst", topology) == WRONG_USE
+
+
 def test_deleting_errors_needs_numbers_or_all(run, topology, monkeypatch):
     monkeypatch.setattr(Deployment, "connect", lambda self: None)
     assert run("errors", "delete", topology) == WRONG_USE
