@@ -1,3 +1,8 @@
+"""The command line: arguments, exit codes and messages.
+
+Longer than 500 lines: one short test per verb and way to end, over the same way to run one.
+"""
+
 from __future__ import annotations
 
 import io
