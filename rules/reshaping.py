@@ -186,10 +186,11 @@ class _Constants:
         values: bytes, or NULL or ABSENT.
     """
 
-    __slots__ = ("_starts", "lengths", "values")
+    __slots__ = ("_starts", "column", "lengths", "values")
 
     def __init__(self, values: Sequence[bytes | int]) -> None:
         self.lengths = np.array([len(value) if isinstance(value, bytes) else value for value in values], np.int32)
+        self.column = self.lengths[:, np.newaxis]
         held = [value if isinstance(value, bytes) else b"" for value in values]
         self._starts = list(itertools.accumulate(map(len, held), initial=0))
         self.values = np.frombuffer(bytearray(b"".join(held)), np.uint8)
@@ -241,10 +242,13 @@ def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants)
     if values is None:
         return None
     if (block := reshaped.block) is not None and not added.values.size:  # no byte is moved
-        lengths, starts = values.lengths[block], values.starts[block.start : block.stop + 1]
-        if count := added.lengths.shape[0]:
-            lengths = np.concatenate([lengths, np.repeat(added.lengths, values.row_count).reshape(count, -1)])
-            starts = np.concatenate([starts, np.repeat(starts[-1:], count)])
+        kept, places = values.lengths[block], values.starts[block.start : block.stop + 1]
+        if not added.lengths.shape[0]:
+            return ColumnValues(lengths=kept, data=values.data, starts=places)
+        count = kept.shape[0]
+        lengths, starts = np.empty((count + added.lengths.shape[0], kept.shape[1]), np.int32), np.empty(count + added.lengths.shape[0] + 1, np.int64)
+        lengths[:count], lengths[count:] = kept, added.column
+        starts[:count], starts[count:] = places[:-1], places[-1]
         return ColumnValues(lengths=lengths, data=values.data, starts=starts)
     lengths, data, starts = with_constants(
         fixed(values.lengths), fixed(values.data), fixed(values.starts), reshaped.places, added.lengths, added.values,
