@@ -18,7 +18,6 @@ from rules.subsetting import together
 from rules.transformation import CURRENT_TIMESTAMP_NUMBER, AddColumn, Shape, Transformation, TransformationError
 from rules.user_code.calling import CustomCalls
 from streams.cells import fixed
-from streams.cells_kernels import with_constants
 from streams.lcr_batch import (
     ABSENT,
     NULL,
@@ -246,6 +245,9 @@ def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants)
             lengths = np.concatenate([lengths, np.repeat(added.lengths, values.row_count).reshape(count, -1)])
             starts = np.concatenate([starts, np.repeat(starts[-1:], count)])
         return ColumnValues(lengths=lengths, data=values.data, starts=starts)
+    # Here, not at the head: numba is 25 MB that a process which adds no such column does not pay for.
+    from streams.cells_kernels import with_constants
+
     lengths, data, starts = with_constants(
         fixed(values.lengths), fixed(values.data), fixed(values.starts), reshaped.places, added.lengths, added.values,
     )
