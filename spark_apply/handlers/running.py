@@ -115,7 +115,13 @@ class Handling:
 
         Args:
             ahead: waits for them (`spark_apply.server.conflicts.execute_ahead`).
+
+        Raises:
+            DataError: see there.
         """
+        asked, self.handlers.has_asked = self.handlers.has_asked, False
+        if asked:
+            ahead()  # now, and not in the time of a handler's call
         self._ahead = ahead
 
     def plain(self, batch: LcrBatch, numbers: Sequence[int]) -> None:
@@ -266,7 +272,7 @@ class Handling:
 
     def _run(self, sql: str, values: tuple[Any, ...]) -> SqlResult:
         self._check_caller()
-        self._has_asked = True
+        self._has_asked = self.handlers.has_asked = True
         statement = HandlerSql(sql=sql, values=values)
         if self._attempts:
             def attempt() -> SqlResult:
@@ -288,7 +294,7 @@ class Handling:
 
     def _mark(self) -> int:
         self._check_caller(outside=True)
-        self._has_asked = True
+        self._has_asked = self.handlers.has_asked = True
         if self._attempts:  # what comes behind it must not be undone with what waits now
             self._guarded(self.flush)
         mark = self._guarded(self._session.mark)

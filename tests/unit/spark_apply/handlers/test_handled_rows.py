@@ -5,6 +5,7 @@ Longer than 500 lines: one place lists every scenario of the heading, so that a 
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -426,6 +427,21 @@ def test_a_handler_never_sees_the_error_of_rows_that_are_under_way(tmp_path: Pat
     at = Handled(rules_of(text, dml=["run"]), others=[row(7)])
     assert isinstance(at.apply(inserts(7, table="d"), inserts(1), below_applied=False), GroupRetry)
     assert set(seen.read_text().split() if seen.exists() else ()) <= {"LcrError"}
+
+
+def test_a_handler_that_runs_sql_waits_for_rows_that_are_under_way_before_its_time_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as it is known that it does: from the second group on."""
+    at = Handled(rules_of(f"def run(lcr, session):\n    session.execute({READ!r}, 1)\n    lcr.execute(True)\n", dml=["run"], timeout_s=0.2))
+    write = MemorySession.write
+
+    def slow(session: MemorySession, writes: Any) -> tuple[int, ...]:
+        time.sleep(0.4 if any(each.version.name == "d" for each in writes) else 0)
+        return write(session, writes)
+
+    at.apply(inserts(1))
+    monkeypatch.setattr(MemorySession, "write", slow)
+    result = at.apply(inserts(7, table="d"), inserts(2), inserts(3))
+    assert (result.statistics.commits, result.statistics.rollbacks) == (1, 0)
 
 
 @pytest.mark.parametrize("text", [EXECUTE.format(False), RAISE], ids=["executes", "raises"])
