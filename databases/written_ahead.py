@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from streams.errors import DatabaseError
+from streams.errors import DatabaseError, UnfitTableError
 
 __all__ = ["WrittenAhead"]
 
@@ -63,5 +63,5 @@ class WrittenAhead:
 
     def forget(self) -> None:
         """Wait for what is to come, before it is undone: what went wrong with it does not matter any more, but to who asks for the answer."""
-        with contextlib.suppress(DatabaseError):
+        with contextlib.suppress(DatabaseError, UnfitTableError):
             self.settle()

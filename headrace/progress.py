@@ -65,7 +65,9 @@ def watch_forever(output: Output, look: Callable[[], RenderableType]) -> NoRetur
             output.result("")
             output.flush()
             time.sleep(WATCH_INTERVAL_S)
-    with Live(look(), console=output.result_console, auto_refresh=False) as live:
+    console = output.result_console
+    console.soft_wrap = False  # a live display would cut lines at the terminal's edge, and not fold them
+    with Live(look(), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_INTERVAL_S)
             live.update(look(), refresh=True)

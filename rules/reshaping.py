@@ -18,7 +18,6 @@ from rules.subsetting import together
 from rules.transformation import CURRENT_TIMESTAMP_NUMBER, AddColumn, Shape, Transformation, TransformationError
 from rules.user_code.calling import CustomCalls
 from streams.cells import fixed
-from streams.cells_kernels import with_constants
 from streams.lcr_batch import (
     ABSENT,
     NULL,
@@ -250,6 +249,9 @@ def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants)
         lengths[:count], lengths[count:] = kept, added.column
         starts[:count], starts[count:] = places[:-1], places[-1]
         return ColumnValues(lengths=lengths, data=values.data, starts=starts)
+    # Here, not at the head: numba is 25 MB that a process which adds no such column does not pay for.
+    from streams.cells_kernels import with_constants
+
     lengths, data, starts = with_constants(
         fixed(values.lengths), fixed(values.data), fixed(values.starts), reshaped.places, added.lengths, added.values,
     )

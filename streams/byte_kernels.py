@@ -20,6 +20,11 @@ def _pointer(context, builder, kind, array, place):
     return builder.gep(context.make_array(kind)(context, builder, array).data, [place])
 
 
+def _are_bytes(*kinds):
+    """Whether these are arrays whose bytes lie side by side; of others a pointer would find wrong ones, so a kernel with them is not compiled."""
+    return all(isinstance(kind, types.Array) and (kind.dtype, kind.ndim, kind.layout) == (types.uint8, 1, "C") for kind in kinds)
+
+
 @intrinsic
 def copy_bytes(_typing, data, offset, length, out, place):  # noqa: ARG001 - `generate` gets them
     """Copy bytes from one array into another, or into a part of the same one that does not overlap. No bound is checked.
@@ -31,6 +36,8 @@ def copy_bytes(_typing, data, offset, length, out, place):  # noqa: ARG001 - `ge
         out: uint8, contiguous.
         place: int64, where they are written in it.
     """
+    if not (_are_bytes(data, out) and out.mutable):
+        return None
     signature = types.void(data, types.int64, types.int64, out, types.int64)
 
     def generate(context, builder, called, arguments):
@@ -53,6 +60,8 @@ def same_bytes(_typing, data, offset, other, length):  # noqa: ARG001 - `generat
         other: int64, where the second one begins.
         length: int64, bytes of each, not negative.
     """
+    if not _are_bytes(data):
+        return None
     signature = types.boolean(data, types.int64, types.int64, types.int64)
 
     def generate(context, builder, called, arguments):
@@ -73,6 +82,8 @@ def big_endian_word(_typing, data, offset):  # noqa: ARG001 - `generate` gets th
         data: uint8, contiguous.
         offset: int64, where they begin in it.
     """
+    if not _are_bytes(data):
+        return None
     signature = types.uint64(data, types.int64)
 
     def generate(context, builder, called, arguments):

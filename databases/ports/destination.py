@@ -393,6 +393,9 @@ class DestinationSession(TableWriter, Protocol):
         Returns:
             A function that waits, and answers or raises what `write` would; it may be called more than once. Whatever else needs the
             database waits as well, and raises what the writes raised; what undoes them only waits.
+
+        Raises:
+            StreamsError: see `write`, where that is known before all of it is under way: of many rows only the last ones are.
         """
         ...
 

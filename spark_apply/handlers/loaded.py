@@ -69,6 +69,8 @@ class Handlers:
         self._places: dict[str, str] = {}  # of the functions that were called, by name: name and place
         self.running = ""
         """What is called right now, for `status`; empty: nothing."""
+        self.has_asked = False
+        """A call for the last group has run SQL: the next one may too."""
 
     def dml_of(self, owner: str, name: str, command: Command) -> tuple[DmlHandler, ...]:
         """The DML handlers of a table's rows of one command.

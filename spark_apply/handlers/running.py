@@ -42,7 +42,7 @@ from streams.lcr_batch import Column, Command, LcrBatch
 from streams.scn import Scn
 
 if TYPE_CHECKING:
-    from databases.ports import ConflictRecord, DestinationSession
+    from databases.ports import ConflictRecord, DestinationSession, DestinationTable
     from rules.user_code.source import UserFunction
     from spark_apply.handlers.crashes import CrashGuard
     from spark_apply.handlers.loaded import Handlers
@@ -115,7 +115,13 @@ class Handling:
 
         Args:
             ahead: waits for them (`spark_apply.server.conflicts.execute_ahead`).
+
+        Raises:
+            DataError: see there.
         """
+        asked, self.handlers.has_asked = self.handlers.has_asked, False
+        if asked:
+            ahead()  # now, and not in the time of a handler's call
         self._ahead = ahead
 
     def plain(self, batch: LcrBatch, numbers: Sequence[int]) -> None:
@@ -266,7 +272,7 @@ class Handling:
 
     def _run(self, sql: str, values: tuple[Any, ...]) -> SqlResult:
         self._check_caller()
-        self._has_asked = True
+        self._has_asked = self.handlers.has_asked = True
         statement = HandlerSql(sql=sql, values=values)
         if self._attempts:
             def attempt() -> SqlResult:
@@ -288,7 +294,7 @@ class Handling:
 
     def _mark(self) -> int:
         self._check_caller(outside=True)
-        self._has_asked = True
+        self._has_asked = self.handlers.has_asked = True
         if self._attempts:  # what comes behind it must not be undone with what waits now
             self._guarded(self.flush)
         mark = self._guarded(self._session.mark)
@@ -323,11 +329,19 @@ class Handling:
     def _column_at(self, owner: str, name: str, column_name: str) -> Column | None:
         """A column of the destination, as a value of it that is written here would be described by a source."""
         self._check_caller()
-        table = self._guarded(lambda: self._session.describe(owner, name))
+        table = self._guarded(lambda: self._described(owner, name))
         found = None if table is None else next((column for column in table.columns if column.name == column_name), None)
         if found is None:
             return None
         return Column(name=column_name, type_name=found.type_name, type_number=found.type_number, type_modifier=found.type_modifier)
+
+    def _described(self, owner: str, name: str) -> DestinationTable | None:
+        try:
+            return self._session.describe(owner, name)
+        except (DataError, UnfitTableError) as error:
+            if self._ahead is None:
+                raise
+            raise AttemptFailed from error  # of the rows under way, which were waited for
 
     def _statements(self, statements: Sequence[HandlerStatement], lcr: HandledLcr) -> Failure | None:
         """Run the statements of one statement DML handler; each gets the LCR as it came."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from databases.ports import TruncatedTable
+from databases.ports import RowQuestion, TruncatedTable
 from streams.errors import BugError, DatabaseUnavailable, DataError, UnfitTableError
 from streams.lcr_batch import ABSENT, Partition
 from streams.scn import Scn
@@ -225,6 +225,35 @@ def test_what_was_written_ahead_goes_with_a_rollback(harness, session):
     session.commit([], Scn(0))
     assert commit(session, insert(table, [(int4(2), b"x", None)])) == (1,)
     assert harness.rows("t") == [(int4(1), b"x", None), (int4(2), b"x", None)]
+
+
+@pytest.mark.parametrize("undo", ["rollback", "savepoint", "mark"])
+def test_rows_written_ahead_into_a_table_that_is_gone_can_be_undone(harness, session, undo):
+    table = keyed(harness, session)
+    commit(session, insert(table, [(int4(1), b"x", None)]))
+    session.begin()
+    mark = session.mark() if undo == "mark" else session.savepoint()
+    harness.drop_table("t")
+    ahead = session.write_ahead([insert(table, [(int4(2), b"x", None)])])
+    undone = {"rollback": session.rollback, "savepoint": session.rollback_to_savepoint, "mark": lambda: session.undo_to_mark(mark)}
+    undone[undo]()
+    with pytest.raises(UnfitTableError):
+        ahead()
+    session.rollback()
+    assert commit(session, insert(keyed(harness, session), [(int4(3), b"x", None)])) == (1,)
+
+
+def test_a_row_is_removed_behind_what_was_written_ahead(harness, session):
+    table = keyed(harness, session)
+    row = (int4(1), b"x", None)
+    commit(session, insert(table, [row]))
+    session.begin()
+    (found,) = session.find_rows(update(table, [row], [row]), RowQuestion(by_key=True))
+    ahead = session.write_ahead([insert(table, [(int4(2), b"x", None)])])
+    session.remove_row(table, found.number)
+    assert ahead() == (1,)
+    session.commit([], Scn(0))
+    assert harness.rows("t") == [(int4(2), b"x", None)]
 
 
 @pytest.mark.parametrize("follows", ["write", "write_ahead", "commit", "savepoint"])

@@ -424,3 +424,13 @@ def test_what_sql_of_a_handler_wrote_is_a_change_of_its_source_though_its_apply_
     assert value(site, 1) == "handled"
     assert site.apply(update(1, "there"), source="c", at=now()) is None
     assert value(site, 1) == "there"
+
+
+def test_a_look_for_conflicts_waits_for_rows_that_were_written_ahead(site: Site) -> None:
+    (step,) = plan_sets([batch_of(site.version, [Lcr(new=changed(HERE, id=8))], first_scn=site.scn, source="c", times_us=[now()])], site.fits.fit)
+    site.session.begin()
+    ahead = site.session.write_ahead([replace(step.write, times=None)])
+    site.session._horizon_until = 0.0  # the server is asked how far transactions are
+    found = site.session.conflicting(step.write)
+    assert (ahead(), found.tolist()) == ((1,), [0])
+    site.session.rollback()

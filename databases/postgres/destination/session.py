@@ -1024,6 +1024,7 @@ class PostgresSession:
 
     def _send(self, statements: Sequence[Statement], what: str) -> Callable[[], list[pq.abc.PGresult]]:
         """Send what is pending and these; a function reads the answers of these, and must be called before anything else is sent."""
+        self._ahead.settle()
         pending, self._pending = self._pending, []
         with self._failing():
             send = self._pipeline.send([*pending, *statements], what)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
+from numba.core.errors import TypingError
 
 from streams.byte_kernels import big_endian_word, copy_bytes, same_bytes
 
@@ -51,3 +52,16 @@ def test_one_different_byte_is_seen(left, at, by):
 def test_a_word_is_read_from_anywhere(offset):
     data = np.random.default_rng(offset).integers(0, 256, 17).astype(np.uint8)
     assert int(_word(data, offset)) == int.from_bytes(data[offset : offset + 8].tobytes(), "big")
+
+
+@pytest.mark.parametrize("data", [np.zeros(20, np.uint8)[::2], np.zeros(20, np.int32), np.zeros((20, 20), np.uint8)], ids=["strided", "words", "table"])
+def test_an_array_whose_bytes_do_not_lie_side_by_side_is_refused(data):
+    out = np.zeros(20, np.uint8)
+    for call in (lambda: _copied(data, 0, 8, out, 0), lambda: _copied(out, 0, 8, data, 0), lambda: _same(data, 0, 8, 2), lambda: _word(data, 0)):
+        with pytest.raises(TypingError):
+            call()
+
+
+def test_what_is_read_only_is_not_written():
+    with pytest.raises(TypingError):
+        _copied(np.zeros(9, np.uint8), 0, 8, np.frombuffer(bytes(9), np.uint8), 0)

@@ -5,6 +5,8 @@ Longer than 500 lines: one place lists every scenario of the heading, so that a 
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,8 @@ import pytest
 from databases.memory.destination import MemorySession
 from rules.user_code.binds import read_statement
 from rules.user_code.handlers import DmlHandler
-from spark_apply.groups import GroupResult, GroupRetry
-from streams.errors import DataError
+from spark_apply.groups import GroupResult, GroupRetry, RetryReason
+from streams.errors import DataError, UnfitTableError
 from tests.support.conflicts import handler
 from tests.support.handlers import READ, Handled, deletes, inserts, row, rules_of, updates
 
@@ -414,6 +416,50 @@ def test_other_tables_rows_stay_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_type, "write", lambda self, writes: sizes.extend((w.table.name, w.row_count) for w in writes) or write(self, writes))
     at.apply(*[each for key in range(50) for each in (inserts(key), inserts(key, table="d"))])
     assert sizes == [("d", 50), ("c", 50)]
+
+
+def test_a_handler_never_sees_the_error_of_rows_that_are_under_way(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    text = (
+        "def run(lcr, session):\n    try:\n        lcr.add_column('new', 'nowhere', 'x')\n    except Exception as error:\n"
+        f"        open({str(seen)!r}, 'a').write(type(error).__name__ + ' ')\n"
+    )
+    at = Handled(rules_of(text, dml=["run"]), others=[row(7)])
+    assert isinstance(at.apply(inserts(7, table="d"), inserts(1), below_applied=False), GroupRetry)
+    assert set(seen.read_text().split() if seen.exists() else ()) <= {"LcrError"}
+
+
+def test_a_handler_that_runs_sql_waits_for_rows_that_are_under_way_before_its_time_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as it is known that it does: from the second group on."""
+    at = Handled(rules_of(f"def run(lcr, session):\n    session.execute({READ!r}, 1)\n    lcr.execute(True)\n", dml=["run"], timeout_s=0.2))
+    write = MemorySession.write
+
+    def slow(session: MemorySession, writes: Any) -> tuple[int, ...]:
+        time.sleep(0.4 if any(each.version.name == "d" for each in writes) else 0)
+        return write(session, writes)
+
+    at.apply(inserts(1))
+    monkeypatch.setattr(MemorySession, "write", slow)
+    result = at.apply(inserts(7, table="d"), inserts(2), inserts(3))
+    assert (result.statistics.commits, result.statistics.rollbacks) == (1, 0)
+
+
+@pytest.mark.parametrize("text", [EXECUTE.format(False), RAISE], ids=["executes", "raises"])
+def test_a_table_altered_under_rows_that_are_under_way_is_described_again(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Once: what is planned from its old description, and the order of transactions, would be wrong from then on."""
+    at = Handled(rules_of(text, dml=["run"]))
+    write, refused = MemorySession.write, []
+
+    def alters(session: MemorySession, writes: Any) -> tuple[int, ...]:
+        if not refused and any(each.version.name == "d" for each in writes):
+            refused.append(True)
+            raise UnfitTableError("the destination table public.d was altered meanwhile", table="public.d")
+        return write(session, writes)
+
+    monkeypatch.setattr(MemorySession, "write", alters)
+    again = at.apply(inserts(7, table="d"), inserts(1))
+    assert isinstance(again, GroupRetry)
+    assert (again.reason, again.next_transaction, at.server.unfit is not None) == (RetryReason.REPLAY, 0, True)
 
 
 @pytest.mark.parametrize(("text", "shown"), [(EXECUTE.format(False), "a"), (SHOUT, "A")])
