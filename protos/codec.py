@@ -50,7 +50,7 @@ __all__ = ["BatchHeader", "decode", "encode", "header_from_message", "header_of"
 _HEADER_TAG = 0x0A  # field 1, length-delimited: the first byte of every batch that `encode` wrote
 _VARINT_BYTES_MAX = 10  # 64 bits, seven per byte
 _FIXED_BYTES = {1: 8, 5: 4}  # by wire type
-_TABLES_KEPT = 4096  # of 3 KB with ten columns, of 15 KB with fifty; a table has a new version with each ALTER
+_TABLES_KEPT = 1024  # of 3 KB with ten columns, of 15 KB with fifty; a table has a new version with each ALTER, and what is gone is read again
 
 _Message = TypeVar("_Message", bound=Message)
 
