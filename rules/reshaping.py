@@ -6,11 +6,12 @@ are alike behind the transformation (an ALTER added a column that does not trave
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -121,7 +122,9 @@ class Reshaping:
         Raises:
             TransformationError: a transformation cannot be applied to a table, or its function failed.
         """
-        used = {group.table for group in batch.groups}.union(*(truncate.tables for truncate in batch.truncates))
+        used = {group.table for group in batch.groups}
+        if batch.truncates:
+            used = used.union(*(truncate.tables for truncate in batch.truncates))
         found = [self._reshaped(table) if place in used else None for place, table in enumerate(batch.tables)]
         if not any(found):
             return batch
@@ -230,6 +233,14 @@ def _group(group: RowGroup, reshaped: _Reshaped, table: int) -> RowGroup:
     )
 
 
+@functools.cache
+def _kernel() -> Any:  # noqa: ANN401 - compiled
+    """See `with_constants`. Not imported at the head: numba is 25 MB that a process which moves no column does not pay for."""
+    from streams.cells_kernels import with_constants
+
+    return with_constants
+
+
 def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants) -> ColumnValues | None:
     """The columns of an image that stay, and added ones.
 
@@ -249,10 +260,7 @@ def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants)
         lengths[:count], lengths[count:] = kept, added.column
         starts[:count], starts[count:] = places[:-1], places[-1]
         return ColumnValues(lengths=lengths, data=values.data, starts=starts)
-    # Here, not at the head: numba is 25 MB that a process which adds no such column does not pay for.
-    from streams.cells_kernels import with_constants
-
-    lengths, data, starts = with_constants(
+    lengths, data, starts = _kernel()(
         fixed(values.lengths), fixed(values.data), fixed(values.starts), reshaped.places, added.lengths, added.values,
     )
     return ColumnValues(lengths=lengths, data=data, starts=starts)
