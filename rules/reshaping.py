@@ -1,6 +1,6 @@
 """Transformations of whole batches: table versions, and the columns of their rows. No row is looked at, but those that a function gets.
 
-What leaves a column alone copies nothing; what takes columns away or adds some copies the others as one block each. Versions that
+What leaves a column alone copies nothing, nor does what leaves neighbours and adds no bytes; all else is copied column by column. Versions that
 are alike behind the transformation (an ALTER added a column that does not travel) become one, with one group per command.
 """
 
@@ -235,7 +235,7 @@ def _group(group: RowGroup, reshaped: _Reshaped, table: int) -> RowGroup:
 
 @functools.cache
 def _kernel() -> Any:  # noqa: ANN401 - compiled
-    """See `with_constants`. Not imported at the head: numba is 25 MB that a process which moves no column does not pay for."""
+    """See `with_constants`. Not imported at the head: numba is 25 MB that a process which moves no column does not pay for. Looked up once: each image needs it."""
     from streams.cells_kernels import with_constants
 
     return with_constants

@@ -146,8 +146,9 @@ def with_constants(lengths, data, starts, places, constant_lengths, constants):
             copy_bytes(data, starts[place], size, out, at)
             continue
         length = np.int64(constant_lengths[constant])
+        constant += 1
         out_lengths[column] = length
-        if size:
+        if size:  # none has bytes where there are no rows
             copy_bytes(constants, begin, length, out, at)
             begin += length
             done = length
@@ -155,7 +156,4 @@ def with_constants(lengths, data, starts, places, constant_lengths, constants):
                 more = min(done, size - done)
                 copy_bytes(out, at, more, out, at + done)
                 done += more
-        elif length > 0:
-            begin += length
-        constant += 1
     return out_lengths, out, out_starts

@@ -188,12 +188,13 @@ class SetsWork(Work):
     def _apply_handled(self, first: int, last: int) -> bool | None:
         """Apply transactions of which some rows go to users' handlers; None: none does, and nothing is called before the commit."""
         context, batches = self._context, self._slice(first, last, self._behind)
-        if not self._is_handled(batches):
+        planned = self._handled if self._is_whole(first, last) else None
+        if planned is None and not self._is_handled(batches):
             return None
         resolution = Resolution(context.conflicts)
         handling = context.handling(resolution, attempts=True)
         assert handling is not None
-        planned = self._handled if self._handled is not None and self._is_whole(first, last) else plan_group(batches, context.handlers, context.fit_of)
+        planned = planned or plan_group(batches, context.handlers, context.fit_of)
         context.session.begin()
         try:
             written = write_group(context.session, planned, handling)
