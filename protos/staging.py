@@ -177,7 +177,10 @@ class QueuePort(DequeuePort[_Subscriber], Protocol[_Publisher, _Subscriber]):
         ...
 
     def save_positions(self, positions: Mapping[str, Mapping[str, Scn]]) -> None:
-        """Make positions durable. The only method that may be called without the lock: it writes a file.
+        """Make positions durable. The only method that may be called without the lock: it writes a file. Does nothing if they are outdated.
+
+        Args:
+            positions: what `positions_to_save` answered, the same object.
 
         Raises:
             OSError: they could not be written.

@@ -63,11 +63,12 @@ Hosting
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from actors.staging.positions import PositionsFile
+from actors.staging.positions import Places, PositionsFile
 from actors.staging.queue_log import Entry, SourceLog, fitted, mark
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession, Subscription, end_older, unsent
 from actors.staging.refusals import Refusals
@@ -121,6 +122,8 @@ class QueueCore:
         self._clock = clock or SystemClock()
         self._tracks = tracks or TrackLog(self._clock)
         self._file = PositionsFile(folder)
+        self._saving = threading.Lock()  # the file has one writer at a time, and what `adopt` wrote is not overwritten by what was read before it
+        self._to_save: Mapping[str, Mapping[str, Scn]] | None = None  # what `positions_to_save` answered last
         saved, places = self._file.load(), self._file.places()
         self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
         interests = interests_of(topology, name)
@@ -137,7 +140,7 @@ class QueueCore:
                 subscription.refuse(gone, self._clock.monotonic())
         if (self._acknowledged(), self._places) != (saved, places):
             # A subscriber is new, or removed: it must never return to an old position.
-            self.save_positions(self._acknowledged())
+            self._file.save(self._acknowledged(), self._places)
         self._refusals.forget_others(interests)  # then: as long as its position is on disk, a refused one that left must not be taken for a predecessor
         self._logs = {source: SourceLog(source, FIRST_SCN) for source in sources_of(topology, name)}
         for source, log in self._logs.items():
@@ -173,7 +176,7 @@ class QueueCore:
             source: max((scn for name, scn in known.items() if name not in refused.get(source, ())), default=self._logs[source].position)
             for source, known in before.items()
         })
-        self._file.save(positions, places)
+        self._save_instead(positions, places)
         self._refusals.forget_others(interests)  # then, as where the queue opens
         self._places = places
         self._propagations = {each.name for each in topology.propagations}
@@ -527,19 +530,30 @@ class QueueCore:
         if now < self._save_at or all(each.saved_scn == each.acknowledged_scn for each in self._subscriptions.values()):
             return None
         self._save_at = now + SAVE_PERIOD_S
-        return self._acknowledged()
+        self._to_save = self._acknowledged()
+        return self._to_save
 
     def save_positions(self, positions: Mapping[str, Mapping[str, Scn]]) -> None:
-        """Make positions durable; may be called without the lock."""
-        self._file.save(positions, self._places)
+        """Make positions durable; may be called without the lock. Does nothing if the queue has adopted another topology, or closed, since it answered them."""
+        with self._saving:
+            if positions is self._to_save:
+                self._file.save(positions, self._places)
+
+    def _save_instead(self, positions: Mapping[str, Mapping[str, Scn]], places: Places) -> None:
+        """Save positions now, behind a save that is under way; one that has been asked for and has not begun does not happen any more."""
+        with self._saving:
+            self._to_save = None
+            self._file.save(positions, places)
 
     def positions_saved(self, positions: Mapping[str, Mapping[str, Scn]], problem: OSError | None) -> None:
-        """Report the outcome of `save_positions`.
+        """Report the outcome of `save_positions`; ignored if the queue has adopted another topology, or closed, meanwhile.
 
         Args:
             positions: those that were to be saved.
             problem: why they were not; None: they were.
         """
+        if positions is not self._to_save:
+            return
         self._save_problem = "" if problem is None else f"positions cannot be saved: {problem.strerror}"
         if problem is None:
             for (subscriber, source), subscription in self._subscriptions.items():
@@ -553,9 +567,9 @@ class QueueCore:
         """
         self._spill.close()
         if any(each.saved_scn != each.acknowledged_scn for each in self._subscriptions.values()):
-            positions = self._acknowledged()
-            self.save_positions(positions)
-            self.positions_saved(positions, None)
+            self._save_instead(self._acknowledged(), self._places)
+            for each in self._subscriptions.values():
+                each.saved_scn = each.acknowledged_scn
 
     @property
     def state(self) -> str:

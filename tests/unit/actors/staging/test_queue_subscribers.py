@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
 from protos import codec
 from streams.clock import VirtualClock
+from streams.durable_file import replace_file
 from streams.errors import ProtocolError, QueueError
 from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
@@ -363,3 +367,51 @@ def test_capturing_again_above_what_the_queue_has_asks_for_no_more_than_that(tmp
     assert news.rewind_scn == 20
     queue.send(publisher, insert_batch([30], previous=20))
     assert queue.spans(subscriber)[-1] == (20, 30)
+
+
+def test_positions_that_were_to_be_saved_before_an_edit_do_not_replace_those_of_the_edit(tmp_path: Path) -> None:
+    """The service saves outside of its lock, so an edit may come in between."""
+    queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
+    first = queue.subscriber(needed=10)
+    queue.core.acknowledge(first, "dbs1", 10)
+    queue.clock.advance(2.0)
+    positions = queue.core.positions_to_save()
+    assert positions == {"dbs1": {"apply_a": 10, "to_b": 0}}
+    queue.adopt("apply_a", "to_c")
+    edited = PositionsFile(tmp_path / "q").load()
+    queue.core.save_positions(positions)
+    queue.core.positions_saved(positions, None)
+    assert PositionsFile(tmp_path / "q").load() == edited == {"dbs1": {"apply_a": 10, "to_c": 0}}
+    queue.save()
+    assert PositionsFile(tmp_path / "q").load() == edited
+
+
+def test_edit_waits_for_positions_that_are_being_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both write one file beside the other: at once, one would take the other's away, or both write into it."""
+    queue = Queue(tmp_path)
+    queue.core.acknowledge(queue.subscriber(needed=10), "dbs1", 10)
+    queue.clock.advance(2.0)
+    positions = queue.core.positions_to_save()
+    assert positions is not None
+    begun, go_on = threading.Event(), threading.Event()
+    saved: list[str] = []
+
+    def slow(path: Path, text: str) -> None:
+        assert not (begun.is_set() and not go_on.is_set()), "two at once"
+        begun.set()
+        assert go_on.wait(60)
+        replace_file(path, text)
+        saved.append(text)
+
+    monkeypatch.setattr("actors.staging.positions.replace_file", slow)
+    with ThreadPoolExecutor(2) as threads:
+        saving = threads.submit(queue.core.save_positions, positions)
+        assert begun.wait(60)
+        editing = threads.submit(queue.adopt, "apply_a", "to_b")
+        while not editing.running():
+            time.sleep(0.001)
+        go_on.set()
+        saving.result(60)
+        editing.result(60)
+    assert len(saved) == 2
+    assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"apply_a": 10, "to_b": 10}}
