@@ -50,6 +50,7 @@ __all__ = ["BatchHeader", "decode", "encode", "header_from_message", "header_of"
 _HEADER_TAG = 0x0A  # field 1, length-delimited: the first byte of every batch that `encode` wrote
 _VARINT_BYTES_MAX = 10  # 64 bits, seven per byte
 _FIXED_BYTES = {1: 8, 5: 4}  # by wire type
+_LITTLE_ENDIAN = {kind: np.dtype(kind).newbyteorder("<") for kind in (np.uint8, np.int16, np.int32, np.int64)}
 _TABLES_KEPT = 1024  # of 3 KB with ten columns, of 15 KB with fifty; a table has a new version with each ALTER, and what is gone is read again
 
 _Message = TypeVar("_Message", bound=Message)
@@ -381,8 +382,8 @@ def _values(field: memoryview, shape: tuple[int, int]) -> ColumnValues:
     return ColumnValues(lengths=lengths, data=data, starts=starts)
 
 
-def _array(data: Buffer, dtype: type[np.generic]) -> NDArray[Any]:
-    kind = np.dtype(dtype).newbyteorder("<")
+def _array(data: Buffer, dtype: type[np.uint8 | np.int16 | np.int32 | np.int64]) -> NDArray[Any]:
+    kind = _LITTLE_ENDIAN[dtype]
     if len(data) % kind.itemsize:
         _refuse("an array ends in the middle of an element", size=len(data), element=kind.itemsize)
     # A bytearray is what makes the array writable; see the module.
@@ -415,7 +416,7 @@ def _check_transactions(transactions: Transactions, header: BatchHeader, tag_cou
     if count != header.transaction_count:
         _refuse("header and transactions differ in number", header=header.transaction_count, found=count)
     first_row = transactions.first_row
-    if int(first_row[0]) != 0 or int(first_row[-1]) != header.row_count or bool((np.diff(first_row) < 0).any()):
+    if int(first_row[0]) != 0 or int(first_row[-1]) != header.row_count or bool((first_row[1:] < first_row[:-1]).any()):
         _refuse("the transactions do not share the rows among them", rows=header.row_count)
     if not count:
         return
@@ -426,7 +427,7 @@ def _check_transactions(transactions: Transactions, header: BatchHeader, tag_cou
 
 def _check_scns(transactions: Transactions, header: BatchHeader) -> None:
     order, commit = transactions.order_scn, transactions.commit_scn
-    if bool((np.diff(order) <= 0).any()):
+    if bool((order[1:] <= order[:-1]).any()):
         _refuse("the transactions are not in commit order")
     if header.is_open != (int(commit[-1]) == 0):
         _refuse("header and transactions differ on whether the last one is open")
@@ -452,7 +453,7 @@ def _check_places(
         numbers = group.row_numbers
         if not numbers.size:
             continue
-        if int(numbers[0]) < 0 or int(numbers[-1]) >= row_count or bool((np.diff(numbers) <= 0).any()):
+        if int(numbers[0]) < 0 or int(numbers[-1]) >= row_count or bool((numbers[1:] <= numbers[:-1]).any()):
             _refuse("a row group's rows are not in order or not in the batch", rows=row_count)
         taken[numbers] = True
     for truncate in truncates:

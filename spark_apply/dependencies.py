@@ -61,6 +61,8 @@ EVERYTHING = 3
 """Exclusive use of every table: replaces the hashes of an error transaction with too many keys."""
 
 _EXCLUSIVE = 2  # the bit that turns use of a table into exclusive use
+_EXCLUSIVE_SHIFT = np.uint64(1)
+_FIRST = np.zeros(1, np.int64)
 _MAP_SIZE_MIN = 1 << 14  # keys; grows with the window, which the coordinator bounds
 
 
@@ -145,20 +147,22 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
     form_owners: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
     for group in batch.groups:
         fit = fit_of(batch.tables[group.table])
-        transactions = owner[group.row_numbers]
+        if not group.row_count:
+            continue
+        rows = _GroupRows(owner[group.row_numbers])
         for form in fit.forms:
-            _add_table_use(form, transactions, np.zeros(group.row_count, np.bool_), forms, form_owners)
+            rows.use_table(form, None, forms, form_owners)
         known: _Known = {}
-        exclusive, taking = _hash_group(group, fit, transactions, known, hashes, owners)
-        _add_table_use(fit.touch, transactions, exclusive, hashes, owners)
+        exclusive, taking = _hash_group(group, fit, rows.transactions, known, hashes, owners)
+        rows.use_table(fit.touch, exclusive, hashes, owners)
         if in_order and fit.taking_touch:
-            _add_table_use(fit.taking_touch, transactions, taking, hashes, owners)
+            rows.use_table(fit.taking_touch, taking, hashes, owners)
         for related in fit.relations.columns:
-            _hash_related(related, group, transactions, known, hashes, owners, in_order=in_order)
+            _hash_related(related, group, rows, known, hashes, owners, in_order=in_order)
         for touch in fit.relations.touches:
-            _add_table_use(touch, transactions, np.zeros(group.row_count, np.bool_), hashes, owners)
+            rows.use_table(touch, None, hashes, owners)
         for touch, is_exclusive in fit.order_touches(group.command) if in_order else ():
-            _add_table_use(touch, transactions, np.full(group.row_count, is_exclusive), hashes, owners)
+            rows.use_table(touch | _EXCLUSIVE if is_exclusive else touch, None, hashes, owners)
     for truncate in batch.truncates:
         for table in truncate.tables:
             fit = fit_of(batch.tables[table])
@@ -179,17 +183,34 @@ def _by_transaction(hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.in
     return KeyHashes(hashes=found, first=first)
 
 
-def _add_table_use(
-    touch: int, transactions: NDArray[np.int32], exclusive: NDArray[np.bool_],
-    hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
-) -> None:
-    """One hash per transaction that uses the table; rows are in source order, so transactions ascend."""
-    if not transactions.shape[0]:
-        return
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(transactions) != 0]))
-    alone = np.bitwise_or.reduceat(exclusive, starts)
-    hashes.append(np.where(alone, np.uint64(touch | _EXCLUSIVE), np.uint64(touch)))
-    owners.append(transactions[starts])
+class _GroupRows:
+    """The rows of a group.
+
+    Args:
+        transactions: int32, of each row: ascending, as rows are in source order. At least one.
+    """
+
+    def __init__(self, transactions: NDArray[np.int32]) -> None:
+        self.transactions = transactions
+        self._starts = np.concatenate((_FIRST, np.flatnonzero(transactions[1:] != transactions[:-1]) + 1))
+        self._users = transactions[self._starts]
+
+    def use_table(
+        self, touch: int, exclusive: NDArray[np.bool_] | None, hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]],
+    ) -> None:
+        """Add one hash for each transaction.
+
+        Args:
+            touch: the hash.
+            exclusive: of each row, whether it needs exclusive use; None: none does.
+            hashes: to append to.
+            owners: to append to: the transactions.
+        """
+        found = np.full(self._starts.shape[0], touch, np.uint64)
+        if exclusive is not None:
+            found |= np.bitwise_or.reduceat(exclusive, self._starts).astype(np.uint64) << _EXCLUSIVE_SHIFT
+        hashes.append(found)
+        owners.append(self._users)
 
 
 def _hash_group(
@@ -224,7 +245,7 @@ def _may_take(key: HashedKey, fit: TableFit, group: RowGroup) -> NDArray[np.bool
 
 
 def _hash_related(
-    related: RelatedColumns, group: RowGroup, transactions: NDArray[np.int32], known: _Known,
+    related: RelatedColumns, group: RowGroup, rows: _GroupRows, known: _Known,
     hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]], *, in_order: bool,
 ) -> None:
     """Add the hashes of what a group's rows have in common with those of other tables."""
@@ -241,18 +262,18 @@ def _hash_related(
                 taking = missing & ~nulls
     if related.relation is Relation.SHARED:
         for found, usable in images:
-            _append(found, usable, transactions, hashes, owners)
-        _add_table_use(related.touch, transactions, unknown, hashes, owners)
+            _append(found, usable, rows.transactions, hashes, owners)
+        rows.use_table(related.touch, unknown, hashes, owners)
         return
     if in_order and related.touch:
-        _add_table_use(related.touch, transactions, unknown if related.relation is Relation.REFERRED else taking, hashes, owners)
+        rows.use_table(related.touch, unknown if related.relation is Relation.REFERRED else taking, hashes, owners)
     use = np.uint64(1 if related.relation is Relation.REFERRING else 1 | _EXCLUSIVE)
     if related.relation is Relation.REFERRED and len(images) > 1:
         (old, has_old), (new, has_new) = images
         is_same = (has_old & has_new & (old == new)) | (~has_old & np.bool_(related.is_in_identity))
         images = [(old, has_old & ~is_same), (new, has_new & ~is_same)]
     for found, usable in images:
-        _append((found & ~np.uint64(3)) | use, usable, transactions, hashes, owners)
+        _append((found & ~np.uint64(3)) | use, usable, rows.transactions, hashes, owners)
 
 
 def _append(
@@ -311,7 +332,7 @@ def _value_hashes(
     if found is None:
         found = np.empty(values.row_count, np.uint64)
         hash_values(
-            fixed(values.data), fixed(values.offsets(column)), fixed(values.lengths[column]), np.int64(equality), found,
+            fixed(values.data), np.int64(values.starts[column]), fixed(values.lengths[column]), np.int64(equality), found,
         )
         known[is_new, column] = found
     return found

@@ -212,12 +212,12 @@ def _float_bits(data, offset, length):
 
 
 @njit(cache=True)
-def hash_values(data, offsets, lengths, equality, out):
+def hash_values(data, place, lengths, equality, out):
     """Hash one column's values in their canonical form; values without bytes get the NULL hash.
 
     Args:
         data: uint8, bytes of all values.
-        offsets: int64[n], where each value begins in `data`.
+        place: int64, where the first value begins in `data`; each follows the one before it.
         lengths: int32[n], bytes of each, or NULL, UNCHANGED, ABSENT.
         equality: a `spark_apply.tables.Equality` but NONE: the canonical form, and the form the bytes are in.
         out: uint64[n], written.
@@ -225,10 +225,12 @@ def hash_values(data, offsets, lengths, equality, out):
     start = np.uint64(0)
     for i in range(lengths.shape[0]):
         length = np.int64(lengths[i])
-        offset = offsets[i]
         if length < 0:
             out[i] = _NULL_HASH
-        elif equality == _BYTES:
+            continue
+        offset = place
+        place += length
+        if equality == _BYTES:
             out[i] = hash_bytes(data, offset, length, start)
         elif equality == _INTEGER_BINARY:
             out[i] = mix(start, np.uint64(_big_endian(data, offset, length)))

@@ -26,8 +26,8 @@ __all__ = ["renamed", "resume_after", "row_transactions", "select_rows", "select
 
 def row_transactions(transactions: Transactions) -> NDArray[np.int32]:
     """Index of the transaction each row belongs to: int32, shape (row_count,)."""
-    counts = np.diff(transactions.first_row)
-    return np.repeat(np.arange(len(transactions), dtype=np.int32), counts)
+    first = transactions.first_row
+    return np.repeat(np.arange(len(transactions), dtype=np.int32), first[1:] - first[:-1])
 
 
 def select_values(values: ColumnValues | None, rows: NDArray[np.integer]) -> ColumnValues | None:
