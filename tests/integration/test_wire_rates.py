@@ -18,10 +18,11 @@ from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, queue_pb2_grpc, rates, redo_pb2, transport
 from protos.admission import Admission
 from protos.apply_link import REPORTS_MAX, ServerStream
-from protos.queue_link import ACKNOWLEDGE_INTERVAL_S, DequeueClient, EnqueueClient, QueueServer
+from protos.queue_link import ACKNOWLEDGE_INTERVAL_S, DequeueClient, EnqueueClient
 from protos.rates import Limit
 from protos.redo_link import RedoWatchClient
 from streams.errors import RateExceeded
+from tests.support.kept_queue import KeptQueue
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import one_way
 from tests.support.system import wait_until
@@ -313,16 +314,14 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(t
     """A publisher, a propagation, and a subscriber that acknowledges every batch, with the limits that we ship."""
     spec = _two_queues(tmp_path)
     admissions = {name: Admission(name) for name in ("q_dbs1", "q_dbs2")}
-    servers = {name: QueueServer(QueueCore(spec, name, tmp_path / name), admission=each) for name, each in admissions.items()}
+    queues = {name: KeptQueue(QueueCore(spec, name, tmp_path / name), each) for name, each in admissions.items()}
     stop = threading.Event()
-    runner = PropagationRunner("t", spec.propagation("to_dbs2"), lambda queue: servers[queue.removeprefix("queue:")].endpoint)
-    threads = [threading.Thread(target=server.service.run, args=(stop,)) for server in servers.values()]
-    threads.append(threading.Thread(target=runner.run, args=(stop,)))
-    for each in threads:
-        each.start()
+    runner = PropagationRunner("t", spec.propagation("to_dbs2"), lambda queue: queues[queue.removeprefix("queue:")].endpoint)
+    forwarding = threading.Thread(target=runner.run, args=(stop,))
+    forwarding.start()
     names = {"topology": "t", "incarnation": transport.new_incarnation()}
-    publisher = EnqueueClient(servers["q_dbs1"].endpoint, component="capture_dbs1", queue="q_dbs1", source="dbs1", **names)
-    subscriber = DequeueClient(servers["q_dbs2"].endpoint, component="apply_far", queue="q_dbs2", **names)
+    publisher = EnqueueClient(queues["q_dbs1"].endpoint, component="capture_dbs1", queue="q_dbs1", source="dbs1", **names)
+    subscriber = DequeueClient(queues["q_dbs2"].endpoint, component="apply_far", queue="q_dbs2", **names)
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, 16 << 20)
     sent = size = 0
@@ -351,15 +350,14 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(t
         subscriber.acknowledge("dbs1", delivery.header.through_scn)
     sender.join()
     drained_s = time.monotonic() - began
-    wait_until("everything is acknowledged", lambda: servers["q_dbs1"].service.status()["num_msgs"] == 0, 20)
+    wait_until("everything is acknowledged", lambda: queues["q_dbs1"].service.status()["num_msgs"] == 0, 20)
     stop.set()
     runner.wake()
-    for each in threads:
-        each.join(20)
+    forwarding.join(20)
     for each in (publisher, subscriber):
         each.close()
-    for server in servers.values():
-        server.stop()
+    for queue in queues.values():
+        queue.end()
     with capsys.disabled():
         print(f"\n{sent / FULL_SPEED_S:.0f} batches of {size} bytes a second sent, {sent / drained_s:.0f} a second through both queues", end=" ")
     assert taken == sent > 100
