@@ -216,7 +216,7 @@ class Endless:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         if self.problem is not None:
             raise self.problem

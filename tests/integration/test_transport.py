@@ -75,7 +75,7 @@ def send(client: EnqueueClient, batch: LcrBatch, timeout_s: float = 10.0) -> Non
     client.send(codec.header_of(batch), codec.encode(batch), timeout_s)
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
