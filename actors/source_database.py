@@ -244,7 +244,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
             return "DATABASE DOES NOT ANSWER"
         if not self._is_source:
             return "READY"
-        return "WAITING FOR PREPARATION" if self._stream is None or self._writer is None else self._writer.state
+        writer = self._writer  # the component's own thread may drop it at any time
+        return "WAITING FOR PREPARATION" if self._stream is None or writer is None else writer.state
 
     def details(self) -> dict[str, Any]:
         """The log writer's statistics and facts about the database."""
@@ -265,8 +266,9 @@ class DatabaseSite(RedoKeeper, SiteHost):
             details["held_up_by"] = list(self._held_up_by)
         if self._server is not None:
             details["server_pid"] = self._server.pid() or 0
-        if self._writer is not None:
-            statistics = self._writer.statistics()
+        writer = self._writer  # the component's own thread may drop it at any time
+        if writer is not None:
+            statistics = writer.statistics()
             details |= {
                 "redo_bytes": statistics.redo_bytes, "redo_bytes_max": statistics.redo_bytes_max,
                 "redo_segments": statistics.segments, "redo_scn": statistics.position.scn,
@@ -274,11 +276,11 @@ class DatabaseSite(RedoKeeper, SiteHost):
                 "fsyncs_total": statistics.syncs, "resumes_total": statistics.resumes,
                 "purged_bytes_total": statistics.purged_bytes,
                 "required_checkpoint_scn": statistics.required_checkpoint_scn,
-                "problem": statistics.problem or self._waits_in_vain(self._writer),
+                "problem": statistics.problem or self._waits_in_vain(writer),
             }
-            details["redo_receivers"] = self._writer.shipping.status()
+            details["redo_receivers"] = writer.shipping.status()
             details["captures"] = self.capture_scns()
-            options = self._writer.options
+            options = writer.options
             if options is not None:
                 details["stream_form"] = "binary" if options.binary else "text"
         return details

@@ -217,12 +217,6 @@ class QueueService(DequeueService[_Subscriber], Generic[_Publisher, _Subscriber]
                 self._changed.notify_all()
         return pause_s
 
-    def run(self, stop: threading.Event) -> None:
-        """Keep house until `stop` is set, then close the queue."""
-        while not stop.wait(self.housekeeping()):
-            pass
-        self.close()
-
     def status(self) -> dict[str, Any]:
         """The queue's statistics. While something holds the queue (a disk that hangs) the last ones, with that as their `problem`."""
         if not self._changed.acquire(timeout=_STATUS_WAIT_S):

@@ -54,7 +54,8 @@ class PropagationHost(Host):
 
     def late_call(self) -> str:
         """See `Host.late_call`."""
-        return "" if self._runner is None else self._runner.late_call
+        runner = self._runner
+        return "" if runner is None else runner.late_call
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
         """See `Host.adopt`. Forwards changed sources by changed rules, starting with the next connection."""

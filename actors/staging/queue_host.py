@@ -105,16 +105,18 @@ class QueueHost(Host):
         Raises:
             QueueError: it does not publish here now.
         """
-        if self._server is None or self._core is None:
+        server, core = self._server, self._core  # the queue may close at any time
+        if server is None or core is None:
             raise QueueError(f"{self.name} does not serve now", hint="ask again when it runs; see `headrace status`")
-        with self._server.service.changing():
-            self._core.capture_again(publisher, Scn(scn))
+        with server.service.changing():
+            core.capture_again(publisher, Scn(scn))
 
     def endpoint(self) -> str:
         """The endpoint for publishers and subscribers."""
-        if self._server is None:
+        server = self._server  # the queue may close at any time
+        if server is None:
             raise PropagationError(f"{self.name} does not serve now")
-        return self._server.endpoint
+        return server.endpoint
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:

@@ -8,6 +8,7 @@ from databases.ports import HandlerSql
 from streams.errors import DataError
 from tests.support.conflicts import COLUMNS, raw
 from tests.support.destination_contract import PostgresHarness
+from tests.support.server_settings import reload_settings
 from tests.support.writes import insert, int4
 
 PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
@@ -161,18 +162,17 @@ def test_a_reload_of_the_servers_settings_is_not_taken_for_a_handlers_doing(harn
     run(session, PUT, 1, "x")
     session.commit((), 0)
     admin = harness._admin
+    (before,) = admin.execute("SHOW datestyle").fetchone()
     admin.execute("ALTER SYSTEM SET datestyle = 'SQL, DMY'")
     try:
-        admin.execute("SELECT pg_reload_conf()")
-        while admin.execute("SHOW datestyle").fetchone() != ("SQL, DMY",):
-            pass
+        reload_settings(harness._dsn, "datestyle", "SQL, DMY")
         session._connection.execute("SELECT pg_sleep(0.2)")
         session.begin()
         run(session, PUT, 2, "x")
         session.commit((), 0)
     finally:
         admin.execute("ALTER SYSTEM RESET datestyle")
-        admin.execute("SELECT pg_reload_conf()")
+        reload_settings(harness._dsn, "datestyle", before)
     assert keys(harness) == [1, 2]
 
 

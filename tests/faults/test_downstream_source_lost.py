@@ -20,6 +20,7 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.source.catalog import slot_name
 from headrace.deployment import Deployment
 from tests.support.downstream_sites import ROWS, Writer
+from tests.support.server_settings import reload_settings
 from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 
@@ -134,9 +135,7 @@ def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit
     assert system.status("capture:c")["combined_with"] == "a"
     with system.connection("src") as user:
         user.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{slot_name('test_downstream', 'src')}'")
-        user.execute("SELECT pg_reload_conf()")
-        name = slot_name("test_downstream", "src")
-        wait_until("commits wait for the log writer", lambda: user.execute("SHOW synchronous_standby_names").fetchone() == (name,))
+    reload_settings(system.servers["src"].dsn(), "synchronous_standby_names", slot_name("test_downstream", "src"))
     writers = [Writer(system.servers["src"].dsn(), number) for number in range(1, 4)]
     wait_until("they commit", lambda: all(len(writer.acknowledged) > 50 for writer in writers))
     _lose_source(system)

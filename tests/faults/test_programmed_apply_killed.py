@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 EXIT = 7
 """What the handler ends its process with, so that no other end of it is taken for the fault."""
 
-LIFE_S = 60.0
+LIFE_S = 180.0
 """Bounds one process: it starts, imports and applies three rows in a few seconds, also on a busy machine."""
 
 WAITING = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"

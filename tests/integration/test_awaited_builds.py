@@ -18,6 +18,7 @@ from streams.errors import UnsupportedType
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN
 from tests.support.postgres_redo import READ_TIMEOUT_S, WAIT_S, RedoSite, wait_until
+from tests.support.server_settings import reload_settings
 
 pytestmark = [pytest.mark.postgres]
 
@@ -50,14 +51,13 @@ def synchronous(site: RedoSite, standby: str) -> Iterator[None]:
         # A commit of autovacuum's would wait for the standby, too.
         for statement in ("SET autovacuum = off", f"SET synchronous_standby_names = '{standby}'"):
             site.user.execute(f"ALTER SYSTEM {statement}")
-        site.user.execute("SELECT pg_reload_conf()")
         site.user.execute("SET synchronous_commit = local")
-        wait_until(lambda: site.user.execute("SHOW synchronous_standby_names").fetchone() == (standby,))
+        reload_settings(site.dsn, "synchronous_standby_names", standby)
         yield
     finally:
         site.user.execute("ALTER SYSTEM RESET synchronous_standby_names")
         site.user.execute("ALTER SYSTEM RESET autovacuum")
-        site.user.execute("SELECT pg_reload_conf()")
+        reload_settings(site.dsn, "synchronous_standby_names", "")
 
 
 class Commit:

@@ -27,6 +27,7 @@ from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
 from tests.support.log_reading import TIMEOUT_S, Reading
 from tests.support.postgres_site import ALL, Site, slot_of, wait_inactive
+from tests.support.server_settings import reload_settings
 from tests.support.system import wait_until
 from tests.support.tls_proxy import TlsProxy
 
@@ -627,9 +628,8 @@ def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> 
         workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'autovacuum%'"
         wait_until("autovacuum has ended", lambda: site.run(workers).fetchone() == (0,))
         site.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
-        site.run("SELECT pg_reload_conf()")
         site.run("SET synchronous_commit = local")
-        wait_until("the setting holds", lambda: site.run("SHOW synchronous_standby_names").fetchone() == ("away",))
+        reload_settings(site.dsn, "synchronous_standby_names", "away")
         local = "-c synchronous_commit=local"
         with (
             psycopg.connect(site.dsn, options=local) as first, psycopg.connect(site.dsn, options=local) as second,
@@ -656,7 +656,7 @@ def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> 
     finally:
         site.run("ALTER SYSTEM RESET synchronous_standby_names")
         site.run("ALTER SYSTEM RESET autovacuum")
-        site.run("SELECT pg_reload_conf()")
+        reload_settings(site.dsn, "synchronous_standby_names", "")
     with (
         contextlib.closing(taken[0]) as snapshot, psycopg.connect(site.dsn, autocommit=True) as session,
         use_snapshot(session, snapshot.name),

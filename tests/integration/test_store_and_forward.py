@@ -19,12 +19,13 @@ from actors.staging.queue import QueueCore
 from databases.memory.source import MemorySource
 from headrace.chaos.proxy import Proxy
 from protos import codec, transport
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.queue_link import DequeueClient, EnqueueClient
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import RuleSet
 from streams.errors import StreamsError
 from streams.scn import Scn
+from tests.support.kept_queue import KeptQueue
 from tests.support.redo_logs import decoder, drain
 from tests.support.staging import Subscriber
 from tests.support.system import wait_until
@@ -37,6 +38,7 @@ SOURCES, DESTINATIONS = ("dbs1", "dbs2"), ("dbs3", "dbs4")
 HOURLY = Schedule(windows=(Window(hour=None, minute=50, duration_s=600),))
 FULL_HOUR_US = 1_700_000_000_000_000 // 3_600_000_000 * 3_600_000_000
 ROWS, ROUNDS = 2_000, 3
+WAIT_S = 90.0  # everything takes a second or two; a busy machine takes its time
 
 
 class WallClock:
@@ -104,13 +106,11 @@ class World:
     def __init__(self, spec: TopologySpec, folder: Path, sites: dict[str, Source]) -> None:
         self.clock, self.stop, self.sites = WallClock(), threading.Event(), sites
         self.problems: list[BaseException] = []
-        self.cores = {queue.name: QueueCore(spec, queue.name, folder / queue.name) for queue in spec.queues}
-        self.servers = {name: QueueServer(core) for name, core in self.cores.items()}
-        self.proxies = {d: Proxy(self.servers[f"q_{d}"].endpoint) for d in DESTINATIONS}
+        self.queues = {queue.name: KeptQueue(QueueCore(spec, queue.name, folder / queue.name)) for queue in spec.queues}
+        self.proxies = {d: Proxy(self.queues[f"q_{d}"].endpoint) for d in DESTINATIONS}
         self.runners = {each.name: self.runner(each) for each in spec.propagations}
         self.models = {(each.source, each.site): Subscriber() for each in spec.applies}
-        self.threads = [threading.Thread(target=server.service.run, args=(self.stop,)) for server in self.servers.values()]
-        self.threads += [self.endless(lambda r=runner: r.run(self.stop)) for runner in self.runners.values()]
+        self.threads = [self.endless(lambda r=runner: r.run(self.stop)) for runner in self.runners.values()]
         self.threads += [self.endless(lambda e=each: self.apply(e)) for each in spec.applies]
         self.threads += [self.endless(lambda s=source: self.capture(s)) for source in SOURCES]
         for thread in self.threads:
@@ -121,7 +121,7 @@ class World:
         proxy = self.proxies[spec.to_queue.removeprefix("q_")]
 
         def resolve(name: str) -> str:
-            return proxy.endpoint if name == f"queue:{spec.to_queue}" else self.servers[name.removeprefix("queue:")].endpoint
+            return proxy.endpoint if name == f"queue:{spec.to_queue}" else self.queues[name.removeprefix("queue:")].endpoint
 
         return PropagationRunner("t", spec, resolve, clock=self.clock)
 
@@ -142,7 +142,7 @@ class World:
         """Mine what is written and send it; purge redo behind what is durable, as the site does."""
         site = self.sites[source]
         client = EnqueueClient(
-            self.servers[f"q_{source}"].endpoint, topology="t", component=f"capture_{source}", queue=f"q_{source}",
+            self.queues[f"q_{source}"].endpoint, topology="t", component=f"capture_{source}", queue=f"q_{source}",
             incarnation=transport.new_incarnation(), source=source,
         )
         try:
@@ -153,14 +153,14 @@ class World:
                 if batch is None:
                     self.stop.wait(0.05)
                 else:
-                    client.send(codec.header_of(batch), codec.encode(batch), timeout_s=20.0)
+                    client.send(codec.header_of(batch), codec.encode(batch), timeout_s=WAIT_S)
         finally:
             client.close()
 
     def apply(self, spec: ApplySpec) -> None:
         model = self.models[spec.source, spec.site]
         client = DequeueClient(
-            self.servers[spec.queue].endpoint, topology="t", component=spec.name, queue=spec.queue, incarnation=transport.new_incarnation(),
+            self.queues[spec.queue].endpoint, topology="t", component=spec.name, queue=spec.queue, incarnation=transport.new_incarnation(),
         )
         try:
             client.subscribe({spec.source: model.crash()}, 1 << 22)
@@ -182,8 +182,8 @@ class World:
             thread.join(20)
         for proxy in self.proxies.values():
             proxy.close()
-        for server in self.servers.values():
-            server.stop()
+        for queue in self.queues.values():
+            queue.end()
         assert not self.problems
 
 
@@ -204,7 +204,7 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
     def rows(source: str, destination: str) -> int:
         return sum(world.models[source, destination].rows_of.values())
 
-    wait_until("the ways to dbs3 are closed", lambda: all(world.runners[f"{s}_to_dbs3"].state == "CLOSED" for s in SOURCES), 20)
+    wait_until("the ways to dbs3 are closed", lambda: all(world.runners[f"{s}_to_dbs3"].state == "CLOSED" for s in SOURCES), WAIT_S)
     world.proxies["dbs3"].cut()
     for turn in range(ROUNDS):
         world.clock.minute = 60 * turn
@@ -216,19 +216,19 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
             ends[source] = (turn + 1) * ROWS
         for source, site in world.sites.items():
             assert site.kept_bytes() < 1000, "the source keeps its log for a destination"
-            wait_until(f"dbs4 has all of {source}", lambda source=source: rows(source, "dbs4") == ends[source], 30)
+            wait_until(f"dbs4 has all of {source}", lambda source=source: rows(source, "dbs4") == ends[source], WAIT_S)
             assert rows(source, "dbs3") == turn * ROWS, "a closed line carried changes"
-            status = world.cores[f"q_{source}"].status()
+            status = world.queues[f"q_{source}"].service.status()
             assert status["state"] == "ENABLED"
             assert status["num_msgs"] >= ROWS, "the queue does not keep what dbs3 lacks"
             assert status["spill_bytes"] > 0
         world.proxies["dbs3"].heal()
         world.clock.minute = 60 * turn + 55
         for source in SOURCES:
-            wait_until(f"dbs3 has all of {source}", lambda source=source: rows(source, "dbs3") == ends[source], 30)
-            wait_until("the queue is empty", lambda source=source: world.cores[f"q_{source}"].status()["num_msgs"] == 0, 20)
+            wait_until(f"dbs3 has all of {source}", lambda source=source: rows(source, "dbs3") == ends[source], WAIT_S)
+            wait_until("the queue is empty", lambda source=source: world.queues[f"q_{source}"].service.status()["num_msgs"] == 0, WAIT_S)
         world.clock.minute = 60 * turn + 60
-        wait_until("it is closed again", lambda: all(world.runners[f"{s}_to_dbs3"].state == "CLOSED" for s in SOURCES), 20)
+        wait_until("it is closed again", lambda: all(world.runners[f"{s}_to_dbs3"].state == "CLOSED" for s in SOURCES), WAIT_S)
     for model in world.models.values():
         assert sum(model.rows_of.values()) == ROUNDS * ROWS
     assert world.proxies["dbs4"].accepted > 2, "its line never broke"

@@ -35,7 +35,7 @@ applies: {a12: {site: dbs2, source: dbs1, queue: q2}}
 WINDOWS, BURSTS = 4, 3  # windows in which the destination can be reached; bursts of writes before each
 TRANSACTIONS, ROWS = 6, 100  # of a burst; a row has 1 KB
 BURST_BYTES = TRANSACTIONS * ROWS * 1000
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Writer:
@@ -102,7 +102,7 @@ def network(
     spec = replace(spec, applies=tuple(replace(each, combined=False) for each in spec.applies))
     dsns = {"dbs1": fresh_database(pg_source), "dbs2": fresh_database(pg_destination)}
     network = QueuedNetwork(spec, dsns, tmp_path, tables, detours={"q2": line.endpoint})
-    line.end = network.servers["q2"].endpoint
+    line.end = network.queues["q2"].endpoint
     yield network
     network.close()
 
@@ -143,13 +143,14 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
 ) -> None:
     source, destination = (network.sites[name].user for name in ("dbs1", "dbs2"))
     slot = Slot(source)
-    engine, queue = network.engines["a12"], network.cores["q1"]
+    engine = network.engines["a12"]
 
-    def restarts_behind(position: int) -> bool:
-        # The server moves restart_lsn where it logs its running transactions, which it does by itself every fifteen seconds.
+    def keeps_less(bound: int) -> bool:
+        # The server moves restart_lsn where it logs its running transactions, which it does by itself every fifteen seconds. What autovacuum or
+        # a checkpoint writes meanwhile is kept until the next time.
         source.execute("SELECT pg_log_standby_snapshot()")
         network.capture()
-        return slot.restart >= position
+        return slot.written - slot.restart < bound
 
     for window in range(WINDOWS):
         line.cut()
@@ -160,10 +161,9 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
             burst_ended = slot.written
             network.capture()
             wait_until("the source is told that the burst is durable", lambda end=burst_ended: slot.confirmed >= end, WAIT_S)
-        wait_until("the source restarts behind what it wrote", lambda at=burst_began: restarts_behind(at), WAIT_S)
         assert slot.written - began > BURSTS * BURST_BYTES, "too little was written"
-        assert slot.written - slot.restart < 2 * (burst_ended - burst_began), "the source keeps WAL for a destination that is away"
-        status = queue.status()
+        wait_until("the source keeps no WAL for a destination that is away", lambda most=2 * (burst_ended - burst_began): keeps_less(most), WAIT_S)
+        status = network.status("q1")
         assert (status["state"], status["spill_bytes"] > 0) == ("ENABLED", True)
         assert engine.reader.needed_scn == before, "a line that was cut carried changes"
         assert line.refused > 0, "the propagation did not try"
@@ -179,7 +179,7 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
         network.apply("a12")
         network.wait_acknowledged("a12")
         # A mark or a turn that came meanwhile may be there, but nothing of the time before the window.
-        wait_until("the queue has forgotten it", lambda: queue.status()["spill_bytes"] == 0 and queue.status()["num_msgs"] < ROWS, WAIT_S)
+        wait_until("the queue has forgotten it", lambda: network.status("q1")["spill_bytes"] == 0 and network.status("q1")["num_msgs"] < ROWS, WAIT_S)
 
     writer.end()
     network.settle()

@@ -16,10 +16,11 @@ from actors.staging import queue as queue_module
 from actors.staging.queue import QueueCore
 from headrace.chaos.proxy import Proxy
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.queue_link import DequeueClient, EnqueueClient
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
 from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from tests.support.kept_queue import KeptQueue
 from tests.support.lcr_batches import assert_same_batch, insert_batch
 from tests.support.staging import Subscriber, one_way
 
@@ -30,7 +31,7 @@ AT_ONCE_S = 0.8 * transport.KEEPALIVE_TIMEOUT_S  # before a ping could have told
 
 
 class Site:
-    """One queue on a real server, kept house by a thread, that can be restarted."""
+    """One queue on a real server that can be restarted."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         self.folder = folder
@@ -39,16 +40,11 @@ class Site:
 
     def start(self) -> None:
         self.core = QueueCore(self.topology, "q_dbs1", self.folder / "q")
-        self.server = QueueServer(self.core)
-        self.endpoint = self.server.endpoint
-        self._stop = threading.Event()
-        self._keeper = threading.Thread(target=self.server.service.run, args=(self._stop,), daemon=True)
-        self._keeper.start()
+        self._kept = KeptQueue(self.core)
+        self.server, self.endpoint = self._kept.server, self._kept.endpoint
 
     def stop(self) -> None:
-        self._stop.set()
-        self._keeper.join()
-        self.server.stop()
+        self._kept.end()
 
     def restart(self) -> None:
         self.stop()
@@ -79,7 +75,7 @@ def send(client: EnqueueClient, batch: LcrBatch, timeout_s: float = 10.0) -> Non
     client.send(codec.header_of(batch), codec.encode(batch), timeout_s)
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -131,7 +127,7 @@ def test_waiters_are_woken(site: Site) -> None:
     assert woken.wait(10)
     assert subscriber.poll() is not None
     woken.clear()
-    site.server.stop()
+    site.stop()
     assert woken.wait(10)
     fails(subscriber.poll, 10)
     subscriber.close()
@@ -178,7 +174,7 @@ def test_strangers_and_wrong_queues_are_refused_with_the_queues_own_error(site: 
 
 def test_nobody_at_the_address_is_a_propagation_error(site: Site) -> None:
     endpoint = site.endpoint
-    site.server.stop()
+    site.stop()
     publisher = site.publisher(endpoint)
     with pytest.raises(PropagationError, match=endpoint):
         publisher.connect()

@@ -229,8 +229,8 @@ def _calls(draw: st.DrawFn) -> tuple[str, list[bytes]]:
     return method, sent
 
 
-def _send(channel: grpc.Channel, method: str, messages: Iterator[bytes]) -> tuple[grpc.StatusCode, str]:
-    call = channel.stream_stream(method)(messages, timeout=0.3)
+def _send(channel: grpc.Channel, method: str, messages: Iterator[bytes], timeout_s: float = 0.3) -> tuple[grpc.StatusCode, str]:
+    call = channel.stream_stream(method)(messages, timeout=timeout_s)
     try:
         for _ in call:
             pass
@@ -261,13 +261,14 @@ def test_any_messages_to_any_method_are_answered_or_refused(world: World) -> Non
 def test_bytes_that_are_no_message_on_an_open_stream_do_not_keep_the_server_from_stopping(world: World, method: str) -> None:
     """Left to gRPC, such a call was ended twice, and its server could never be stopped; `World.close` stops it."""
     beginning = [message.SerializeToString() for message in BEGINNINGS[method][0]]
+    # An apply server's stream has no way to say why, and need not end; its driver is told. The others end by themselves, on a busy machine later.
+    is_told = not method.endswith("/Serve")
     for _ in range(20):
         channel = transport.Channel(world.endpoints[method.rsplit(".", maxsplit=1)[-1].partition("/")[0]])
-        code, details = _send(channel.grpc, method, iter([*beginning, b"\xff\xff\xff"]))
+        code, details = _send(channel.grpc, method, iter([*beginning, b"\xff\xff\xff"]), 30.0 if is_told else 0.3)
         channel.close()
-        # An apply server's stream has no way to say why; its driver is told.
-        assert code is grpc.StatusCode.FAILED_PRECONDITION or method.endswith("/Serve")
-        assert "no message of this protocol" in details or method.endswith("/Serve")
+        assert code is grpc.StatusCode.FAILED_PRECONDITION or not is_told
+        assert "no message of this protocol" in details or not is_told
 
 
 @pytest.mark.parametrize("declared", [2**40, 1_200_000_000])

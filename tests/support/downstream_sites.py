@@ -27,6 +27,7 @@ from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN
+from tests.support.server_settings import reload_settings
 from tests.support.system import wait_until
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
 
@@ -98,13 +99,8 @@ class DownstreamSites:
         """Make commits of the source wait for the log writer."""
         with psycopg.connect(self.server.dsn(), autocommit=True) as user:
             user.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{slot_name('topo', 'dbs1')}'")
-            user.execute("SELECT pg_reload_conf()")
-
-            def is_set() -> bool:
-                # Not what the server calls the log writer: as long as that has confirmed nothing, that is "async", and commits wait.
-                return user.execute("SHOW synchronous_standby_names").fetchone() == (slot_name("topo", "dbs1"),)
-
-            wait_until("commits wait for the log writer", is_set, timeout_s=60.0)
+        # Not what the server calls the log writer: as long as that has confirmed nothing, that is "async", and commits wait.
+        reload_settings(self.server.dsn(), "synchronous_standby_names", slot_name("topo", "dbs1"))
 
     def destroy_source(self) -> None:
         """Kill -9 every process of the server, and remove all that it and the source's site have on disk."""

@@ -20,7 +20,7 @@ from streams.scn import FIRST_SCN, Scn
 
 RULES = RuleSet(include=(Rule(owner="public"),))
 READ_TIMEOUT_S = 0.2
-WAIT_S = 20.0  # for a server to take note of what was sent to it, or of a closed connection
+WAIT_S = 60.0  # for a server on a busy machine to take note of what was sent to it, or of a closed connection
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float = WAIT_S) -> None:

@@ -10,15 +10,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
 from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
 from protos import codec, transport
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.queue_link import DequeueClient, EnqueueClient
 from streams.errors import PropagationError, StreamsError
 from streams.scn import FIRST_SCN, Scn
+from tests.support.kept_queue import KeptQueue
 from tests.support.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
 from tests.support.system import wait_until
 from topology.combined import dequeued
@@ -46,8 +48,7 @@ class QueuedNetwork(PostgresNetwork):
     ) -> None:
         super().__init__(spec, dsns, folder, prepare)
         self.folder = folder
-        self.cores: dict[str, QueueCore] = {}
-        self.servers: dict[str, QueueServer] = {}
+        self.queues: dict[str, KeptQueue] = {}
         self._ends: dict[str, Callable[[], None]] = {}  # of queues and propagations that run, by full name
         self._publishers: dict[str, EnqueueClient] = {}
         self._clients: dict[str, DequeueClient] = {}
@@ -66,34 +67,23 @@ class QueuedNetwork(PostgresNetwork):
         for name in sorted(running - self._ends.keys(), key=lambda name: not name.startswith("queue:")):
             kind, _, short = name.partition(":")
             self._ends[name] = self._queue(short) if kind == "queue" else self._propagation(short)
-        for name, core in self.cores.items():
-            with self.servers[name].service.changing():
-                core.adopt(spec)
+        for each in self.queues.values():
+            each.adopt(spec)
 
     def _queue(self, name: str) -> Callable[[], None]:
-        stop = threading.Event()
-        core = self.cores[name] = QueueCore(self.spec, name, self.folder / "queues" / f"{name}-{len(list(self.folder.glob(f'queues/{name}-*')))}")
-        server = self.servers[name] = QueueServer(core)
-        house = threading.Thread(target=server.service.run, args=(stop,), daemon=True)
-        house.start()
-
-        def end() -> None:
-            del self.cores[name], self.servers[name]
-            stop.set()
-            server.stop()
-            house.join()
-
-        return end
+        folder = self.folder / "queues" / f"{name}-{len(list(self.folder.glob(f'queues/{name}-*')))}"
+        self.queues[name] = KeptQueue(QueueCore(self.spec, name, folder))
+        return lambda: self.queues.pop(name).end()
 
     def _propagation(self, name: str) -> Callable[[], None]:
         stop = threading.Event()
 
         def resolve(queue: str) -> str:
             short = queue.partition(":")[2]
-            server = self.servers.get(short)
-            if server is None:
+            found = self.queues.get(short)
+            if found is None:
                 raise PropagationError(f"{queue} does not run")
-            return self._detours.get(short, server.endpoint)
+            return self._detours.get(short, found.endpoint)
 
         runner = PropagationRunner(self.spec.name, self.spec.propagation(name), resolve)
 
@@ -140,7 +130,7 @@ class QueuedNetwork(PostgresNetwork):
         publisher = self._publishers.get(capture.name)
         if publisher is None:
             publisher = self._publishers[capture.name] = EnqueueClient(
-                self.servers[capture.queue].endpoint, topology=self.spec.name, component=capture.name, queue=capture.queue,
+                self.queues[capture.queue].endpoint, topology=self.spec.name, component=capture.name, queue=capture.queue,
                 incarnation=transport.new_incarnation(), source=capture.source,
             )
             assert publisher.connect().needed_scn == FIRST_SCN
@@ -170,7 +160,7 @@ class QueuedNetwork(PostgresNetwork):
     def _subscribed(self, name: str) -> DequeueClient:
         queue = dequeued(self.spec, self.spec.apply(name))
         client = self._clients[name] = DequeueClient(
-            self.servers[queue].endpoint, topology=self.spec.name, component=name, queue=queue, incarnation=transport.new_incarnation(),
+            self.queues[queue].endpoint, topology=self.spec.name, component=name, queue=queue, incarnation=transport.new_incarnation(),
         )
         engine = self.engines[name]
         client.subscribe({engine.source: engine.reader.needed_scn}, CREDIT_BYTES)
@@ -178,22 +168,26 @@ class QueuedNetwork(PostgresNetwork):
 
     # ------------------------------------------------------------------ what is seen
 
+    def status(self, queue: str) -> dict[str, Any]:
+        """How a queue stands."""
+        return self.queues[queue].service.status()
+
     def readers(self, queue: str) -> set[str]:
         """Who takes what from a queue that runs."""
-        return set(interests_of(self.spec, queue)) if queue in self.cores else set()
+        return set(interests_of(self.spec, queue)) if queue in self.queues else set()
 
     def wait_acknowledged(self, *applies: str) -> None:
         """The queues of the sources know what apply processes have acknowledged, who may be behind other queues."""
         def knows(name: str) -> bool:
             engine = self.engines[name]
-            queues = [self.cores[each.queue].status() for each in self.spec.captures if each.source == engine.source]
+            queues = [self.status(each.queue) for each in self.spec.captures if each.source == engine.source]
             return all(max(each["acknowledged_scn"] for each in status["subscribers"]) >= engine.coordinator.durable_scn for status in queues)
 
         wait_until("the sources know it", lambda: all(map(knows, applies)), ARRIVES_S)
 
     def wait_forgotten(self) -> None:
         """Everybody has acknowledged every change, so no queue holds one. Marks behind the last change become durable with the next one."""
-        wait_until("no queue holds anything", lambda: not any(core.status()["batches"] for core in self.cores.values()), ARRIVES_S)
+        wait_until("no queue holds anything", lambda: not any(self.status(name)["batches"] for name in self.queues), ARRIVES_S)
 
     def close(self) -> None:
         for client in (*self._clients.values(), *self._publishers.values()):

@@ -99,6 +99,7 @@ def wait_for(holds: Any) -> None:
 
 def goes_on(components: Components, name: str) -> None:
     """The component takes further steps, in the life that it has."""
+    wait_for(lambda: components.call(name, "status")["steps"] > 0)  # it may be about to begin
     before = components.call(name, "status")
     wait_for(lambda: components.call(name, "status")["steps"] > before["steps"] + 2)
     assert components.call(name, "status")["opens_total"] == before["opens_total"] == 1

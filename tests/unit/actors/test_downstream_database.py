@@ -293,6 +293,20 @@ def test_a_source_whose_commits_wait_for_a_receiver_that_takes_nothing_says_so(s
     assert host._waits_in_vain(site.writer) == ""
 
 
+def test_status_of_a_source_whose_log_writer_is_dropped_meanwhile_is_still_answered(spec, site, monkeypatch):
+    """The status is asked on another thread than the component's own, which drops it."""
+    host, statistics = DatabaseSite(spec, "a", ""), site.writer.statistics
+    host._writer = site.writer
+
+    def dropped_meanwhile():
+        host._writer = None
+        return statistics()
+
+    monkeypatch.setattr(site.writer, "statistics", dropped_meanwhile)
+    assert host.details()["redo_scn"] == site.writer.position.scn
+    assert "redo_scn" not in host.details()
+
+
 @pytest.mark.parametrize("is_sync", [True, False])
 def test_a_full_receiver_says_who_waits_and_whether_purging_can_help(receiver, site, is_sync):
     receiver._spec = replace(receiver._spec, redo_bytes_max=15_000)

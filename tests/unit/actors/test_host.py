@@ -87,6 +87,16 @@ def wait_state(host: Host, state: str) -> None:
     pytest.fail(f"state is {host.status()['state']}, not {state}")
 
 
+def wait_paused(host: ScriptedHost, *, left: int) -> None:
+    """Until the step whose pause is to be ended has begun: what wakes a host before a step does not end the pause behind it."""
+    waiter = threading.Event()
+    for _ in range(int(WAIT_S / 0.005)):
+        if len(host.script) == left:
+            return
+        waiter.wait(0.005)
+    pytest.fail(f"{len(host.script)} entries are left, not {left}")
+
+
 def test_backoff_doubles_up_to_its_bound():
     backoff = Backoff()
     pauses = [backoff.next_s() for _ in range(8)]
@@ -211,7 +221,7 @@ def test_wake_ends_a_pause(hosts):
     reached = threading.Event()
     host = hosts(60.0, reached)
     host.start()
-    wait_state(host, "ENABLED")
+    wait_paused(host, left=1)
     host.wake()
     assert reached.wait(WAIT_S)
 
@@ -388,8 +398,10 @@ def test_start_of_a_component_that_runs_does_not_retry_a_later_error(hosts):
     host = hosts(stepped, 60.0, again, 60.0, BugError("no"))
     host.start()
     assert stepped.wait(WAIT_S)
+    wait_paused(host, left=3)
     host.start_component()
     assert again.wait(WAIT_S)
+    wait_paused(host, left=1)
     host.wake()
     wait_state(host, "ABORTED")
     assert host.opened == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
 import threading
 import time
@@ -94,7 +96,7 @@ def test_webhook_gets_the_alert_with_the_token(hook: Hook):
 
 def test_webhook_that_answered_has_taken_the_alert_whatever_else_it_says(hook: Hook, monkeypatch: pytest.MonkeyPatch):
     """Waited for, the alert would count as not sent, and be sent again."""
-    monkeypatch.setattr(sending, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(sending, "TIMEOUT_S", 20.0)  # enough for an answer on a busy machine
     hook.tells_more.clear()
     try:
         deliver(hook.target(), DOCUMENT)
@@ -157,13 +159,17 @@ def test_target_that_does_not_take_it_says_why_without_secrets(
     sender.stop()
 
 
-def test_command_that_leaves_something_running_has_taken_the_alert_when_it_ends(monkeypatch: pytest.MonkeyPatch):
+def test_command_that_leaves_something_running_has_taken_the_alert_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What it left has its output: waited for, the alert would count as not sent, and be sent again."""
-    monkeypatch.setattr(sending, "TIMEOUT_S", 5.0)
-    script = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(6)'])"
-    began = time.monotonic()
-    deliver(AlertTarget(name="mail", command=(sys.executable, "-c", script)), DOCUMENT)
-    assert time.monotonic() - began < 5.0
+    monkeypatch.setattr(sending, "TIMEOUT_S", 30.0)
+    script = (
+        "import subprocess, sys; left = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+        f" open({str(tmp_path / 'left')!r}, 'w').write(str(left.pid))"
+    )
+    try:
+        deliver(AlertTarget(name="mail", command=(sys.executable, "-c", script)), DOCUMENT)  # else it would be told that it did not end in time
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
 def test_command_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch):
@@ -316,7 +322,8 @@ def test_controller_that_does_not_bring_up_what_the_file_says_is_told_once_altho
     assert {name: hook.posts[0][2][name] for name in ("kind", "subject", "message", "fix")} == {
         "kind": "component", "subject": "controller", "message": "RETRYING: no answer", "fix": "start it",
     }
-    assert controller.overview()["alerts"][0]["waiting"] == 0
+    until(lambda: controller.overview()["alerts"][0]["waiting"] == 0)  # the answer is on its way still
+    assert len(hook.posts) == 1
     controller.end()
 
 

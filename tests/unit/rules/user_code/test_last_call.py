@@ -23,7 +23,7 @@ from tests.unit.rules.user_code.test_custom import custom
 EXIT, REFUSED = 7, 8
 """What a process ends with: by its function; with an error that says that the function is not called."""
 
-LIFE_S = 60.0
+LIFE_S = 180.0
 """Bounds one process: it starts and imports in seconds, also on a busy machine."""
 
 ENDS = "import os\ndef mask(lcr):\n    if lcr.commit_scn == 30:\n        os._exit({exit})\n    return lcr\n"
