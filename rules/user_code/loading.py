@@ -22,11 +22,12 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from rules.user_code.source import CodeFile, UserCode, UserFunction
-from streams.errors import ConfigError
+from streams.errors import ConfigError, StreamsError
 
-__all__ = ["load", "message_of", "place_of", "place_of_call", "place_of_function"]
+__all__ = ["load", "message_of", "place_of", "place_of_call", "place_of_function", "words_of"]
 
 _ROOT = "headrace_code_"
+_WORDS_MAX = 4_000  # characters of what users' code says of an error: a message travels, and is kept with each error transaction
 
 
 def load(function: UserFunction, code: UserCode, parameters: Sequence[str]) -> Callable[..., Any]:
@@ -101,6 +102,22 @@ def _place(frames: traceback.StackSummary, code: UserCode) -> str:
     return f"{users[-1].filename}, line {users[-1].lineno}, in {users[-1].name}"
 
 
+def words_of(error: BaseException) -> str:
+    """What users' code raised: its type and its message, as text that every log, wire, database and terminal takes.
+
+    An exception of theirs may fail to say what it is, may hold characters that UTF-8 does not have, or half a gigabyte.
+
+    Args:
+        error: of any class.
+    """
+    try:
+        said = error.message if isinstance(error, StreamsError) else f"{type(error).__name__}: {error}"
+        said = said[:_WORDS_MAX].rstrip() + (f" ... ({len(said):,} characters)" if len(said) > _WORDS_MAX else "")
+    except BaseException as second:  # noqa: BLE001 - its own `__str__` is users' code, too
+        said = f"{type(error).__name__} (its message cannot be read: {type(second).__name__})"
+    return "".join(each if each == "\n" or each.isprintable() else ascii(each)[1:-1] for each in said)
+
+
 def message_of(error: BaseException) -> str:
     """What users' code raised, in words that hold no values of rows: its type, and its message where that stands in the code as it is.
 
@@ -111,11 +128,11 @@ def message_of(error: BaseException) -> str:
     """
     kind = type(error).__name__
     if isinstance(error, AttributeError | NameError):  # these name what stands in the code
-        return f"{kind}: {error}"
+        return words_of(error)
     said = {each for frame, _ in traceback.walk_tb(error.__traceback__) for each in frame.f_code.co_consts if isinstance(each, str)}
     if error.args and not all(isinstance(each, str) and each in said for each in error.args):
         return f"{kind} (its message is not shown: it may hold values of the row)"
-    return f"{kind}: {error}"
+    return words_of(error)
 
 
 # --------------------------------------------------------------------------- inside

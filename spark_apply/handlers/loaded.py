@@ -14,10 +14,10 @@ from rules.user_code.handlers import (
     ExecutionHandler,
     HandlerRules,
 )
-from rules.user_code.loading import load, place_of, place_of_function
+from rules.user_code.loading import load, place_of, place_of_function, words_of
 from rules.user_code.time_limit import TooLong, time_limit
 from spark_apply.handlers.process_bounds import ProcessBounds
-from streams.errors import HandlerError, StreamsError
+from streams.errors import HandlerError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,8 +139,7 @@ class Handlers:
                 hint="make it shorter, or raise handler_timeout_s",
             ) from error
         except BaseException as error:  # what a user's code raises, SystemExit among it, is the transaction's error
-            text = error.message if isinstance(error, StreamsError) else f"{type(error).__name__}: {error}"
-            raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {text}") from error
+            raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {words_of(error)}") from error
         finally:
             self.running = ""
         self.bounds.check_transaction(called)

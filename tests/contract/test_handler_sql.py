@@ -218,6 +218,7 @@ def test_sql_that_changes_the_session_is_an_error_and_the_next_transaction_has_i
 
 @pytest.mark.parametrize("text", [
     "SELECT pg_catalog.currval('public.s')", "SELECT public.raises('57000')", "SELECT public.raises('55P03')", "SELECT public.raises('53400')",
+    "SELECT public.raises('08003')", "SELECT $1::int4",
 ])
 def test_what_a_statement_itself_raises_is_its_error_whatever_the_class(harness, session, text):
     if not isinstance(harness, PostgresHarness):
@@ -230,3 +231,22 @@ def test_what_a_statement_itself_raises_is_its_error_whatever_the_class(harness,
     with pytest.raises(DataError):
         session.run_sql([HandlerSql(sql=text)], timeout_s=5)
     session.rollback()
+
+
+@pytest.mark.parametrize(("text", "value", "problem"), [
+    ("SELECT $1::text", "a\0b", "the value of \\$1 holds a NUL character"),
+    ("SELECT $1::text", "a\ud800b", "the value of \\$1 holds a lone surrogate"),
+    ("SELECT $1::text, 'a\ud800b'", "a", "the text of the statement holds a lone surrogate"),
+    ("SELECT $1::jsonb", {"a": object()}, "a value cannot be a parameter: TypeError"),
+])
+def test_a_value_that_cannot_be_sent_is_the_statements_error(harness, session, text, value, problem):
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    session.begin()
+    with pytest.raises(DataError, match=problem):
+        session.run_sql([HandlerSql(sql=text, values=(value,))], timeout_s=5)
+    session.rollback()
+    session.begin()
+    put(session, 1)
+    session.commit((), 0)
+    assert keys(harness) == [1]

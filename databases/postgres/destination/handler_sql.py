@@ -31,17 +31,26 @@ if TYPE_CHECKING:
 __all__ = ["checks_of", "refused_sql", "run_statements"]
 
 _ROWS_MAX = 100_000  # of one answer: more is a copy of a table in the memory of an apply server
+# What an object raises that psycopg turns into a parameter: text that is no UTF-8, JSON that cannot be written, numbers out of range.
+_NO_PARAMETER = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _CANCELED = "57014"  # by statement_timeout
 _TEXTS = ("pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar")
 _SYNTAX = "42601"
 # Connections, serialization and deadlocks, shutdowns, a server that became a standby, disks: the same statement may succeed later.
-# The rest of 53, 55 and 57 is what a statement or a function says each time again: 55P03 too, which a NOWAIT or a row that is
-# locked longer than the lock timeout means.
-_ENVIRONMENT = ("08", "40001", "40003", "40P01", "53100", "53200", "53300", "57P0", "58", "25006", "25P03", "25P04")
+# The rest of 08, 53, 55 and 57 is what a statement or a function says each time again: 55P03 too, which a NOWAIT or a row that is
+# locked longer than the lock timeout means; 08P01, which too few values for the text mean; 08003, which dblink says of a name that
+# it does not know. A connection that is lost has no SQLSTATE, or one of 57.
+_ENVIRONMENT = ("08000", "08001", "08004", "08006", "08007", "40001", "40003", "40P01", "53100", "53200", "53300", "57P0", "58", "25006", "25P03", "25P04")
 
 
 def checks_of(texts: Sequence[str]) -> list[Statement]:
-    """Statements that fail if a text is none that reads or writes rows."""
+    """Statements that fail if a text is none that reads or writes rows.
+
+    Raises:
+        DataError: a text cannot be sent.
+    """
+    for text in texts:
+        _check_text(text, "the text of the statement")
     return [
         Statement(sql=made) for text in texts for made in (f"PREPARE headrace_handler AS {text}", "DEALLOCATE headrace_handler")
     ]
@@ -87,8 +96,22 @@ def refused_sql(error: DatabaseError) -> DatabaseError:
 
 def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> RawCursor[Any]:
     cursor = psycopg.RawCursor(connection)
-    cursor.execute(statement.sql.encode(), [_sent(value) for value in statement.values])
+    values = [_sent(value, number) for number, value in enumerate(statement.values, start=1)]
+    try:
+        cursor.execute(statement.sql.encode(), values)
+    except _NO_PARAMETER as error:
+        message = f"SQL of a handler: a value cannot be a parameter: {type(error).__name__}"
+        raise DataError(message, hint="give texts without lone surrogates, and JSON of texts, numbers, lists and dicts", sqlstate="") from error
     return cursor
+
+
+def _check_text(text: str, what: str) -> None:
+    if "\0" in text:
+        raise DataError(f"SQL of a handler: {what} holds a NUL character", hint="PostgreSQL's texts cannot hold one: take it out", sqlstate="")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"SQL of a handler: {what} holds a lone surrogate", hint="it has no form in UTF-8: replace it", sqlstate="") from error
 
 
 class _Sent:
@@ -131,8 +154,16 @@ psycopg.adapters.register_dumper(_Sent, _SentDumper)
 psycopg.adapters.register_dumper(_SentBinary, _SentBinaryDumper)
 
 
-def _sent(value: Any) -> Any:  # noqa: ANN401 - what a handler gives
-    """A value as psycopg takes it."""
+def _sent(value: Any, number: int) -> Any:  # noqa: ANN401 - what a handler gives
+    """A value as psycopg takes it.
+
+    Args:
+        value: what a handler gives, or one of an LCR.
+        number: of its parameter, from 1.
+    """
+    if isinstance(value, str):
+        _check_text(value, f"the value of ${number}")
+        return value
     if isinstance(value, dict):  # a JSON object is read as a dict; of a list nobody can tell whether it is an array
         return Jsonb(value)
     if not isinstance(value, LcrValue):

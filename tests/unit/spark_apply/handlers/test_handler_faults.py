@@ -403,3 +403,15 @@ def test_a_savepoint_of_an_earlier_call_undoes_nothing_in_a_later_one() -> None:
     at.apply(inserts(1), inserts(2))
     at.apply(inserts(3))
     assert {2, 3} <= set(at.values())
+
+
+@pytest.mark.parametrize(("raised", "told"), [
+    ("type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()", "Mute (its message cannot be read: ZeroDivisionError)"),
+    ("ValueError('a\\0b \\ud800 \\x1b[31m\\r ünï\\nnext')", "ValueError: a\\x00b \\ud800 \\x1b[31m\\r ünï\nnext"),
+    ("ValueError('H' * 1_000_000)", "H ... (1,000,012 characters)"),
+])
+def test_what_a_handler_raises_is_told_in_words_that_can_be_kept(raised: str, told: str) -> None:
+    at = Handled(rules_of(f"def run(lcr, session):\n    raise {raised}\n", dml=["run"]))
+    at.apply(inserts(1))
+    assert only(at).endswith(told)
+    assert len(only(at).encode()) < 5_000
