@@ -39,7 +39,7 @@ _SYNTAX = "42601"
 # Connections, serialization and deadlocks, shutdowns, a server that became a standby, disks: the same statement may succeed later.
 # The rest of 08, 53, 55 and 57 is what a statement or a function says each time again: 55P03 too, which a NOWAIT or a row that is
 # locked longer than the lock timeout means; 08P01, which too few values for the text mean; 08003, which dblink says of a name that
-# it does not know. A connection that is lost has no SQLSTATE, or one of 57.
+# it does not know. A connection that is lost has no SQLSTATE, or one of 57; a pooler in between says 08P01, as its last message.
 _ENVIRONMENT = ("08000", "08001", "08004", "08006", "08007", "40001", "40003", "40P01", "53100", "53200", "53300", "57P0", "58", "25006", "25P03", "25P04")
 
 
@@ -80,7 +80,7 @@ def refused_sql(error: DatabaseError) -> DatabaseError:
     """What an error of a handler's statement means: everything that is not the environment's fault is the statement's."""
     state = str(error.context.get("sqlstate", ""))
     is_environment = isinstance(error, DestinationRestarted | FencedError) or (
-        isinstance(error, DatabaseUnavailable) and (not state or state.startswith(_ENVIRONMENT))
+        isinstance(error, DatabaseUnavailable) and (not state or state.startswith(_ENVIRONMENT) or _ended_session(error))
     )
     if isinstance(error, DataError) or is_environment:
         return error
@@ -92,6 +92,11 @@ def refused_sql(error: DatabaseError) -> DatabaseError:
     made = DataError(message, hint=hint, **error.context)
     made.detail = error.detail
     return made
+
+
+def _ended_session(error: DatabaseError) -> bool:
+    """Whether the error was the last message of its session, whatever its class."""
+    return isinstance(error.__cause__, psycopg.Error) and error.__cause__.diag.severity_nonlocalized in ("FATAL", "PANIC")
 
 
 def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> RawCursor[Any]:

@@ -1,0 +1,25 @@
+"""Errors of handlers' statements: which are the statement's, and which the environment's."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg.pq import DiagnosticField
+
+from databases.postgres.connection import translate
+from databases.postgres.destination.handler_sql import refused_sql
+from streams.errors import DatabaseUnavailable, DataError
+
+
+@pytest.mark.parametrize(("severity", "kind"), [("ERROR", DataError), ("FATAL", DatabaseUnavailable), ("PANIC", DatabaseUnavailable)])
+def test_a_class_that_means_a_wrong_statement_or_a_lost_session_is_told_apart_by_whether_the_session_ended(severity, kind):
+    """A server says 08P01 of too few values, and a pooler when its connection to the server is gone."""
+    found = psycopg.errors.ProtocolViolation("x", info={DiagnosticField.SEVERITY_NONLOCALIZED: severity.encode(), DiagnosticField.SQLSTATE: b"08P01"})
+    assert type(refused_sql(_translated(found))) is kind
+
+
+def _translated(error: psycopg.Error):
+    try:
+        raise translate(error, "SQL of a handler") from error
+    except (DatabaseUnavailable, DataError) as translated:
+        return translated
