@@ -16,7 +16,7 @@ from streams.errors import StreamsError
 from streams.table_name import TableName
 from topology.downstream import receivers_from
 from topology.edits.receivers import Receivers
-from topology.ways import arriving, ways_to, writes_alone
+from topology.ways import arriving, ways_to
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -116,8 +116,8 @@ def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: To
 def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> tuple[str, ...]:
     """The tables whose rows a call of `up --keep-existing` keeps at one apply process, as identities, sorted.
 
-    Where it is not alone in writing a table, only rows that are there at the call are kept. What another apply process copies after it may
-    lack changes of this source, and the operator has not seen it.
+    Only rows that are there at the call are kept. What another apply process, of this or of another topology, copies after it may lack changes of
+    this source, and the operator has not seen it.
 
     Args:
         actors: the sites. No apply process runs.
@@ -126,11 +126,9 @@ def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capt
         captured: the tables of its source.
     """
     tables = {table.source.identity: TableName.of(table.destination) for table in arriving(ways_to(spec, apply), captured)}
-    shared = tuple(sorted({name for name in tables.values() if not writes_alone(spec, apply, name)}))
-    filled: Collection[TableName] = ()
-    if shared:
-        filled = actors.call(f"site:{apply.site}", "filled", apply.name, shared, timeout_s=TIMEOUT_S)
-    return tuple(sorted(identity for identity, name in tables.items() if name not in shared or name in filled))
+    names = tuple(sorted(set(tables.values())))
+    filled: Collection[TableName] = actors.call(f"site:{apply.site}", "filled", apply.name, names, timeout_s=TIMEOUT_S) if names else ()
+    return tuple(sorted(identity for identity, name in tables.items() if name in filled))
 
 
 def note_first_receivers(actors: ActorSystem, noted: Mapping[str, Receivers]) -> None:

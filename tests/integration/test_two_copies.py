@@ -44,33 +44,34 @@ def execute(dsn: str, statement: str) -> list[tuple[Any, ...]]:
 class Pair:
     """One apply process, with a source and the destination."""
 
-    def __init__(self, name: str, source: str, destination: str) -> None:
+    def __init__(self, name: str, source: str, destination: str, topology: str = TOPOLOGY) -> None:
+        self.topology = topology
         self.name, self.dsn, self.target = f"apply_from_{name}", source, destination
         self.source, self.destination = CapturedSource(source, site=name), PostgresDestination(destination, site="dst")
         self.opened = contextlib.ExitStack()
         self.opened.callback(self.destination.close)
         self.opened.callback(self.source.close)
-        self.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
+        self.source.prepare(self.topology, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
         self.site, self.problem = name, ""
 
     def run(self) -> None:
         """What a driver does before it applies anything."""
-        epoch = self.destination.raise_epoch(TOPOLOGY, self.name).epoch
+        epoch = self.destination.raise_epoch(self.topology, self.name).epoch
         tables = tuple(
             TableToInstantiate(
                 identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
                 object_numbers=tuple(map(int, table.object_numbers)),
             )
-            for table in self.source.captured(TOPOLOGY)
+            for table in self.source.captured(self.topology)
         )
         config = ApplyConfig(
-            topology=TOPOLOGY, apply=self.name, source=DatabaseAccess(site=self.site, kind="postgres", dsn=self.dsn),
+            topology=self.topology, apply=self.name, source=DatabaseAccess(site=self.site, kind="postgres", dsn=self.dsn),
             destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.target), queue="", parallelism=2, tables=tables,
         )
         workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
             source=lambda: PostgresTableReader(self.dsn), destination=lambda: PostgresTableReader(self.target),
             session=lambda epoch, tag: PostgresDestination(self.target, site="dst").open_session(
-                TOPOLOGY, self.name, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+                self.topology, self.name, server=server, epoch=epoch, tag=tag, incarnation=incarnation
             ),
         ))
         end = time.monotonic() + 30.0
@@ -85,23 +86,25 @@ class Pair:
 
     @property
     def record(self) -> Instantiation | None:
-        return next(iter(self.destination.instantiations(TOPOLOGY, self.name)), None)
+        return next(iter(self.destination.instantiations(self.topology, self.name)), None)
 
 
-@pytest.fixture
+@pytest.fixture(params=[TOPOLOGY, "another"], ids=["one topology", "two topologies"])
 def pairs(
-    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, pg_destination: EmbeddedServer, monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, pg_destination: EmbeddedServer, monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[Pair, Pair]]:
     monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 30)  # in place of what comes beside
     monkeypatch.setattr(module, "_WAITING_S", 0.1)
     destination = fresh_database(pg_destination)
     with contextlib.closing(PostgresDestination(destination, site="dst")) as prepared:
         prepared.prepare(TOPOLOGY)
+        prepared.prepare(request.param)
     execute(destination, ROOMS)
     sources = [fresh_database(pg_source), fresh_database(pg_source)]
     for dsn in sources:
         execute(dsn, ROOMS)
-    one, two = (Pair(f"dbs{number}", dsn, destination) for number, dsn in enumerate(sources, 1))
+    topologies = (TOPOLOGY, request.param)
+    one, two = (Pair(f"dbs{number}", dsn, destination, topology) for number, (dsn, topology) in enumerate(zip(sources, topologies, strict=True), 1))
     with one.opened, two.opened:
         yield one, two
 
@@ -146,12 +149,12 @@ def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_databa
     one, two = pairs
     execute(one.target, f"ALTER DATABASE {conninfo.conninfo_to_dict(one.target)['dbname']} SET default_transaction_isolation TO '{level}'")
     with psycopg.connect(one.target, autocommit=True) as holder, ThreadPoolExecutor(1) as pool:
-        epochs = [each.destination.raise_epoch(TOPOLOGY, each.name).epoch for each in pairs]
+        epochs = [each.destination.raise_epoch(each.topology, each.name).epoch for each in pairs]
         for each in pairs:
             each.destination.close()
 
         def record(each: Pair, epoch: int, **how: Any) -> bool:
-            return each.destination.record_instantiation(TOPOLOGY, each.name, epoch, Instantiation(
+            return each.destination.record_instantiation(each.topology, each.name, epoch, Instantiation(
                 source=each.site, identity=each.name, owner="public", name="rooms", scn=Scn(100), state="COPYING",
             ), **how)
 
@@ -174,16 +177,16 @@ CREATE TABLE rooms_lowest PARTITION OF rooms_low FOR VALUES FROM (0) TO (10);
 CREATE TABLE rooms_high PARTITION OF rooms FOR VALUES FROM (100) TO (1000);
 CREATE TABLE others (id int PRIMARY KEY)
 """)
-    epoch = whole.destination.raise_epoch(TOPOLOGY, whole.name).epoch
+    epoch = whole.destination.raise_epoch(whole.topology, whole.name).epoch
     names = ("rooms", "rooms_low", "rooms_lowest", "rooms_high", "others")
     for name, are_shared in {
         "rooms": {"rooms", "rooms_low", "rooms_lowest", "rooms_high"}, "rooms_low": {"rooms", "rooms_low", "rooms_lowest"},
         "rooms_lowest": {"rooms", "rooms_low", "rooms_lowest"}, "rooms_high": {"rooms", "rooms_high"}, "others": {"others"},
     }.items():
-        assert whole.destination.record_instantiation(TOPOLOGY, whole.name, epoch, Instantiation(
+        assert whole.destination.record_instantiation(whole.topology, whole.name, epoch, Instantiation(
             source=whole.site, identity="1", owner="public", name=name, scn=Scn(100), state="DONE",
         ))
-        assert {each for each in names if part.destination.other_copies(TOPOLOGY, part.name, "public", each)} == are_shared
+        assert {each for each in names if part.destination.other_copies(part.topology, part.name, "public", each)} == are_shared
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -127,6 +127,14 @@ def test_rows_that_another_apply_process_copies_after_the_call_are_not_kept_by_i
     assert kept(actors) == kept(actors, "apply:y") == ("id of t", "id of u")
 
 
+def test_rows_that_another_topology_copies_after_the_call_are_not_kept_by_it(spec, actors):
+    """This topology knows nothing of the other one: alone in its file is not alone in the table."""
+    actors.captured["site:a"] = captured("t", "u")
+    actors.empty = {TableName("public", "t")}
+    started(spec, actors, keep_call="one")
+    assert kept(actors) == ("id of u",)
+
+
 def test_tables_of_an_apply_process_that_is_dropped_are_recorded_as_left(spec, actors):
     """Its record would keep every other one from the table."""
     actors.captured |= {"site:a": captured("t"), "site:c": captured("t")}
