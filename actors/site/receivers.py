@@ -97,20 +97,20 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
 def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: TopologySpec) -> None:
     """Make destinations record that nothing comes to the apply processes which a topology has no more: their rows keep nobody from a table.
 
-    A site that leaves with them may be away: then its records stay. It can come back with other apply processes, or be a destination of another topology.
+    At a destination of the topology those are LEFT that were dropped at any time: an earlier version left their records as they were, and every other copy
+    waited for one that never goes on. A site that leaves may be away: then its records stay until it is a destination again.
 
     Args:
         actors: the sites, also those that leave; the apply processes have ended.
         before: the topology that was prepared last; None: the same, or unknown.
         spec: the topology that is wanted.
     """
-    wanted, sites = {(apply.name, apply.site) for apply in spec.applies}, {site.name for site in spec.sites}
-    for apply in () if before is None else before.applies:
-        if (apply.name, apply.site) in wanted:
-            continue
-        is_left = apply.site not in sites
+    earlier = () if before is None else before.applies
+    for site in dict.fromkeys(apply.site for apply in (*spec.applies, *earlier)):
+        is_left = site not in {each.name for each in spec.sites}
+        wanted = [apply.name for apply in spec.applies if apply.site == site]
         with contextlib.suppress(*((StreamsError,) if is_left else ())):
-            actors.call(f"site:{apply.site}", "leave_out", apply.name, (), timeout_s=LEFT_TIMEOUT_S if is_left else TIMEOUT_S)
+            actors.call(f"site:{site}", "leave_out_others", wanted, timeout_s=LEFT_TIMEOUT_S if is_left else TIMEOUT_S)
 
 
 def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> tuple[str, ...]:

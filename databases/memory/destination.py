@@ -316,6 +316,10 @@ class MemoryDestination:
                 self.store.instantiations[key] = replace(found, state="LEFT")
         return tuple(left)
 
+    def recorded_applies(self, topology: str) -> tuple[str, ...]:
+        """See `DestinationDatabase.recorded_applies`."""
+        return tuple(sorted({key[1] for key, found in self.store.instantiations.items() if key[0] == topology and found.state != "LEFT"}))
+
     def join_tables(
         self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
     ) -> ApplyProgress:

@@ -409,6 +409,9 @@ def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ou
     with pytest.raises(FencedError):  # a driver that is not gone yet
         recorded(destination, ("1", "done", 120, "DONE"), epoch=epoch)
     assert destination.leave_out("another", APPLY, kept=[]) == ()
+    assert (destination.recorded_applies(TOPOLOGY), destination.recorded_applies("another")) == ((APPLY,), ())
+    destination.leave_out(TOPOLOGY, APPLY, kept=[])
+    assert destination.recorded_applies(TOPOLOGY) == (), "what is LEFT keeps nobody from a table"
 
 
 def test_instantiation_of_an_older_epoch_is_refused(destination):

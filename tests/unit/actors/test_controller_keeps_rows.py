@@ -155,3 +155,19 @@ def test_tables_of_an_apply_process_that_leaves_with_its_site_are_recorded_as_le
     started(spec, actors, steps=10)
     assert actors.kept == {"x": ("id of t",), "y": ("id of t",) if is_away else ()}
     assert "apply:y" not in actors.running
+
+
+@pytest.mark.parametrize("is_edit", [False, True], ids=["up", "edit"])
+def test_tables_of_an_apply_process_that_an_earlier_version_dropped_are_recorded_as_left(spec, actors, is_edit):
+    """That version left its records as they were: each other copy into the table waited for it for ever."""
+    actors.captured |= {"site:a": captured("t")}
+    controller = started(spec, actors)
+    actors.recorded["site:b"].add("long_gone")
+    if is_edit:
+        controller = started(with_another_destination(spec), actors, steps=10)
+    else:
+        call_again(controller)
+        for _ in range(6):
+            controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert (actors.kept["long_gone"], actors.kept["x"]) == ((), ("id of t",))
