@@ -9,6 +9,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from databases.conflict_lists import conflict_list_findings
 from databases.embedded import EmbeddedServer
 from databases.postgres.destination import session as session_module
 from databases.postgres.destination.recent_changes import Horizon
@@ -17,7 +18,7 @@ from spark_apply.server.collapse import plan_sets
 from spark_apply.server.conflicts import execute_steps
 from spark_apply.server.resolution import ConflictSettings
 from spark_apply.tables import TableFits
-from streams.errors import DatabaseUnavailable
+from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.lcr_batch import OldImage
 from tests.contract.test_latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, tried
 from tests.integration.test_lost_commit_times import site_on
@@ -362,3 +363,18 @@ def test_a_row_with_a_null_in_its_key_is_found_by_all_its_values_and_time_decide
         assert sorted(site.rows()) == [changed(null, a="here"), changed(keyed, a="here")]
         assert site.apply(Lcr(old=changed(null, a="here"), new=changed(null, a="there")), at=now()) is None
         assert changed(null, a="there") in site.rows()
+
+
+@pytest.mark.parametrize("has_tombstones", [True, False])
+def test_a_key_that_does_not_arrive_is_named_and_the_row_is_not_lost(pg_destination: EmbeddedServer, destination_database: str, has_tombstones: bool) -> None:
+    """The destination's table got a primary key of its own when `up` had checked it."""
+    with site_on(pg_destination, destination_database, sites=THREE, tombstones=has_tombstones) as site:
+        site.harness._admin.execute("ALTER TABLE c DROP CONSTRAINT c_pkey, ADD UNIQUE (id), ADD own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY")
+        table = site.session.describe("public", "c", fresh=True)
+        assert table is not None
+        site.version = replace(version_of(table, without=("own",)), old_image=OldImage.FULL)
+        site.fits.forget()
+        with pytest.raises(DatabaseError, match="own of it does not arrive"):
+            site.apply(Lcr(new=WAS), at=now() - MINUTE)
+        (finding,) = conflict_list_findings(APPLY, site.rules, site.version, table)
+        assert "own of it does not arrive" in finding.problem

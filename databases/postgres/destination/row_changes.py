@@ -57,6 +57,7 @@ from databases.postgres.destination.writing.writes import (
     numbered,
 )
 from streams.cutting import select_values
+from streams.errors import DatabaseError
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
@@ -121,8 +122,18 @@ _LOST = (
 
 
 def _key(write: Write, catalog: CatalogTable) -> list[int]:
-    """The table's key as positions in a write's version; in the table's order, as the trigger has it."""
+    """The table's key as positions in a write's version; in the table's order, as the trigger has it.
+
+    Raises:
+        DatabaseError: the LCRs do not carry all of it.
+    """
     places = {column.name: place for place, column in enumerate(write.version.columns)}
+    lacking = [name for place in catalog.table.key if (name := catalog.table.columns[place].name) not in places]
+    if lacking:  # the key was altered since `up` checked it
+        raise DatabaseError(
+            f"latest_timestamp knows rows of {write.version.qualified_name} by the key of the destination's table, and {', '.join(lacking)} of it does not arrive",
+            hint="let the destination's primary key be of columns that arrive, then `headrace start` the apply process", table=write.version.qualified_name,
+        )
     return [places[catalog.table.columns[place].name] for place in sorted(catalog.table.key)]
 
 
