@@ -85,8 +85,8 @@ from topology.downstream import keeper_of, receiver_at, receiver_of
 from topology.edits.capture_scns import scn_findings
 from topology.edits.changes import Component, bypassed_of, components_of
 from topology.edits.overtaken import overtaken
-from topology.edits.replaced import replaced
 from topology.edits.receivers import Receivers
+from topology.edits.replaced import replaced
 from topology.edits.stored import PREPARED_FILE, prepared_topology, spec_to_json
 from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.functions import functions_of

@@ -52,7 +52,14 @@ from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.row_triggers import make_triggers, times_findings
 from databases.postgres.destination.schema import CLAIM_LOCK, HISTORY_FROM, prepare_schema, schema_version
 from databases.postgres.destination.session import PostgresSession
-from databases.postgres.destination.table_records import COLUMNS, IS_REMADE, NAME_NOW, instantiation_of, other_copies, recorded_applies
+from databases.postgres.destination.table_records import (
+    COLUMNS,
+    IS_REMADE,
+    NAME_NOW,
+    instantiation_of,
+    other_copies,
+    recorded_applies,
+)
 from databases.postgres.planning import plan_destination
 from databases.postgres.shapes import shape_findings, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds

@@ -38,7 +38,14 @@ from databases.ports import LastChange
 from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable
 from databases.postgres.destination.kept_session import MEETING_LOCKS
-from databases.postgres.destination.lost_times import PG_EPOCH_US, is_restored, keep_noted_times, lost_until, microseconds, was_lost
+from databases.postgres.destination.lost_times import (
+    PG_EPOCH_US,
+    is_restored,
+    keep_noted_times,
+    lost_until,
+    microseconds,
+    was_lost,
+)
 from databases.postgres.destination.noted_sets import SetOfRow, forget_sets, set_of_row
 from databases.postgres.destination.recent_changes import (
     applied_from,
