@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +98,29 @@ def test_each_restore_is_noticed(site: Site) -> None:
     dumped = restore(site)
     assert site.apply(Lcr(old=HERE, new=THERE), at=dumped) is not None
     assert site.harness._admin.execute("SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 2").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("options", [[], ["--single-transaction"]], ids=["table by table", "in one transaction"])
+@pytest.mark.parametrize("sites", list(SITES.values()), ids=list(SITES))
+def test_what_pg_restore_brought_into_another_database_is_of_no_time(
+    pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, sites: tuple[str, ...], options: list[str],
+) -> None:
+    dsns = [fresh_database(pg_destination) for _ in range(2)]
+    file = tmp_path / "dump"
+    with site_on(pg_destination, dsns[0], rows=[WAS, OTHER], sites=sites) as site:
+        site.sample()
+        assert site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE) is None
+        site.user(OTHER, None)
+        subprocess.run([pg_destination.binary("pg_dump"), "-Fc", "-f", file, dsns[0]], check=True)
+        dumped = now()
+    with site_on(pg_destination, dsns[1], sites=sites) as site:  # its session is of before the restore, and all that it made goes
+        site.harness._admin.execute("DROP TABLE c; DROP SCHEMA headrace CASCADE")
+        subprocess.run([pg_destination.binary("pg_restore"), *options, "-d", dsns[1], file], check=True)
+        site.session.close()
+    with site_on(pg_destination, dsns[1], sites=sites) as site:
+        site.session.sample_times(age_s=7 * 86_400, every_s=600)
+        assert site.rows() == [HERE]
+        assert site.apply(Lcr(old=HERE, new=THERE), at=dumped) is not None
+        assert site.apply(Lcr(old=OTHER, new=changed(THERE, id=2)), at=dumped) is not None
+        assert site.apply(Lcr(old=HERE, new=THERE), at=now()) is None
+        assert site.rows() == [THERE]
