@@ -355,6 +355,7 @@ class MemoryDestination:
             del store.errors[error.number]
         store.conflicts = {n: each for n, each in store.conflicts.items() if each[0] != topology or each[1].apply != apply}
         store.instantiations = {key: value for key, value in store.instantiations.items() if key[:2] != (topology, apply)}
+        store.handler_calls = {key: calls for key, calls in store.handler_calls.items() if key[:2] != (topology, apply)}
         return ()
 
     def close(self) -> None:

@@ -644,3 +644,5 @@ def test_calls_of_handlers_that_nobody_lived_through_are_counted_until_they_are_
     assert [begin(5), begin(5), begin(5), begin(6), begin(5, "m:f (2)"), begin(5, apply="b")] == [0, 1, 2, 0, 0, 0]
     destination.end_handler_calls("top", "a", [Scn(5)])
     assert [begin(5), begin(6), begin(5, "m:f (2)"), begin(5, apply="b")] == [0, 1, 0, 1]
+    destination.forget("top", "a")
+    assert [begin(5), begin(5, apply="b")] == [0, 2], "an apply process of its name that comes later has called nothing"

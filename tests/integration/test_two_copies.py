@@ -22,6 +22,7 @@ from databases.postgres.table_copy import PostgresTableReader
 from rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.records import to_be_copied_again
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
@@ -52,7 +53,7 @@ class Pair:
         self.opened.callback(self.destination.close)
         self.opened.callback(self.source.close)
         self.source.prepare(self.topology, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
-        self.site, self.problem = name, ""
+        self.site, self.problem, self.keep_existing = name, "", False
 
     def run(self) -> None:
         """What a driver does before it applies anything."""
@@ -60,7 +61,7 @@ class Pair:
         tables = tuple(
             TableToInstantiate(
                 identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)),
+                object_numbers=tuple(map(int, table.object_numbers)), keep_existing=self.keep_existing,
             )
             for table in self.source.captured(self.topology)
         )
@@ -141,6 +142,44 @@ def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(pairs:
 def test_table_that_is_empty_everywhere_is_done_by_both(pairs: tuple[Pair, Pair]) -> None:
     at_once(*pairs)
     assert [(each.record.state, each.record.row_count) if each.record else None for each in pairs] == [("DONE", 0)] * 2
+
+
+def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(pairs: tuple[Pair, Pair]) -> None:
+    """`up --keep-existing` of both, then `headrace copy` of both."""
+    execute(pairs[0].target, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n")
+    for each in pairs:
+        execute(each.dsn, "INSERT INTO rooms VALUES (1, 'at the source')")
+        each.keep_existing = True
+    at_once(*pairs)
+    assert [each.record.state if each.record else None for each in pairs] == ["KEPT"] * 2
+    assert execute(pairs[0].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]
+    assert [asked_to_copy_again(each) for each in pairs] == [False, False]
+
+
+@pytest.mark.parametrize("is_kept_first", [False, True])
+def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_one_notices(pairs: tuple[Pair, Pair], is_kept_first: bool) -> None:
+    """Both have looked before either recorded anything."""
+    one, two = pairs
+    execute(one.dsn, "INSERT INTO rooms VALUES (1, 'copied')")
+    one.run()
+    seen = two.destination.other_copies(two.topology, two.name, "public", "rooms")
+    assert [each.state for each in seen] == ["DONE"]
+
+    def keep() -> bool:
+        epoch = two.destination.raise_epoch(two.topology, two.name).epoch
+        return two.destination.record_instantiation(two.topology, two.name, epoch, Instantiation(
+            source=two.site, identity="1", owner="public", name="rooms", scn=Scn(100), state="KEPT",
+        ), beside=seen)
+
+    asked = (keep, lambda: asked_to_copy_again(one)) if is_kept_first else (lambda: asked_to_copy_again(one), keep)
+    assert [each() for each in asked] == [True, False]
+
+
+def asked_to_copy_again(pair: Pair) -> bool:
+    """What the driver records for `headrace copy`; False: it is refused."""
+    assert pair.record is not None
+    epoch = pair.destination.raise_epoch(pair.topology, pair.name).epoch
+    return pair.destination.record_instantiation(pair.topology, pair.name, epoch, to_be_copied_again(pair.record), beside=())
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
