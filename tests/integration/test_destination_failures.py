@@ -290,7 +290,7 @@ def test_every_failure_of_the_environment_is_tried_again_and_never_passed_over(a
 
 
 @pytest.mark.parametrize("when", [_TRIGGER, _DEFERRED], ids=["at once", "at the end"])
-@pytest.mark.parametrize("state", ["P0001", "23514", "22012", "09000", "38000", "54000", "55000", "55P02", "55P04", "0A000", "HV000", "AB123"])
+@pytest.mark.parametrize("state", ["P0001", "23514", "22012", "09000", "38000", "54000", "40000", "40002", "55000", "55P02", "55P04", "0A000", "HV000", "AB123"])
 def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_error_queue(
     at: Serving, state: str, when: str,
 ):
