@@ -106,7 +106,8 @@ def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: To
         spec: the topology that is wanted.
     """
     earlier = () if before is None else before.applies
-    for site in dict.fromkeys(apply.site for apply in (*spec.applies, *earlier)):
+    without = {each.name for each in spec.sites if each.database.kind == "none"}  # its database is not in the file any more
+    for site in dict.fromkeys(apply.site for apply in (*spec.applies, *earlier) if apply.site not in without):
         is_left = site not in {each.name for each in spec.sites}
         wanted = [apply.name for apply in spec.applies if apply.site == site]
         with contextlib.suppress(*((StreamsError,) if is_left else ())):

@@ -16,6 +16,7 @@ from tests.support.controllers import (
     with_another_destination,
     with_another_source,
 )
+from topology.spec import DatabaseSpec
 
 
 @pytest.mark.parametrize(("call", "earlier", "remain"), [("one", False, True), ("older", True, True), ("newer", False, False)])
@@ -171,3 +172,13 @@ def test_tables_of_an_apply_process_that_an_earlier_version_dropped_are_recorded
             controller.step()
     assert controller.detail_state() == "RUNNING"
     assert (actors.kept["long_gone"], actors.kept["x"]) == ((), ("id of t",))
+
+
+def test_a_destination_that_has_no_database_in_the_file_any_more_is_not_asked_for_its_records(spec, actors):
+    both = with_another_destination(spec)
+    started(both, actors, steps=10)
+    actors.calls.clear()
+    hub = replace(both.sites[2], database=DatabaseSpec(kind="none"))
+    assert started(replace(both, sites=(*both.sites[:2], hub), applies=both.applies[:1]), actors, steps=10).detail_state() == "RUNNING"
+    assert ("site:b", "leave_out_others") in actors.calls
+    assert ("site:c", "leave_out_others") not in actors.calls
