@@ -13,7 +13,7 @@ States
     STARTING SITES   waiting for every site's database. Memory only, like all but the last part of PREPARED.
     PREFLIGHT        checking whether every database meets the topology's requirements.
     REFUSED          a preflight found errors: nothing was created. `headrace up` tries again. Also when what the topology
-                     bypasses (`topology.combined`) was stopped by an operator: combining would lift the stop.
+                     bypasses (`topology.combined`) or has under another name was stopped by an operator: that would lift the stop.
     PREPARING        publications, slots and catalogs are created in the databases.
     RUNNING          all components exist and keep themselves running. It is persisted that a topology of this
                      fingerprint was prepared: a restarted controller does not silently recreate a lost slot.
@@ -86,6 +86,7 @@ from topology.edits.capture_scns import scn_findings
 from topology.edits.changes import Component, bypassed_of, components_of
 from topology.edits.overtaken import overtaken
 from topology.edits.receivers import Receivers
+from topology.edits.replaced import replaced
 from topology.edits.stored import PREPARED_FILE, prepared_topology, spec_to_json
 from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.functions import functions_of
@@ -509,10 +510,11 @@ class Controller(Host):
     def _advance(self) -> None:
         if self._phase == "STARTING SITES" and self._sites_are_ready():
             if self._is_created and not self._must_note_kept and not self._uncaptured():
-                self._findings = self._stopped_though_bypassed()
+                self._findings = self._stopped_against_edit()
                 if self._findings:
                     self._phase = "REFUSED"
                 else:
+                    leave_out_dropped(self._actors, None, self._spec)  # by an earlier version
                     self._settled()
             else:
                 self._phase = "PREFLIGHT"
@@ -540,7 +542,7 @@ class Controller(Host):
         self._identities = lasting_identities(self._spec, identities)
         findings += [*one_database_twice(identities), *another_database(self._desired().get("identities", {}), self._identities)]
         prepared = prepared_topology(self._spec.state_dir)
-        findings += [*self._stopped_though_bypassed(), *self._splitting.misfits, *self._scn_findings(prepared)]
+        findings += [*self._stopped_against_edit(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
             findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec), *overtaken(prepared, self._spec, self._subscribers)]
         findings += self._earlier_shapes_on_the_way(prepared)
@@ -600,23 +602,31 @@ class Controller(Host):
             self._mark_at[source] = self._clock.monotonic() + NOTE_INTERVAL_S
             return None
 
-    def _stopped_though_bypassed(self) -> tuple[Finding, ...]:
-        """Components that the topology bypasses, for one source at least, and an operator stopped: what they hold back would be applied, against that."""
-        stopped: set[str] = set()
+    def _stopped_against_edit(self) -> tuple[Finding, ...]:
+        """Components that an operator stopped and that the topology bypasses, for one source at least, or has under another name: what they hold back would be applied."""
         before = prepared_topology(self._spec.state_dir)
-        partly = {} if before is None else newly_bypassed(before, self._spec)
+        partly, taken = ({}, {}) if before is None else (newly_bypassed(before, self._spec), replaced(before, self._spec))
         bypassed = {**self._bypassed, **{component: partly[component.name] for component in self._components if component.name in partly}}
-        for site in {component.site for component in bypassed}:
-            names = [component.name for component in bypassed if component.site == site]
+        stopped: set[str] = set()
+        for site in {component.site for component in (*bypassed, *taken)} & {site.name for site in self._spec.sites}:
+            names = [component.name for component in (*bypassed, *taken) if component.site == site]
             stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
+        started = f"start it with `headrace start {self._spec.file}"
         return tuple(
             Finding(
                 path=f"{c.kind}s.{c.name.partition(':')[2]}",
                 problem=f"is stopped, and {by} would bypass it ({'combined capture and apply' if by.startswith('capture:') else 'direct dequeuing'}):"
                 " the changes that it holds back would be applied",
-                fix=f"start it with `headrace start {self._spec.file} {c.name.partition(':')[2]}`, or write combined: never into the file",
+                fix=f"{started} {c.name.partition(':')[2]}`, or write combined: never into the file",
             )
             for c, by in bypassed.items() if c.name in stopped
+        ) + tuple(
+            Finding(
+                path=f"{c.kind}s.{c.name.partition(':')[2]}",
+                problem=f"is stopped, and {by} would take its place, which is not: the changes that it holds back would be applied",
+                fix=f"keep its name in the file; or {started} {c.name.partition(':')[2]}` and run `headrace up` again: {by} can be stopped then",
+            )
+            for c, by in taken.items() if c.name in stopped
         )
 
     def _scn_findings(self, before: TopologySpec | None) -> tuple[Finding, ...]:
@@ -668,7 +678,7 @@ class Controller(Host):
             self._statements[site.name] = list(ran)
         # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have ended by
         # now begin again when `up` repeats this.
-        if stopped := self._stopped_though_bypassed():
+        if stopped := self._stopped_against_edit():
             self._findings, self._phase = stopped, "REFUSED"
             return
         if not self._is_created:

@@ -460,6 +460,19 @@ class DatabaseSite(RedoKeeper, SiteHost):
         with closing(self._open_destination()) as destination:
             return tuple(f"{table.owner}.{table.name}" for table in destination.leave_out(self._spec.name, apply, kept=kept))
 
+    def leave_out_others(self, applies: Collection[str]) -> tuple[str, ...]:
+        """Record at this destination that nothing comes any more to apply processes that the topology does not have here; idempotent.
+
+        Args:
+            applies: the apply processes that it has here.
+
+        Returns:
+            The names of those that left.
+        """
+        with closing(self._open_destination()) as destination:
+            others = tuple(name for name in destination.recorded_applies(self._spec.name) if name not in applies)
+            return tuple(name for name in others if destination.leave_out(self._spec.name, name, kept=()))
+
     def filled(self, apply: str, tables: Sequence[TableName]) -> tuple[TableName, ...]:
         """The tables here that have rows of which none is of an unfinished copy of another apply process.
 

@@ -43,6 +43,12 @@ def conflict_list_findings(
             path=path, problem="latest_timestamp lets the last change win with its whole row, and compare_old_values or compare_key_only leaves columns out",
             fix="compare every column of the table, or use other handlers",
         )
+    lacking = sorted(name for name in key if name not in names) if mine.times is not None else []
+    if lacking:
+        yield Finding(
+            path=path, problem=f"latest_timestamp knows the rows by the key of the destination's table, and {', '.join(lacking)} of it does not arrive",
+            fix="let the destination's primary key be of columns that arrive, or use other handlers",
+        )
     if version.old_image is not OldImage.FULL and (needed := _needing_old_values(mine.handlers)):
         yield Finding(
             path=path, problem=f"the source's log has no old values of the table outside its key, and {', '.join(needed)} needs them",

@@ -16,7 +16,7 @@ from streams.errors import StreamsError
 from streams.table_name import TableName
 from topology.downstream import receivers_from
 from topology.edits.receivers import Receivers
-from topology.ways import arriving, ways_to, writes_alone
+from topology.ways import arriving, ways_to
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -97,27 +97,28 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
 def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: TopologySpec) -> None:
     """Make destinations record that nothing comes to the apply processes which a topology has no more: their rows keep nobody from a table.
 
-    A site that leaves with them may be away: then its records stay. It can come back with other apply processes, or be a destination of another topology.
+    At a destination of the topology those are LEFT that were dropped at any time: an earlier version left their records as they were, and every other copy
+    waited for one that never goes on. A site that leaves may be away: then its records stay until it is a destination again.
 
     Args:
         actors: the sites, also those that leave; the apply processes have ended.
         before: the topology that was prepared last; None: the same, or unknown.
         spec: the topology that is wanted.
     """
-    wanted, sites = {(apply.name, apply.site) for apply in spec.applies}, {site.name for site in spec.sites}
-    for apply in () if before is None else before.applies:
-        if (apply.name, apply.site) in wanted:
-            continue
-        is_left = apply.site not in sites
+    earlier = () if before is None else before.applies
+    without = {each.name for each in spec.sites if each.database.kind == "none"}  # its database is not in the file any more
+    for site in dict.fromkeys(apply.site for apply in (*spec.applies, *earlier) if apply.site not in without):
+        is_left = site not in {each.name for each in spec.sites}
+        wanted = [apply.name for apply in spec.applies if apply.site == site]
         with contextlib.suppress(*((StreamsError,) if is_left else ())):
-            actors.call(f"site:{apply.site}", "leave_out", apply.name, (), timeout_s=LEFT_TIMEOUT_S if is_left else TIMEOUT_S)
+            actors.call(f"site:{site}", "leave_out_others", wanted, timeout_s=LEFT_TIMEOUT_S if is_left else TIMEOUT_S)
 
 
 def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> tuple[str, ...]:
     """The tables whose rows a call of `up --keep-existing` keeps at one apply process, as identities, sorted.
 
-    Where it is not alone in writing a table, only rows that are there at the call are kept. What another apply process copies after it may
-    lack changes of this source, and the operator has not seen it.
+    Only rows that are there at the call are kept. What another apply process, of this or of another topology, copies after it may lack changes of
+    this source, and the operator has not seen it.
 
     Args:
         actors: the sites. No apply process runs.
@@ -126,11 +127,9 @@ def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capt
         captured: the tables of its source.
     """
     tables = {table.source.identity: TableName.of(table.destination) for table in arriving(ways_to(spec, apply), captured)}
-    shared = tuple(sorted({name for name in tables.values() if not writes_alone(spec, apply, name)}))
-    filled: Collection[TableName] = ()
-    if shared:
-        filled = actors.call(f"site:{apply.site}", "filled", apply.name, shared, timeout_s=TIMEOUT_S)
-    return tuple(sorted(identity for identity, name in tables.items() if name not in shared or name in filled))
+    names = tuple(sorted(set(tables.values())))
+    filled: Collection[TableName] = actors.call(f"site:{apply.site}", "filled", apply.name, names, timeout_s=TIMEOUT_S) if names else ()
+    return tuple(sorted(identity for identity, name in tables.items() if name in filled))
 
 
 def note_first_receivers(actors: ActorSystem, noted: Mapping[str, Receivers]) -> None:

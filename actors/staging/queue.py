@@ -610,7 +610,11 @@ class QueueCore:
         log = self._logs[subscription.source]
         # A disconnected subscriber resumes at what it has acknowledged, about the first entry that is left.
         number = log.base if subscription.session is None else subscription.number
-        return {**subscription.described(), "num_msgs": log.rows_from(number), "held_alone_s": self._held_alone_s(subscription, log)}
+        first = log.first_after(subscription.acknowledged_scn)
+        return {
+            **subscription.described(), "num_msgs": log.rows_from(number), "held_alone_s": self._held_alone_s(subscription, log),
+            "unacknowledged_s": 0.0 if first is None else self._clock.monotonic() - first[1].enqueued_s,
+        }
 
     def _held_alone_s(self, subscription: Subscription, log: SourceLog) -> float:
         """For how long there has been something that this subscriber has not acknowledged and another one has; 0: there is nothing, or it is refused.

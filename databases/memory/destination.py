@@ -316,6 +316,10 @@ class MemoryDestination:
                 self.store.instantiations[key] = replace(found, state="LEFT")
         return tuple(left)
 
+    def recorded_applies(self, topology: str) -> tuple[str, ...]:
+        """See `DestinationDatabase.recorded_applies`."""
+        return tuple(sorted({key[1] for key, found in self.store.instantiations.items() if key[0] == topology and found.state != "LEFT"}))
+
     def join_tables(
         self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
     ) -> ApplyProgress:
@@ -351,6 +355,7 @@ class MemoryDestination:
             del store.errors[error.number]
         store.conflicts = {n: each for n, each in store.conflicts.items() if each[0] != topology or each[1].apply != apply}
         store.instantiations = {key: value for key, value in store.instantiations.items() if key[:2] != (topology, apply)}
+        store.handler_calls = {key: calls for key, calls in store.handler_calls.items() if key[:2] != (topology, apply)}
         return ()
 
     def close(self) -> None:

@@ -913,6 +913,14 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def recorded_applies(self, topology: str) -> tuple[str, ...]:
+        """The apply processes of which a table is recorded here that is not LEFT, whatever their topology has by now.
+
+        Args:
+            topology: whose apply processes they are.
+        """
+        ...
+
     def join_tables(
         self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
     ) -> ApplyProgress:

@@ -14,7 +14,7 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "translate",
+    "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "translate",
     "translated",
 ]
 
@@ -48,10 +48,14 @@ _CONNECTION_DEFAULTS = {
     "tcp_user_timeout": "35000",  # the same when something sent was never acknowledged: no keepalives then
 }
 
+NOT_IN_STATE = "55000"
 # The environment is at fault, or the outcome is unknown: the same call may succeed later.
-_UNAVAILABLE_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
-# 25006: the server is (for now) a standby. 25P03, 25P04: a time-out set at the server ended the session.
-_UNAVAILABLE_STATES = frozenset({"25006", "25P03", "25P04"})
+_UNAVAILABLE_CLASSES = frozenset({"08", "53", "57", "58"})
+# 25006: the server is (for now) a standby. 25P03, 25P04: a time-out set at the server ended the session. 55006, 55P03: another session uses
+# or locks something. 55000: a snapshot's session ended, or a database takes no connections; see `write_errors` for rows. The rest of class 55
+# (a parameter that cannot change, an enum's value that its own transaction made) fails each time, and what the server itself never says of class 40 (40000, 40002)
+# is the word of whoever wrote a trigger.
+_UNAVAILABLE_STATES = frozenset({"40001", "40003", "40P01", "25006", "25P03", "25P04", NOT_IN_STATE, "55006", "55P03"})
 # Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
 _VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
 _PORTS = re.compile(r"[0-9, ]*")

@@ -409,6 +409,9 @@ def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ou
     with pytest.raises(FencedError):  # a driver that is not gone yet
         recorded(destination, ("1", "done", 120, "DONE"), epoch=epoch)
     assert destination.leave_out("another", APPLY, kept=[]) == ()
+    assert (destination.recorded_applies(TOPOLOGY), destination.recorded_applies("another")) == ((APPLY,), ())
+    destination.leave_out(TOPOLOGY, APPLY, kept=[])
+    assert destination.recorded_applies(TOPOLOGY) == (), "what is LEFT keeps nobody from a table"
 
 
 def test_instantiation_of_an_older_epoch_is_refused(destination):
@@ -641,3 +644,5 @@ def test_calls_of_handlers_that_nobody_lived_through_are_counted_until_they_are_
     assert [begin(5), begin(5), begin(5), begin(6), begin(5, "m:f (2)"), begin(5, apply="b")] == [0, 1, 2, 0, 0, 0]
     destination.end_handler_calls("top", "a", [Scn(5)])
     assert [begin(5), begin(6), begin(5, "m:f (2)"), begin(5, apply="b")] == [0, 1, 0, 1]
+    destination.forget("top", "a")
+    assert [begin(5), begin(5, apply="b")] == [0, 2], "an apply process of its name that comes later has called nothing"

@@ -220,3 +220,21 @@ def test_check_asks_of_the_key_that_finds_rows_where_there_is_no_primary_key(des
         (finding,) = database.preflight_times([("public", "t")], has_tombstones=False)
         assert "none for k money" in finding.problem
         database.close()
+
+
+PLAIN_NUMBERS = "CREATE TABLE shop.rooms (id int PRIMARY KEY)"
+NUMBERS = "CREATE TABLE shop.rooms (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)"
+DOUBLED = NUMBERS.replace(")", ", twice int GENERATED ALWAYS AS (id * 2) STORED)")
+
+
+@pytest.mark.parametrize(("source", "others", "assigned"), [(DOUBLED, DOUBLED, "twice = DEFAULT"), (PLAIN_NUMBERS, NUMBERS, "id = id")], ids=["computed", "identities alone"])
+def test_an_update_of_which_a_table_can_set_nothing_is_the_last_change_of_its_row(network_of: Maker, source: str, others: str, assigned: str) -> None:
+    """A later one than a delete at a third site, which arrives behind it."""
+    network = network_of(source, others, others, keys=[])
+    run(network, "dbs1", "INSERT INTO shop.rooms (id) OVERRIDING SYSTEM VALUE VALUES (1), (2)")
+    network.settle()
+    run(network, "dbs2", "DELETE FROM shop.rooms WHERE id = 1")
+    run(network, "dbs1", f"UPDATE shop.rooms SET {assigned} WHERE id = 1")
+    network.settle(held=applies_from(network, "dbs2"))
+    settled(network)
+    assert [[row[0] for row in rows] for rows in rows_of(network)] == [[1, 2]] * 3

@@ -9,6 +9,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from databases.conflict_lists import conflict_list_findings
 from databases.embedded import EmbeddedServer
 from databases.postgres.destination import session as session_module
 from databases.postgres.destination.recent_changes import Horizon
@@ -17,12 +18,14 @@ from spark_apply.server.collapse import plan_sets
 from spark_apply.server.conflicts import execute_steps
 from spark_apply.server.resolution import ConflictSettings
 from spark_apply.tables import TableFits
-from streams.errors import DatabaseUnavailable
+from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.lcr_batch import OldImage
 from tests.contract.test_latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, tried
 from tests.integration.test_lost_commit_times import site_on
 from tests.support.conflicts import Lcr, batch_of, by_time
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
 from tests.support.postgres_redo import wait_until
+from tests.support.writes import version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -331,3 +334,47 @@ def test_what_the_only_source_changed_is_not_known_as_its_own_where_the_server_h
     assert failure is not None
     assert "does not know any more when the row was changed" in failure.message
     assert tried(site, site.session, Lcr(old=HERE, new=THERE), at=after + 1)
+
+
+@pytest.mark.parametrize("sites", [TWO, THREE], ids=["one source", "two sources"])
+def test_a_row_with_a_null_in_its_key_is_found_by_all_its_values_and_time_decides_nothing_of_it(
+    pg_destination: EmbeddedServer, destination_database: str, sites: tuple[str, ...],
+) -> None:
+    """No key tells it from others, and no statement asks when it was changed: what does not find it as it was enters the error queue, earlier or later."""
+    with site_on(pg_destination, destination_database, sites=sites, tombstones=False) as site:
+        site.harness._admin.execute("ALTER TABLE c DROP CONSTRAINT c_pkey, ADD UNIQUE (id, b)")
+        table = site.session.describe("public", "c", fresh=True)
+        assert table is not None
+        assert [table.columns[place].name for place in table.key] == ["id", "b"]
+        site.version = replace(version_of(table), old_image=OldImage.FULL)
+        site.fits.forget()
+        null, keyed = changed(WAS, b=None), changed(WAS, id=2)
+        for row in (null, keyed):
+            assert site.apply(Lcr(new=row), at=now() - 10 * MINUTE) is None
+        before = now()
+        for row in (null, keyed):
+            site.harness._admin.execute("UPDATE c SET a = 'here' WHERE id = %s", (row[0],))
+        assert site.apply(Lcr(old=keyed, new=changed(keyed, a="there")), at=before - 1) is None
+        for at in (before - 1, now()):
+            for lcr in (Lcr(old=null, new=changed(null, a="there")), Lcr(old=null)):
+                failure = site.apply(lcr, at=at)
+                assert failure is not None
+                assert failure.conflict_type in {"update_missing", "delete_missing", "update_differs", "delete_differs"}
+        assert sorted(site.rows()) == [changed(null, a="here"), changed(keyed, a="here")]
+        assert site.apply(Lcr(old=changed(null, a="here"), new=changed(null, a="there")), at=now()) is None
+        assert changed(null, a="there") in site.rows()
+
+
+@pytest.mark.parametrize("has_tombstones", [True, False])
+def test_a_key_that_does_not_arrive_is_named_and_the_row_is_not_lost(pg_destination: EmbeddedServer, destination_database: str, has_tombstones: bool) -> None:
+    """The destination's table got a primary key of its own when `up` had checked it."""
+    with site_on(pg_destination, destination_database, sites=THREE, tombstones=has_tombstones) as site:
+        site.harness._admin.execute("ALTER TABLE c DROP CONSTRAINT c_pkey, ADD UNIQUE (id), ADD own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY")
+        table = site.session.describe("public", "c", fresh=True)
+        assert table is not None
+        site.version = replace(version_of(table, without=("own",)), old_image=OldImage.FULL)
+        site.fits.forget()
+        with pytest.raises(DatabaseError, match="own of it does not arrive"):
+            site.apply(Lcr(new=WAS), at=now() - MINUTE)
+        (finding,) = conflict_list_findings(APPLY, site.rules, site.version, table)
+        assert "own of it does not arrive" in finding.problem

@@ -17,6 +17,8 @@ from actors import runtime, source_database
 from actors.site.asked_names import AskedNames
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
+from databases.ports import Instantiation
+from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.source.pgoutput import PostgresLogDecoder
@@ -27,7 +29,7 @@ from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet
 from streams.errors import TableLeftRules
 from streams.lcr_batch import Command, LcrBatch
-from streams.scn import FIRST_SCN
+from streams.scn import FIRST_SCN, Scn
 from tests.support.system import wait_until
 from topology.spec import CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
 
@@ -361,3 +363,20 @@ def test_source_whose_slot_was_dropped_by_hand_can_still_end_as_a_source(make):
     source.host.prepare(source.spec)
     source.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
     source.wait_written()
+
+
+def test_site_of_a_destination_leaves_the_tables_of_apply_processes_that_the_topology_does_not_have(make: Callable[..., Source]) -> None:
+    source = make()
+    assert source.host.leave_out_others(["x"]) == (), "nothing is recorded here"
+    with contextlib.closing(PostgresDestination(source.dsn, site="dbs1")) as destination:
+        destination.prepare("topo")
+        destination.prepare("another")
+        for topology, apply in (("topo", "x"), ("topo", "long_gone"), ("another", "y")):
+            destination.record_instantiation(topology, apply, destination.raise_epoch(topology, apply).epoch, Instantiation(
+                source="a", identity="1", owner="public", name="t", scn=Scn(100), state="COPYING",
+            ))
+        assert len(destination.other_copies("topo", "new", "public", "t")) == 3
+        assert source.host.leave_out_others(["x"]) == ("long_gone",)
+        assert source.host.leave_out_others(["x"]) == ()
+        assert [each.apply for each in destination.other_copies("topo", "new", "public", "t")] == ["y", "x"]
+        destination.remove("topo"), destination.remove("another")

@@ -15,7 +15,7 @@ from databases.postgres.destination.catalog import describe_table
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.table_copy import PostgresTableReader, copy_in
 from databases.table_digest import TableDigest
-from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.errors import DatabaseError, DatabaseUnavailable, DataError
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -229,3 +229,21 @@ def test_generated_columns_are_not_copied_and_copies_are_tagged(source, source_d
     assert target.execute("SELECT count(*) FROM public.t").fetchone() == (20000,)
     session.close()
     destination.close()
+
+
+def test_trigger_that_is_not_in_its_state_refuses_the_piece_and_is_not_tried_for_ever(source, source_database, destination_database, target):
+    destination = PostgresDestination(destination_database, site="b")
+    destination.prepare("top")
+    epoch = destination.raise_epoch("top", "a").epoch
+    target.execute(
+        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not now' USING ERRCODE = '55000'; END$$;"
+        "CREATE TRIGGER refuse BEFORE INSERT ON public.t FOR EACH ROW EXECUTE FUNCTION public.refuse(); ALTER TABLE public.t ENABLE ALWAYS TRIGGER refuse",
+    )
+    columns = ("id", "v", "f", "m")
+    with (
+        contextlib.closing(destination), contextlib.closing(destination.open_session("top", "a", server=100, epoch=epoch, tag=b"\x00")) as session,
+        contextlib.closing(PostgresTableReader(source_database)) as reader,
+    ):
+        (piece,) = reader.plan("public", "t", {}, piece_bytes=1 << 30).pieces
+        with reader.open_piece(piece) as opened, pytest.raises(DataError, match="not now"):
+            session.copy_rows("public", "t", columns, opened.rows(columns, form=NATIVE), form=NATIVE)

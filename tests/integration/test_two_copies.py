@@ -22,6 +22,7 @@ from databases.postgres.table_copy import PostgresTableReader
 from rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.records import to_be_copied_again
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
@@ -44,33 +45,34 @@ def execute(dsn: str, statement: str) -> list[tuple[Any, ...]]:
 class Pair:
     """One apply process, with a source and the destination."""
 
-    def __init__(self, name: str, source: str, destination: str) -> None:
+    def __init__(self, name: str, source: str, destination: str, topology: str = TOPOLOGY) -> None:
+        self.topology = topology
         self.name, self.dsn, self.target = f"apply_from_{name}", source, destination
         self.source, self.destination = CapturedSource(source, site=name), PostgresDestination(destination, site="dst")
         self.opened = contextlib.ExitStack()
         self.opened.callback(self.destination.close)
         self.opened.callback(self.source.close)
-        self.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
-        self.site, self.problem = name, ""
+        self.source.prepare(self.topology, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
+        self.site, self.problem, self.keep_existing = name, "", False
 
     def run(self) -> None:
         """What a driver does before it applies anything."""
-        epoch = self.destination.raise_epoch(TOPOLOGY, self.name).epoch
+        epoch = self.destination.raise_epoch(self.topology, self.name).epoch
         tables = tuple(
             TableToInstantiate(
                 identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)),
+                object_numbers=tuple(map(int, table.object_numbers)), keep_existing=self.keep_existing,
             )
-            for table in self.source.captured(TOPOLOGY)
+            for table in self.source.captured(self.topology)
         )
         config = ApplyConfig(
-            topology=TOPOLOGY, apply=self.name, source=DatabaseAccess(site=self.site, kind="postgres", dsn=self.dsn),
+            topology=self.topology, apply=self.name, source=DatabaseAccess(site=self.site, kind="postgres", dsn=self.dsn),
             destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.target), queue="", parallelism=2, tables=tables,
         )
         workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
             source=lambda: PostgresTableReader(self.dsn), destination=lambda: PostgresTableReader(self.target),
             session=lambda epoch, tag: PostgresDestination(self.target, site="dst").open_session(
-                TOPOLOGY, self.name, server=server, epoch=epoch, tag=tag, incarnation=incarnation
+                self.topology, self.name, server=server, epoch=epoch, tag=tag, incarnation=incarnation
             ),
         ))
         end = time.monotonic() + 30.0
@@ -85,23 +87,25 @@ class Pair:
 
     @property
     def record(self) -> Instantiation | None:
-        return next(iter(self.destination.instantiations(TOPOLOGY, self.name)), None)
+        return next(iter(self.destination.instantiations(self.topology, self.name)), None)
 
 
-@pytest.fixture
+@pytest.fixture(params=[TOPOLOGY, "another"], ids=["one topology", "two topologies"])
 def pairs(
-    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, pg_destination: EmbeddedServer, monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, pg_destination: EmbeddedServer, monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[Pair, Pair]]:
     monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 30)  # in place of what comes beside
     monkeypatch.setattr(module, "_WAITING_S", 0.1)
     destination = fresh_database(pg_destination)
     with contextlib.closing(PostgresDestination(destination, site="dst")) as prepared:
         prepared.prepare(TOPOLOGY)
+        prepared.prepare(request.param)
     execute(destination, ROOMS)
     sources = [fresh_database(pg_source), fresh_database(pg_source)]
     for dsn in sources:
         execute(dsn, ROOMS)
-    one, two = (Pair(f"dbs{number}", dsn, destination) for number, dsn in enumerate(sources, 1))
+    topologies = (TOPOLOGY, request.param)
+    one, two = (Pair(f"dbs{number}", dsn, destination, topology) for number, (dsn, topology) in enumerate(zip(sources, topologies, strict=True), 1))
     with one.opened, two.opened:
         yield one, two
 
@@ -140,18 +144,56 @@ def test_table_that_is_empty_everywhere_is_done_by_both(pairs: tuple[Pair, Pair]
     assert [(each.record.state, each.record.row_count) if each.record else None for each in pairs] == [("DONE", 0)] * 2
 
 
+def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(pairs: tuple[Pair, Pair]) -> None:
+    """`up --keep-existing` of both, then `headrace copy` of both."""
+    execute(pairs[0].target, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n")
+    for each in pairs:
+        execute(each.dsn, "INSERT INTO rooms VALUES (1, 'at the source')")
+        each.keep_existing = True
+    at_once(*pairs)
+    assert [each.record.state if each.record else None for each in pairs] == ["KEPT"] * 2
+    assert execute(pairs[0].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]
+    assert [asked_to_copy_again(each) for each in pairs] == [False, False]
+
+
+@pytest.mark.parametrize("is_kept_first", [False, True])
+def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_one_notices(pairs: tuple[Pair, Pair], is_kept_first: bool) -> None:
+    """Both have looked before either recorded anything."""
+    one, two = pairs
+    execute(one.dsn, "INSERT INTO rooms VALUES (1, 'copied')")
+    one.run()
+    seen = two.destination.other_copies(two.topology, two.name, "public", "rooms")
+    assert [each.state for each in seen] == ["DONE"]
+
+    def keep() -> bool:
+        epoch = two.destination.raise_epoch(two.topology, two.name).epoch
+        return two.destination.record_instantiation(two.topology, two.name, epoch, Instantiation(
+            source=two.site, identity="1", owner="public", name="rooms", scn=Scn(100), state="KEPT",
+        ), beside=seen)
+
+    asked = (keep, lambda: asked_to_copy_again(one)) if is_kept_first else (lambda: asked_to_copy_again(one), keep)
+    assert [each() for each in asked] == [True, False]
+
+
+def asked_to_copy_again(pair: Pair) -> bool:
+    """What the driver records for `headrace copy`; False: it is refused."""
+    assert pair.record is not None
+    epoch = pair.destination.raise_epoch(pair.topology, pair.name).epoch
+    return pair.destination.record_instantiation(pair.topology, pair.name, epoch, to_be_copied_again(pair.record), beside=())
+
+
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_database_has_by_default(level: str, pairs: tuple[Pair, Pair]) -> None:
     """Its snapshot was of before it waited: both copied, and the second one emptied the table of what the first had applied since."""
     one, two = pairs
     execute(one.target, f"ALTER DATABASE {conninfo.conninfo_to_dict(one.target)['dbname']} SET default_transaction_isolation TO '{level}'")
     with psycopg.connect(one.target, autocommit=True) as holder, ThreadPoolExecutor(1) as pool:
-        epochs = [each.destination.raise_epoch(TOPOLOGY, each.name).epoch for each in pairs]
+        epochs = [each.destination.raise_epoch(each.topology, each.name).epoch for each in pairs]
         for each in pairs:
             each.destination.close()
 
         def record(each: Pair, epoch: int, **how: Any) -> bool:
-            return each.destination.record_instantiation(TOPOLOGY, each.name, epoch, Instantiation(
+            return each.destination.record_instantiation(each.topology, each.name, epoch, Instantiation(
                 source=each.site, identity=each.name, owner="public", name="rooms", scn=Scn(100), state="COPYING",
             ), **how)
 
@@ -174,16 +216,16 @@ CREATE TABLE rooms_lowest PARTITION OF rooms_low FOR VALUES FROM (0) TO (10);
 CREATE TABLE rooms_high PARTITION OF rooms FOR VALUES FROM (100) TO (1000);
 CREATE TABLE others (id int PRIMARY KEY)
 """)
-    epoch = whole.destination.raise_epoch(TOPOLOGY, whole.name).epoch
+    epoch = whole.destination.raise_epoch(whole.topology, whole.name).epoch
     names = ("rooms", "rooms_low", "rooms_lowest", "rooms_high", "others")
     for name, are_shared in {
         "rooms": {"rooms", "rooms_low", "rooms_lowest", "rooms_high"}, "rooms_low": {"rooms", "rooms_low", "rooms_lowest"},
         "rooms_lowest": {"rooms", "rooms_low", "rooms_lowest"}, "rooms_high": {"rooms", "rooms_high"}, "others": {"others"},
     }.items():
-        assert whole.destination.record_instantiation(TOPOLOGY, whole.name, epoch, Instantiation(
+        assert whole.destination.record_instantiation(whole.topology, whole.name, epoch, Instantiation(
             source=whole.site, identity="1", owner="public", name=name, scn=Scn(100), state="DONE",
         ))
-        assert {each for each in names if part.destination.other_copies(TOPOLOGY, part.name, "public", each)} == are_shared
+        assert {each for each in names if part.destination.other_copies(part.topology, part.name, "public", each)} == are_shared
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -35,6 +35,7 @@ class FakeActors:
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
         self.kept: dict[str, tuple[str, ...]] = {}  # by apply process: identities of the tables whose changes come to it
+        self.recorded: dict[str, set[str]] = {}  # by site: apply processes of which it has records
         self.empty: set[TableName] = set()  # destination tables
         self.marker = 500  # what sources answer that write one into their log
         self.noted: dict[str, Receivers] = {}  # cleared by tests; `receivers` is what the sites have
@@ -72,6 +73,10 @@ class FakeActors:
             return self.captured.get(name, ())
         if method == "leave_out":
             self.kept[arguments[0]] = tuple(arguments[1])
+            self.recorded.setdefault(name, set()).add(arguments[0])
+            return ()
+        if method == "leave_out_others":
+            self.kept |= dict.fromkeys(self.recorded.get(name, set()) - set(arguments[0]), ())
             return ()
         if method == "filled":
             return tuple(table for table in arguments[1] if table not in self.empty)

@@ -26,7 +26,7 @@ from topology.edits.stored import without_secrets
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import sites_behind, ways_to
 
-__all__ = ["Change", "Component", "adopted_first", "brought_from", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to"]
+__all__ = ["Change", "Component", "adopted_first", "brought_from", "bypassed_of", "changes", "components_of", "interests_of", "places_of", "published_by", "published_to", "queues_before"]
 
 FIXED: Mapping[str, frozenset[str]] = {
     "site": frozenset({"database", "node", "certificate", "state folder", "bounds of the redo log"}),
@@ -198,7 +198,7 @@ def adopted_first(before: TopologySpec, after: TopologySpec, earlier_edit: Mappi
         first: set[str] = set()
         for source, brought in earlier[name].items():
             left = _sites(brought) - _sites(now[name][source])
-            first |= {each for each in _queues_before(before, name, source) if each in now and left & _sites(now[each][source] - earlier[each][source])}
+            first |= {each for each in queues_before(before, name, source) if each in now and left & _sites(now[each][source] - earlier[each][source])}
         _let_wait(found, f"queue:{name}", (f"queue:{each}" for each in sorted(first)))
     for queue, others in earlier_edit.items():
         if queue.partition(":")[2] in now:
@@ -231,8 +231,14 @@ def _sites(brought: Iterable[tuple[str, str]]) -> set[str]:
     return {site for _, site in brought}
 
 
-def _queues_before(spec: TopologySpec, queue: str, source: str) -> set[str]:
-    """The queues over which the changes of a source come into another one."""
+def queues_before(spec: TopologySpec, queue: str, source: str) -> set[str]:
+    """The queues over which the changes of a source come into another one.
+
+    Args:
+        spec: routed.
+        queue: its name.
+        source: the source.
+    """
     found = [queue]
     for each in found:  # it grows
         found += [one.from_queue for one in spec.propagations if one.to_queue == each and source in one.sources and one.from_queue not in found]

@@ -2,6 +2,8 @@
 
 A new subscriber of a queue begins where the one was whose place it takes (`actors.staging.subscribers`). One that is there already stays where it is, and the queues
 behind it have passed what the destination lacks: nobody holds it any longer, and its redo may be purged before the destination asks for it.
+
+So it is where a destination gets its changes from the queue of another capture process of the source: a new subscriber of that queue begins where the furthest one is.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from databases.ports import Finding
-from topology.edits.changes import brought_from
+from topology.edits.changes import brought_from, queues_before
 from topology.spec import TopologySpec
 
 __all__ = ["overtaken"]
@@ -26,6 +28,7 @@ def overtaken(before: TopologySpec, after: TopologySpec, subscribers: Callable[[
         after: the one that is wanted, routed.
         subscribers: what a queue (its name) says of its subscribers; nothing: it does not answer.
     """
+    yield from _from_other_queues(before, after, subscribers)
     for queue in sorted({each.name for each in before.queues} & {each.name for each in after.queues}):
         earlier, now = brought_from(before, queue), brought_from(after, queue)
         known = {(each["subscriber"], each["source"]): each for each in subscribers(queue)}
@@ -42,3 +45,29 @@ def overtaken(before: TopologySpec, after: TopologySpec, subscribers: Callable[[
                         fix=f"wait until {site} has caught up (`headrace wait {after.file} --caught-up`) and run `headrace up` again; or let a new propagation bring"
                         " the changes to a new queue on the way: it begins where this one is",
                     )
+
+
+def _from_other_queues(before: TopologySpec, after: TopologySpec, subscribers: Callable[[str], Iterable[Mapping[str, Any]]]) -> Iterator[Finding]:
+    """Sites that are behind in the queue that brought them a source's changes, and would get them from another queue, which is not on the way to that one."""
+    stay = sorted({each.name for each in before.queues} & {each.name for each in after.queues})
+    gained = {name: (brought_from(before, name), brought_from(after, name)) for name in stay}
+    for queue in sorted(each.name for each in before.queues):
+        now = brought_from(after, queue) if queue in gained else {}
+        known = {(each["subscriber"], each["source"]): each for each in subscribers(queue)}
+        for source, brought in brought_from(before, queue).items():
+            kept = {site for _, site in now.get(source, ())}
+            for giver, site in sorted(each for each in brought if each[1] not in kept):
+                behind = known.get((giver, source))
+                if behind is None or behind.get("unacknowledged_s", 0.0) < BEHIND_S:
+                    continue
+                for other in sorted(gained.keys() - {queue, *queues_before(before, queue, source)}):
+                    earlier, later = (each[source] for each in gained[other])
+                    furthest = max((each["acknowledged_scn"] for each in subscribers(other) if each["source"] == source and each.get("gone_scn") is None), default=0)
+                    for taker in sorted(name for name, there in later - earlier if there == site):
+                        if behind["acknowledged_scn"] < furthest:
+                            yield Finding(
+                                path=f"{'applies' if taker in {each.name for each in after.applies} else 'propagations'}.{taker}",
+                                problem=f"would bring the changes of {source} to {site} from {other}, where others are ahead of it: {queue} holds some for {giver}, since"
+                                f" {behind['unacknowledged_s']:.0f} s, and nobody would hold them any longer. {site} might be refused, as its redo is purged",
+                                fix=f"wait until {site} has caught up (`headrace wait {after.file} --caught-up`) and run `headrace up` again",
+                            )

@@ -21,10 +21,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
-from psycopg.rows import class_row
 
 from databases.ports import (
-    ROWS_THERE,
     ApplyProgress,
     ConflictRecord,
     DestinationTable,
@@ -54,6 +52,14 @@ from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.row_triggers import make_triggers, times_findings
 from databases.postgres.destination.schema import CLAIM_LOCK, HISTORY_FROM, prepare_schema, schema_version
 from databases.postgres.destination.session import PostgresSession
+from databases.postgres.destination.table_records import (
+    COLUMNS,
+    IS_REMADE,
+    NAME_NOW,
+    instantiation_of,
+    other_copies,
+    recorded_applies,
+)
 from databases.postgres.planning import plan_destination
 from databases.postgres.shapes import shape_findings, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
@@ -282,17 +288,22 @@ class PostgresDestination:
             if schema_version(connection) == 0:
                 return ()
             rows = connection.execute(
-                f"SELECT {_INSTANTIATION}, {_IS_REMADE}, {_NAME_NOW} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
+                f"SELECT {COLUMNS}, {IS_REMADE}, {NAME_NOW} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
                 " ORDER BY source, owner, name, identity", (topology, apply),
             ).fetchall()
-        return tuple(_instantiation(row) for row in rows)
+        return tuple(instantiation_of(row) for row in rows)
 
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
         """See `DestinationDatabase.other_copies`."""
         with self._use("asking which copies a table has") as connection:
             if schema_version(connection) == 0:
                 return ()
-            return _other_copies(connection, topology, apply, owner, name)
+            return other_copies(connection, topology, apply, owner, name)
+
+    def recorded_applies(self, topology: str) -> tuple[str, ...]:
+        """See `DestinationDatabase.recorded_applies`."""
+        with self._use("asking whose tables are recorded") as connection:
+            return recorded_applies(connection, topology) if schema_version(connection) else ()
 
     def record_instantiation(
         self, topology: str, apply: str, epoch: int, instantiation: Instantiation, *, replaces: Collection[str] = (),
@@ -304,14 +315,14 @@ class PostgresDestination:
             if beside is not None:
                 # The next statement sees what everyone who had the lock before has committed.
                 connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (CLAIM_LOCK,))
-                if set(beside) != set(_other_copies(connection, topology, apply, instantiation.owner, instantiation.name)):
+                if set(beside) != set(other_copies(connection, topology, apply, instantiation.owner, instantiation.name)):
                     return False
             done = connection.execute(
                 "WITH current AS (SELECT FROM headrace.apply_process p WHERE topology = %(topology)s AND apply = %(apply)s"
                 f" AND epoch = %(epoch)s AND {EPOCH_LIVES} FOR SHARE),"
                 " gone AS (DELETE FROM headrace.instantiation USING current WHERE topology = %(topology)s AND apply = %(apply)s"
                 " AND source = %(source)s AND identity = ANY (%(replaces)s) AND identity <> %(identity)s)"
-                f" INSERT INTO headrace.instantiation AS recorded (topology, apply, changed_at, relation, recorded_in, {_INSTANTIATION})"
+                f" INSERT INTO headrace.instantiation AS recorded (topology, apply, changed_at, relation, recorded_in, {COLUMNS})"
                 " SELECT %(topology)s, %(apply)s, clock_timestamp(), to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text)),"
                 " 'headrace.instantiation'::regclass, %(source)s, %(identity)s, %(owner)s, %(name)s, %(scn)s,"
                 " %(state)s, %(row_count)s, %(digest)s, %(problem)s FROM current"
@@ -367,7 +378,7 @@ class PostgresDestination:
                 return ()
             which = "topology = %(t)s AND apply = %(a)s AND state <> 'LEFT' AND NOT identity = ANY (%(kept)s)"
             values = {"t": topology, "a": apply, "kept": list(kept)}
-            left = connection.execute(f"SELECT {_INSTANTIATION} FROM headrace.instantiation WHERE {which}", values).fetchall()
+            left = connection.execute(f"SELECT {COLUMNS} FROM headrace.instantiation WHERE {which}", values).fetchall()
         if not left:
             return ()
         self.raise_epoch(topology, apply)  # a driver that still ends must not record anything after this
@@ -378,7 +389,7 @@ class PostgresDestination:
             connection.execute(
                 f"UPDATE headrace.instantiation SET state = 'LEFT', changed_at = clock_timestamp() WHERE {which}", values,
             )
-        return tuple(sorted((_instantiation(row) for row in left), key=lambda found: (found.owner, found.name)))
+        return tuple(sorted((instantiation_of(row) for row in left), key=lambda found: (found.owner, found.name)))
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""
@@ -425,36 +436,6 @@ ON CONFLICT (topology, apply, scn, function) DO UPDATE SET calls = c.calls + 1, 
 """
 # Of transactions that were applied by a process which died before it said so, or of apply processes that are gone.
 _FORGET_CALLS = "DELETE FROM headrace.handler_call WHERE called_at < clock_timestamp() - interval '30 days'"
-_INSTANTIATION = "source, identity, owner, name, scn, state, row_count, digest, problem"
-# A dump that is restored gives every table another number, this one, too: its rows and this record are of one moment.
-_IS_REMADE = """coalesce(recorded_in = 'headrace.instantiation'::regclass
-    AND to_regclass(format('%%I.%%I', owner, name)) <> relation, false)"""
-_NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = relation AND recorded_in = 'headrace.instantiation'::regclass)"""
-
-# The same table under another name counts, too (see `_IS_REMADE` for `recorded_in`), and so do its partitions and what it is a partition of.
-_OTHER_COPIES = """
-WITH asked AS (SELECT to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text)) AS relid),
-family AS (SELECT relid FROM asked UNION SELECT r.relid FROM asked, pg_partition_tree(asked.relid) r UNION SELECT r.relid FROM asked, pg_partition_ancestors(asked.relid) r)
-SELECT topology, apply, source, state, row_count, digest FROM headrace.instantiation
-WHERE (topology, apply) <> (%(topology)s, %(apply)s) AND (state = ANY (%(rows_there)s) OR (state = 'FAILED' AND scn > 0)) AND ((owner = %(owner)s
-  AND name = %(name)s) OR (recorded_in = 'headrace.instantiation'::regclass AND relation IN (SELECT relid FROM family)))
-ORDER BY topology, apply, source, identity
-"""
-
-
-def _other_copies(connection: psycopg.Connection[Any], topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
-    values = {"topology": topology, "apply": apply, "owner": owner, "name": name, "rows_there": sorted(ROWS_THERE)}
-    return tuple(connection.cursor(row_factory=class_row(OtherCopy)).execute(_OTHER_COPIES, values))
-
-
-def _instantiation(row: Sequence[Any]) -> Instantiation:
-    """Of a row with the columns of `_INSTANTIATION`."""
-    return Instantiation(
-        source=row[0], identity=row[1], owner=row[2], name=row[3], scn=Scn(row[4]), state=row[5], row_count=row[6],
-        digest=row[7], problem=row[8], is_remade=len(row) > 9 and row[9],
-        name_now=(row[10][0], row[10][1]) if len(row) > 10 and row[10] else None,
-    )
 
 
 def _refuse(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> NoReturn:

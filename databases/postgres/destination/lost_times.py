@@ -12,8 +12,11 @@ for changes that are not later than the newest sample: what arrives in time cost
 A row that an apply process wrote and noted has the xmin of its note: no session of the site changed it since, whatever is lost.
 
 Samples are rows of `headrace.row_change`, of relation 0, which no table has: key1 is the transaction, key2 is 1, changed_at the moment
-(NULL: transactions below it still run), source the number of the transaction that wrote the sample. A restored dump has other numbers
-in its rows: its samples say nothing of the server they came to, and are dropped.
+(NULL: transactions below it still run), source the number of the transaction that wrote the sample.
+
+A restored dump has other numbers in its rows: by its samples that is noticed. What is noted came with it, of tables that have other numbers now, and is
+forgotten; a row of relation 0 and key2 2 is the *mark*: transactions below key1 may be the restore. A row that one of them wrote was changed when the restore
+committed or earlier, and nobody knows when: a change of the time between, which the site must get again, is not discarded as an earlier one.
 
 Worked flow (numbers of transactions; times of the day)
     sample 500: all below had ended at 9:00     a user's UPDATE is 730, committed at 9:04     sample 900: 9:10
@@ -30,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["PG_EPOCH_US", "is_of_this_server", "keep_noted_times", "lost_until", "microseconds", "sample_times", "samples", "was_earlier", "was_lost", "whole_number"]
+__all__ = ["PG_EPOCH_US", "is_of_this_server", "is_restored", "keep_noted_times", "lost_until", "microseconds", "sample_times", "samples", "was_earlier", "was_lost", "whole_number"]
 
 PG_EPOCH_US = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970: where the server's binary timestamps begin."""
@@ -41,6 +44,7 @@ _UNFROZEN_S = 86_400.0
 _KEPT_AT_ONCE = 200_000  # notes in one call: a second or two, in which the server applies nothing
 
 _IS_SAMPLE = "s.relation OPERATOR(pg_catalog.=) 0 AND s.key2 OPERATOR(pg_catalog.=) 1"
+_IS_MARK = "s.relation OPERATOR(pg_catalog.=) 0 AND s.key2 OPERATOR(pg_catalog.=) 2"
 _AT = "pg_catalog.pg_xact_commit_timestamp(pg_catalog.xid({}::pg_catalog.text::pg_catalog.xid8))"
 _MINE = "pg_catalog.xid(pg_catalog.pg_current_xact_id())::pg_catalog.text"  # a row's xmin, as text, if this transaction writes it
 # No (SELECT ...) around these, here and in all that a condition of a set asks of a row. Where a set waits for several rows, PostgreSQL 15 to 18 (EvalPlanQualBegin)
@@ -110,10 +114,25 @@ def is_of_this_server(row: str, number: str) -> str:
     return f"{row}.xmin OPERATOR(pg_catalog.=) pg_catalog.xid({number}::pg_catalog.text::pg_catalog.xid8)"
 
 
+def is_restored(xmin: str) -> str:
+    """The condition that a row may have come with a dump, so that its commit time is that of the restore.
+
+    Args:
+        xmin: of the row.
+    """
+    return f"EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_MARK} AND s.key1 OPERATOR(pg_catalog.>) {whole_number(xmin)})"
+
+
 # ------------------------------------------------------------------ samples
 
 _FOREIGN = f"DELETE FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.xmin::pg_catalog.text <> s.source"
 _INSERT = "INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
+# Nothing was noted here before the first sample. Whoever noticed it first has the foreign samples locked: the others find them gone.
+_FORGET_RESTORED = (
+    "DELETE FROM headrace.row_change_set_time", "DELETE FROM headrace.row_change_set", "DELETE FROM headrace.row_change",
+    f"{_INSERT} VALUES (0, 0, 0, clock_timestamp(), 0, false, '')",
+    f"{_INSERT} SELECT 0, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, 2, NULL, 0, false, {_MINE}",
+)
 _SAMPLE = f"""{_INSERT}
 SELECT 0, pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8, 1, NULL, 0, false, {_MINE}
 WHERE NOT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE} AND pg_catalog.abs(EXTRACT(epoch FROM pg_catalog.clock_timestamp() - COALESCE(s.changed_at, {_AT.format("s.key1")}))) < %s)
@@ -158,7 +177,9 @@ def sample_times(connection: psycopg.Connection[Any], *, age_s: float, every_s: 
         every_s: not where a sample is younger, seconds.
     """
     with connection.transaction():
-        connection.execute(_FOREIGN.encode())
+        if connection.execute(_FOREIGN.encode()).rowcount:
+            for statement in _FORGET_RESTORED:
+                connection.execute(statement.encode())
         row = connection.execute(f"SELECT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE})".encode()).fetchone()
         if row is None or not row[0]:
             _begin(connection)

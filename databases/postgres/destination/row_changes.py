@@ -38,7 +38,14 @@ from databases.ports import LastChange
 from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable
 from databases.postgres.destination.kept_session import MEETING_LOCKS
-from databases.postgres.destination.lost_times import PG_EPOCH_US, keep_noted_times, lost_until, microseconds, was_lost
+from databases.postgres.destination.lost_times import (
+    PG_EPOCH_US,
+    is_restored,
+    keep_noted_times,
+    lost_until,
+    microseconds,
+    was_lost,
+)
 from databases.postgres.destination.noted_sets import SetOfRow, forget_sets, set_of_row
 from databases.postgres.destination.recent_changes import (
     applied_from,
@@ -57,6 +64,7 @@ from databases.postgres.destination.writing.writes import (
     numbered,
 )
 from streams.cutting import select_values
+from streams.errors import DatabaseError
 from streams.lcr_batch import Command
 
 if TYPE_CHECKING:
@@ -121,8 +129,18 @@ _LOST = (
 
 
 def _key(write: Write, catalog: CatalogTable) -> list[int]:
-    """The table's key as positions in a write's version; in the table's order, as the trigger has it."""
+    """The table's key as positions in a write's version; in the table's order, as the trigger has it.
+
+    Raises:
+        DatabaseError: the LCRs do not carry all of it.
+    """
     places = {column.name: place for place, column in enumerate(write.version.columns)}
+    lacking = [name for place in catalog.table.key if (name := catalog.table.columns[place].name) not in places]
+    if lacking:  # the key was altered since `up` checked it
+        raise DatabaseError(
+            f"latest_timestamp knows rows of {write.version.qualified_name} by the key of the destination's table, and {', '.join(lacking)} of it does not arrive",
+            hint="let the destination's primary key be of columns that arrive, then `headrace start` the apply process", table=write.version.qualified_name,
+        )
     return [places[catalog.table.columns[place].name] for place in sorted(catalog.table.key)]
 
 
@@ -263,7 +281,7 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
     own = (
         f'SELECT {microseconds("c.timestamp")} FROM {catalog.relation} t,'
         " LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c"
-        f" WHERE {keyed(builder, find, [])} AND c.roident OPERATOR(pg_catalog.=) 0"
+        f" WHERE {keyed(builder, find, [])} AND c.roident OPERATOR(pg_catalog.=) 0 AND NOT {is_restored('t.xmin')}"
     )
     # A row that has the xmin of its note is as an apply process left it; one without can be of a process that notes deletes only.
     applied = (
@@ -272,9 +290,9 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
         f" AND c.roident OPERATOR(pg_catalog.<>) 0 AND ({is_noted('r', 't')}) IS NOT TRUE"
     )
     lost = (
-        f"SELECT COALESCE({lost_until('t.xmin')}, pg_catalog.clock_timestamp()) FROM {catalog.relation} t,"
-        f" LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])} AND c.\"timestamp\" IS NULL"
-        f" AND ({is_noted('r', 't')}) IS NOT TRUE AND {was_lost('t.xmin')}"
+        f"SELECT COALESCE(c.\"timestamp\", {lost_until('t.xmin')}, pg_catalog.clock_timestamp()) FROM {catalog.relation} t,"
+        f" LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])} AND ({is_noted('r', 't')}) IS NOT TRUE"
+        f" AND CASE WHEN c.\"timestamp\" IS NULL THEN {was_lost('t.xmin')} ELSE c.roident OPERATOR(pg_catalog.=) 0 AND {is_restored('t.xmin')} END"
     )
     number = (
         f"SELECT {set_of_row(catalog)} FROM {catalog.relation} t, LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE {keyed(builder, find, [])}"

@@ -976,7 +976,11 @@ class PostgresSession:
         if self._may_stamp:
             with translated("copying rows", table=f"{owner}.{name}"):
                 self._connection.execute(f"SELECT {self._identity.stamp}".encode())
-        return copy_in(self._connection, owner, name, columns, rows, form=form)
+        try:
+            return copy_in(self._connection, owner, name, columns, rows, form=form)
+        except DatabaseError as error:
+            raise_refused(error)
+            raise
 
     def has_rows(self, table: DestinationTable) -> bool:
         """See `databases.copying.TableWriter.has_rows`."""

@@ -138,6 +138,53 @@ def test_a_component_that_is_stopped_while_the_databases_are_prepared_is_not_byp
     assert reconfigured(actors) == []
 
 
+def renamed(spec: TopologySpec, kind: str) -> TopologySpec:
+    """One component has another name."""
+    match kind:
+        case "propagation":
+            return replace(spec, propagations=(replace(spec.propagations[0], name="p_new"), *spec.propagations[1:]))
+        case "apply":
+            return replace(spec, applies=(replace(spec.applies[0], name="x_new"), *spec.applies[1:]))
+        case "capture":
+            return replace(spec, captures=(replace(spec.captures[0], name="c_new"), *spec.captures[1:]))
+    queues = tuple(replace(each, name="qb_new") if each.name == "qb" else each for each in spec.queues)
+    return replace(
+        spec, queues=queues, applies=(replace(spec.applies[0], queue="qb_new"), *spec.applies[1:]),
+        propagations=(replace(spec.propagations[0], to_queue="qb_new"), *spec.propagations[1:]),
+    )
+
+
+@pytest.mark.parametrize("name", ["propagation:p", "apply:x", "capture:c", "queue:qb"])
+def test_an_edit_that_renames_a_stopped_component_is_refused_until_it_is_started(spec, actors, name):
+    """The new one would begin enabled, and what the operator holds back be applied."""
+    spec = with_another_destination(spec)
+    started(spec, actors, steps=10)
+    was, after = labels(actors), renamed(spec, name.partition(":")[0])
+    stopped = stop(spec, name)
+    controller = started(after, actors, steps=10)
+    assert controller.detail_state() == "REFUSED"
+    (finding,) = controller.overview()["findings"]
+    assert f"{name}_new would take its place" in finding["problem"]
+    assert labels(actors) == was
+    stopped.unlink()
+    call_again(controller)
+    for _ in range(10):
+        controller.step()
+    assert (controller.detail_state(), f"{name}_new" in actors.running, name in actors.running) == ("RUNNING", True, False)
+
+
+def test_another_component_may_come_when_a_stopped_one_leaves(spec, actors):
+    both = with_another_destination(spec)
+    started(both, actors)
+    stop(both, "propagation:p2")
+    elsewhere = replace(
+        both, sites=(*both.sites[:2], replace(both.sites[2], name="d")), queues=(*both.queues[:2], QueueSpec(name="qd", site="d")),
+        propagations=(both.propagations[0], replace(both.propagations[1], name="p3", to_queue="qd")),
+        applies=(both.applies[0], replace(both.applies[1], name="z", site="d", queue="qd")),
+    )
+    assert started(elsewhere, actors, steps=10).detail_state() == "RUNNING"
+
+
 def test_a_stop_does_not_outlive_that_its_component_leaves_the_topology_or_is_bypassed(spec, actors):
     both = with_another_destination(spec)
     started(both, actors)

@@ -218,6 +218,45 @@ def test_an_edit_that_puts_a_destination_behind_a_propagation_that_is_far_ahead_
         assert actors.killed == []
 
 
+@pytest.mark.parametrize(("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")])
+def test_an_edit_that_gives_a_destination_the_changes_of_another_capture_process_that_is_far_ahead_is_refused(spec, actors, behind_s, ahead_scn, phase):
+    """A new subscriber of its queue begins where the furthest one is, and what was held for the destination in the other queue is held no longer."""
+    straight = with_another_destination(spec)
+    both = route(replace(
+        straight, queues=(*straight.queues, QueueSpec(name="qa2", site="a")), captures=(*straight.captures, replace(straight.captures[0], name="c_also", queue="qa2")),
+        propagations=(straight.propagations[0], replace(straight.propagations[1], from_queue="qa2")),
+    ))
+    after = route(replace(both, propagations=(replace(both.propagations[0], from_queue="qa2"), both.propagations[1])))
+    started(both, actors, steps=10)
+    actors.statuses["queue:qa"] = {"subscribers": [
+        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": 0.0, "unacknowledged_s": behind_s, "gone_scn": None},
+    ]}
+    actors.statuses["queue:qa2"] = {"subscribers": [
+        {"subscriber": "p2", "source": "a", "acknowledged_scn": ahead_scn, "held_alone_s": 0.0, "unacknowledged_s": 0.0, "gone_scn": None},
+    ]}
+    controller = started(after, actors, steps=10)
+    assert controller.detail_state() == phase
+    if phase == "REFUSED":
+        (finding,) = controller.overview()["findings"]
+        assert finding["path"] == "propagations.p"
+        assert "qa holds some for p, since 3600 s" in finding["problem"]
+
+
+@pytest.mark.parametrize(("behind_s", "phase"), [(3600.0, "REFUSED"), (2.0, "RUNNING")])
+def test_an_edit_by_which_two_propagations_exchange_their_names_is_refused_while_one_is_far_behind(spec, actors, behind_s, phase):
+    """The queue knows each by its name, and would hold for the one that is behind what follows the other one's position."""
+    both = with_another_destination(spec)
+    one, two = both.propagations
+    after = route(replace(both, propagations=(replace(one, name=two.name), replace(two, name=one.name))))
+    started(both, actors)
+    actors.statuses["queue:qa"] = {"subscribers": [
+        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": behind_s}, {"subscriber": "p2", "source": "a", "acknowledged_scn": 90, "held_alone_s": 0.0},
+    ]}
+    controller = started(after, actors, steps=10)
+    assert controller.detail_state() == phase
+    assert [each["path"] for each in controller.overview()["findings"]] == (["propagations.p2"] if phase == "REFUSED" else [])
+
+
 def test_a_destination_that_is_behind_may_go_over_a_new_propagation_and_a_new_queue(spec, actors):
     """They begin where it is."""
     straight = with_another_destination(spec)

@@ -16,6 +16,7 @@ from tests.support.controllers import (
     with_another_destination,
     with_another_source,
 )
+from topology.spec import DatabaseSpec
 
 
 @pytest.mark.parametrize(("call", "earlier", "remain"), [("one", False, True), ("older", True, True), ("newer", False, False)])
@@ -127,6 +128,14 @@ def test_rows_that_another_apply_process_copies_after_the_call_are_not_kept_by_i
     assert kept(actors) == kept(actors, "apply:y") == ("id of t", "id of u")
 
 
+def test_rows_that_another_topology_copies_after_the_call_are_not_kept_by_it(spec, actors):
+    """This topology knows nothing of the other one: alone in its file is not alone in the table."""
+    actors.captured["site:a"] = captured("t", "u")
+    actors.empty = {TableName("public", "t")}
+    started(spec, actors, keep_call="one")
+    assert kept(actors) == ("id of u",)
+
+
 def test_tables_of_an_apply_process_that_is_dropped_are_recorded_as_left(spec, actors):
     """Its record would keep every other one from the table."""
     actors.captured |= {"site:a": captured("t"), "site:c": captured("t")}
@@ -147,3 +156,29 @@ def test_tables_of_an_apply_process_that_leaves_with_its_site_are_recorded_as_le
     started(spec, actors, steps=10)
     assert actors.kept == {"x": ("id of t",), "y": ("id of t",) if is_away else ()}
     assert "apply:y" not in actors.running
+
+
+@pytest.mark.parametrize("is_edit", [False, True], ids=["up", "edit"])
+def test_tables_of_an_apply_process_that_an_earlier_version_dropped_are_recorded_as_left(spec, actors, is_edit):
+    """That version left its records as they were: each other copy into the table waited for it for ever."""
+    actors.captured |= {"site:a": captured("t")}
+    controller = started(spec, actors)
+    actors.recorded["site:b"].add("long_gone")
+    if is_edit:
+        controller = started(with_another_destination(spec), actors, steps=10)
+    else:
+        call_again(controller)
+        for _ in range(6):
+            controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert (actors.kept["long_gone"], actors.kept["x"]) == ((), ("id of t",))
+
+
+def test_a_destination_that_has_no_database_in_the_file_any_more_is_not_asked_for_its_records(spec, actors):
+    both = with_another_destination(spec)
+    started(both, actors, steps=10)
+    actors.calls.clear()
+    hub = replace(both.sites[2], database=DatabaseSpec(kind="none"))
+    assert started(replace(both, sites=(*both.sites[:2], hub), applies=both.applies[:1]), actors, steps=10).detail_state() == "RUNNING"
+    assert ("site:b", "leave_out_others") in actors.calls
+    assert ("site:c", "leave_out_others") not in actors.calls

@@ -42,7 +42,7 @@ def test_dsn_with_hosts_ports_and_sockets_of_every_kind_is_taken(dsn: str) -> No
 
 
 @pytest.mark.parametrize(
-    "sqlstate", ["08006", "40001", "40P01", "53100", "53300", "55P03", "55006", "57P01", "57014", "58P01", "25006"]
+    "sqlstate", ["08006", "40001", "40003", "40P01", "53100", "53300", "55000", "55P03", "55006", "57P01", "57014", "58P01", "25006"]
 )
 def test_errors_of_the_environment_are_retried(sqlstate: str) -> None:
     error = error_from_sqlstate(sqlstate, "writing: no")
@@ -58,7 +58,7 @@ def test_errors_of_the_data_are_candidates_for_the_error_queue(sqlstate: str) ->
     assert error.context["sqlstate"] == sqlstate
 
 
-@pytest.mark.parametrize("sqlstate", ["42P01", "42501", "0A000", "25P02", "XX000", "28P01"])
+@pytest.mark.parametrize("sqlstate", ["42P01", "42501", "0A000", "25P02", "40000", "40002", "55P02", "55P04", "XX000", "28P01"])
 def test_other_errors_wait_for_an_operator(sqlstate: str) -> None:
     error = error_from_sqlstate(sqlstate, "writing: no")
     assert type(error) is DatabaseError

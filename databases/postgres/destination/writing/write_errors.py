@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import psycopg
+
+from databases.postgres.connection import NOT_IN_STATE
 from streams.errors import DatabaseError, DataError, UnfitTableError
 
 __all__ = ["NO_RIGHT", "explain", "is_stale", "raise_refused"]
@@ -51,7 +54,16 @@ def explain(error: DatabaseError, names: Sequence[str], command: str) -> None:
 def raise_refused(error: DatabaseError) -> None:
     """Raise a `DataError` when the destination refused what was written, whatever class it gave as the reason."""
     state = str(error.context.get("sqlstate", ""))
-    if type(error) is DatabaseError and state and state[:2] not in _OPERATOR_CLASSES:
+    if (type(error) is DatabaseError and state and state[:2] not in _OPERATOR_CLASSES) or (state == NOT_IN_STATE and _is_from_function(error)):
         refused = DataError(error.message, hint=error.hint, **error.context)
         refused.detail = error.detail
         raise refused from error
+
+
+def _is_from_function(error: DatabaseError) -> bool:
+    """Whether a function of the destination failed, for example of a trigger: only then does the server say where.
+
+    A row for which a function finds something "not in prerequisite state" finds it so each time. The server itself says that of a table that is published and
+    has no replica identity: every row waits until the operator gives it one.
+    """
+    return isinstance(error.__cause__, psycopg.Error) and bool(error.__cause__.diag.context)

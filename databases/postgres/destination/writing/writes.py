@@ -317,7 +317,11 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
     else:
         same = "".join(f" AND t.{builder.details(p).name} OPERATOR(pg_catalog.=) u.n{p}" for p in identity)
-        statements.append(with_ + _update(builder, sets, source, condition + same))
+        if not sets and write.times is not None and not _touched(catalog):
+            statements.append(_move(builder, identity, with_, source, condition))
+            identity = []
+        else:
+            statements.append(with_ + _update(builder, sets, source, condition + same))
         if identity:
             differs = " OR ".join(f"t.{builder.details(p).name} OPERATOR(pg_catalog.<>) u.n{p}" for p in identity)
             statements.append(_move(builder, [*sets, *identity], with_, source, f"{condition} AND ({differs})"))
@@ -422,13 +426,17 @@ def _paired(builder: SetBuilder, found: FoundRows) -> tuple[str, str, str]:
     return with_, "p u", "t.ctid OPERATOR(pg_catalog.=) u.c AND t.tableoid OPERATOR(pg_catalog.=) u.o"
 
 
+def _touched(catalog: CatalogTable) -> str:
+    """The assignment that writes a row as it is, or nothing: a table of identities alone, whose rows are moved."""
+    columns = [(details.name, column) for details, column in zip(catalog.columns, catalog.table.columns, strict=True) if not column.is_identity_always]
+    stored = next((f"{name} = t.{name}" for name, column in columns if not column.is_generated), "")
+    return stored or next((f"{name} = DEFAULT" for name, _ in columns), "")
+
+
 def _update(builder: SetBuilder, sets: list[int], source: str, condition: str) -> str:
     if not sets and builder.write.times is not None:
         # The row's xmin is to say who changed it last, also where the change has no other value.
-        columns = zip(builder.catalog.columns, builder.catalog.table.columns, strict=True)
-        touched = next((details.name for details, column in columns if not column.is_generated and not column.is_identity_always), "")
-        if touched:
-            return f"UPDATE {builder.catalog.relation} t SET {touched} = t.{touched} FROM {source} WHERE {condition}"
+        return f"UPDATE {builder.catalog.relation} t SET {_touched(builder.catalog)} FROM {source} WHERE {condition}"
     if not sets:
         # Nothing to set, but the row must be there: a generated column, or an identity that stayed.
         return f"SELECT FROM {builder.catalog.relation} t, {source} WHERE {condition} FOR NO KEY UPDATE OF t"

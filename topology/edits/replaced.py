@@ -1,0 +1,44 @@
+"""Components that an edit takes out while another one gets their work: most of them are renamed."""
+
+from __future__ import annotations
+
+from topology.edits.changes import Component, components_of, published_to
+from topology.spec import TopologySpec
+from topology.ways import sites_behind, ways_to
+
+__all__ = ["replaced"]
+
+
+def replaced(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
+    """Components that ran and that an edit takes out, and the full name of one that brings the same changes to the same site instead.
+
+    Args:
+        before: the topology that was prepared last, routed.
+        after: the one that is wanted, routed. What takes the place of another one there may be bypassed.
+    """
+    earlier, now = _work(before), _work(after)
+    found: dict[Component, str] = {}
+    for component in components_of(before):
+        if component.name in now:
+            continue
+        work = earlier.get(component.name, set())
+        taker = next((name for name, taken in now.items() if work & (taken - earlier.get(name, set()))), "")
+        if taker:
+            found[component] = taker
+    return found
+
+
+def _work(spec: TopologySpec) -> dict[str, set[tuple[str, str, str]]]:
+    """By full name, the work of each component: its kind, a source, and a site to which it brings the source's changes."""
+    found: dict[str, set[tuple[str, str, str]]] = {}
+    for queue in spec.queues:
+        found[f"queue:{queue.name}"] = {("queue", source, queue.site) for source in published_to(spec, queue.name)}
+    for each in spec.propagations:
+        found[f"propagation:{each.name}"] = {("propagation", source, site) for source in each.sources for site in sites_behind(spec, each, source)}
+    for capture in spec.captures:
+        found[f"capture:{capture.name}"] = set()
+    for apply in spec.applies:
+        found[f"apply:{apply.name}"] = {("apply", apply.source, apply.site)}
+        for way in ways_to(spec, apply):
+            found[f"capture:{way.capture.name}"].add(("capture", apply.source, apply.site))
+    return found
