@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,20 +17,22 @@ from psycopg.types import range as ranges
 from psycopg.types import uuid as uuids
 
 from databases.postgres.builtin_types import BUILTIN_TYPES
+from databases.postgres.exact_values import IntervalBinaryDumper, exact_context, has_other_bounds, json_text
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
-__all__ = ["decoded", "encoded", "is_written_binary"]
+__all__ = ["builtin_number", "decoded", "encoded", "is_written_binary"]
 
-_TRANSFORMER = Transformer()
+_TRANSFORMER = Transformer(exact_context())
 _NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
+_ARRAY = "pg_catalog._"
 _TEXTS: Final = frozenset({"text", "varchar", "bpchar", "name", "xml", "citext"})
 # By type: the dumper of its binary form. A dumper that psycopg would choose by the Python object may be of another type.
 _DUMPERS: Final[dict[str, Any]] = {
     "int2": numbers.Int2BinaryDumper, "int4": numbers.Int4BinaryDumper, "int8": numbers.Int8BinaryDumper, "oid": numbers.OidBinaryDumper,
     "float4": numbers.Float4BinaryDumper, "float8": numbers.FloatBinaryDumper, "numeric": numbers.DecimalBinaryDumper, "bool": bools.BoolBinaryDumper,
     "date": times.DateBinaryDumper, "time": times.TimeBinaryDumper, "timetz": times.TimeTzBinaryDumper,
-    "timestamp": times.DatetimeNoTzBinaryDumper, "timestamptz": times.DatetimeBinaryDumper, "interval": times.TimedeltaBinaryDumper,
+    "timestamp": times.DatetimeNoTzBinaryDumper, "timestamptz": times.DatetimeBinaryDumper, "interval": IntervalBinaryDumper,
     "uuid": uuids.UUIDBinaryDumper, "inet": nets.InetBinaryDumper, "cidr": nets.InetBinaryDumper,
     "int4range": ranges.Int4RangeBinaryDumper, "int8range": ranges.Int8RangeBinaryDumper, "numrange": ranges.NumericRangeBinaryDumper,
     "daterange": ranges.DateRangeBinaryDumper, "tsrange": ranges.TimestampRangeBinaryDumper, "tstzrange": ranges.TimestamptzRangeBinaryDumper,
@@ -49,10 +50,23 @@ def decoded(column: Column, value: bytes) -> object:
         LcrError: it is none of Python's, such as a date before year 1.
     """
     try:
-        number = column.type_number or _NUMBERS.get(column.type_name, 0)  # a column that a transformation adds has no number
+        number = builtin_number(column) or column.type_number
+        if column.type_name.startswith(_ARRAY) and has_other_bounds(value, is_binary=column.is_binary):
+            raise ValueError("a list begins at 1")
         return _TRANSFORMER.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
         raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
+
+
+def builtin_number(column: Column) -> int:
+    """The number of a column's built-in type, by its name; 0: it is none.
+
+    Of a domain the log has the name of what is below it, and the number of the domain; a column that a transformation adds has no number.
+
+    Args:
+        column: the source's.
+    """
+    return _NUMBERS.get(column.type_name, 0)
 
 
 def encoded(column: Column, value: object) -> bytes:
@@ -93,7 +107,7 @@ def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
     if name == "bytea" and is_binary:
         return _bytes
     if name in ("json", "jsonb"):
-        return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json.dumps(value).encode()
+        return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json_text(value).encode()
     if not is_binary:
         return _as_text
     if name.startswith("_"):
