@@ -135,6 +135,12 @@ class PostgresValueTypes:
 
         return decoded(column, raw)
 
+    def decoded_of_copy(self, column: Column, raw: bytes) -> object:
+        """See `ValueTypes.decoded_of_copy`."""
+        from databases.postgres.python_values import decoded_of_copy  # as above
+
+        return decoded_of_copy(column, raw)
+
     def encoded(self, column: Column, value: object) -> bytes:
         """See `ValueTypes.encoded`."""
         from databases.postgres.python_values import encoded  # as above

@@ -3,6 +3,7 @@
     interval    Python's timedelta counts days and microseconds: it makes 1 day 01:00:00 of 25:00:00, and 30 days of 1 mon. What it can hold keeps its
                 days and hours apart beside (`ExactInterval`); months and infinity it cannot hold
     json        a float has 17 digits: a number with more keeps its text beside (`ExactFloat`). An object that has a key twice is none of Python's
+    real        the number nearest to its text is another one than the four bytes are: both forms give the one of the bytes
     arrays      lists begin at 1: an array that begins elsewhere is none of Python's
 
 What is computed of such an object is a plain timedelta or float.
@@ -28,6 +29,7 @@ from psycopg.types.json import set_json_loads
 __all__ = ["ExactFloat", "ExactInterval", "IntervalBinaryDumper", "exact_context", "has_other_bounds", "json_text"]
 
 _INTERVAL: Final = struct.Struct("!qii")  # microseconds, days, months
+_REAL: Final = struct.Struct("!f")
 _INTERVAL_TEXT: Final = re.compile(r"(?:([+-]?\d+) days?)?(?: ?([+-]?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?")
 _DIMENSION: Final = struct.Struct("!ii")  # length, first index
 _ARRAY_HEAD: Final = struct.Struct("!iiI")  # dimensions, whether there are NULLs, the elements' type
@@ -77,6 +79,12 @@ class _IntervalTextLoader(Loader):
         days, sign, hours, minutes, seconds, fraction = found.groups("0")
         us = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + int(fraction.ljust(6, "0"))
         return _interval(int(days), -us if sign == "-" else us)
+
+
+class _RealTextLoader(Loader):
+    def load(self, data: Buffer) -> float:
+        (found,) = _REAL.unpack(_REAL.pack(float(bytes(data))))
+        return float(found)
 
 
 class _IntervalTextDumper(times.TimedeltaDumper):
@@ -134,6 +142,7 @@ def exact_context() -> AdaptContext:
     adapters = AdaptersMap(psycopg.adapters)
     adapters.register_loader("interval", _IntervalBinaryLoader)
     adapters.register_loader("interval", _IntervalTextLoader)
+    adapters.register_loader("float4", _RealTextLoader)
     adapters.register_dumper(timedelta, _IntervalTextDumper)
     loads: Callable[[str | bytes], Any] = _json
     set_json_loads(loads, adapters)

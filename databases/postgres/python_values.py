@@ -21,11 +21,14 @@ from databases.postgres.exact_values import IntervalBinaryDumper, exact_context,
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
-__all__ = ["builtin_number", "decoded", "encoded", "is_written_binary"]
+__all__ = ["builtin_number", "decoded", "decoded_of_copy", "encoded", "is_written_binary"]
 
 _TRANSFORMER = Transformer(exact_context())
 _NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
 _ARRAY = "pg_catalog._"
+_NO_OBJECT: Final = type(_TRANSFORMER.get_loader(0, Format.BINARY))
+"""What loads values of types that psycopg does not know: as bytes."""
+
 _TEXTS: Final = frozenset({"text", "varchar", "bpchar", "name", "xml", "citext"})
 # By type: the dumper of its binary form. A dumper that psycopg would choose by the Python object may be of another type.
 _DUMPERS: Final[dict[str, Any]] = {
@@ -51,11 +54,39 @@ def decoded(column: Column, value: bytes) -> object:
     """
     try:
         number = builtin_number(column) or column.type_number
+        if number not in BUILTIN_TYPES and not _is_array(column):
+            return bytes(value)  # of an enumerated type its label, in either form
         if column.type_name.startswith(_ARRAY) and has_other_bounds(value, is_binary=column.is_binary):
             raise ValueError("a list begins at 1")
         return _TRANSFORMER.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
         raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
+
+
+def decoded_of_copy(column: Column, value: bytes) -> object:
+    """A value of a row that is read as text to be copied, as `decoded` gives it of the log's binary form.
+
+    Args:
+        column: the source's column.
+        value: as text.
+
+    Raises:
+        LcrError: as of `decoded`; or Python has no object for the type, so that the log gives bytes that the text does not have.
+    """
+    number = builtin_number(column)
+    name = column.type_name.removeprefix("pg_catalog.").removeprefix("_")
+    element = _NUMBERS.get(f"pg_catalog.{name}", 0)
+    # The text of "char" has its byte 0 as nothing, and others in octal digits.
+    if name == "char" or (number and name != "bytea" and type(_TRANSFORMER.get_loader(element, Format.BINARY)) is _NO_OBJECT):
+        raise LcrError(
+            f"values of type {name} are no Python objects: of the column {column.name} a copied row has other bytes than a change",
+            hint="let functions leave such columns alone", column=column.name,
+        )
+    return decoded(column, value)
+
+
+def _is_array(column: Column) -> bool:
+    return column.type_name.rpartition(".")[2].startswith("_")
 
 
 def builtin_number(column: Column) -> int:

@@ -432,7 +432,7 @@ def conversion_function(owner: str, table: str, column: str) -> str:
 
 
 def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
-    """Describe a table of the catalog as a source's log would, with `version` 0 (preflight, tests).
+    """Describe a table of the catalog as a source's log would, with `version` 0: a domain by the name of what is below it.
 
     Args:
         catalog: from `describe_table`; of a source's table as well.
@@ -444,7 +444,7 @@ def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
         old_image=old_image,
         columns=tuple(
             Column(
-                name=column.name, type_name=column.type_name, type_number=column.type_number,
+                name=column.name, type_name=catalog.columns[position].base_type, type_number=column.type_number,
                 type_modifier=column.type_modifier, is_key=position in catalog.table.key, is_binary=is_binary,
             )
             for position, column in enumerate(catalog.table.columns)
