@@ -167,6 +167,14 @@ def test_the_server_puts_values_in_the_order_of_their_type(site: Site, kind: str
         assert row.values["tags"] == ("{x}" if key == 1 else None)
 
 
+def test_the_order_of_texts_under_the_rules_of_a_language_is_known_to_be_one_of_several(site: Site) -> None:
+    site.user.execute("CREATE COLLATION own (provider = libc, locale = 'C'); CREATE DOMAIN words AS text COLLATE own")
+    site.user.execute('CREATE TABLE t (id int PRIMARY KEY, a text COLLATE own, b words, c text COLLATE "C", d text COLLATE pg_c_utf8, e timestamptz, f numeric)')
+    table = site.session.describe("public", "t")
+    assert table is not None
+    assert [column.name for column in table.columns if not column.has_one_order] == ["a", "b"]
+
+
 SUMS = [  # type, new, old, what is there, what becomes of it
     ("int2", "5::int2", "7::int2", "20::int2", "18"), ("int4", "7", "19", "20", "8"), ("int8", "5::int8", "7::int8", "20::int8", "18"),
     ("positive", "5::positive", "7::positive", "20::positive", "18"), ("numeric", "5.5::numeric", "7.25::numeric", "20.00::numeric", "18.25"),

@@ -125,6 +125,9 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
        t.typarray AS array_number, bn.nspname AS base_owner, bt.typname AS base_name, bt.typtype AS base_kind,
        b.modifier AS base_modifier,
        coalesce(l.collisdeterministic, true) AS is_deterministic,
+       l.oid IS NULL OR l.collprovider = 'b' OR l.collname IN ('C', 'POSIX', 'ucs_basic') OR (l.collprovider = 'd' AND (
+           SELECT d.datlocprovider = 'b' OR (d.datlocprovider = 'c' AND d.datcollate IN ('C', 'POSIX'))
+           FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())) AS has_one_order,
        CASE WHEN NOT l.collisdeterministic THEN format('%%I.%%I', ln.nspname, l.collname) ELSE '' END AS collation,
        (SELECT format('%%I.%%I(%%%%s%%s)', fn.nspname, f.proname, CASE f.pronargs WHEN 3 THEN format(', %%s, -1', bt.oid) END)
         FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
@@ -518,7 +521,7 @@ def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> Des
         type_number=column["type_number"], type_modifier=column["modifier"], not_null=column["not_null"],
         has_default=column["has_default"], is_generated=column["is_generated"],
         is_identity_always=column["is_identity_always"],
-        is_ordered=base in _ORDERED or column["base_kind"] == "e", is_number=base in _NUMBERS,
+        is_ordered=base in _ORDERED or column["base_kind"] == "e", has_one_order=column["has_one_order"], is_number=base in _NUMBERS,
         equality=equality_of(
             base, is_enum=column["base_kind"] == "e",
             is_deterministic=column["is_deterministic"],
