@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
 from typing import Any, Final
 
 import psycopg
@@ -15,6 +16,7 @@ from psycopg.types import net as nets
 from psycopg.types import numeric as numbers
 from psycopg.types import range as ranges
 from psycopg.types import uuid as uuids
+from psycopg.types.range import Range
 
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.exact_values import IntervalBinaryDumper, exact_context, has_other_bounds, json_text
@@ -25,6 +27,12 @@ __all__ = ["builtin_number", "decoded", "decoded_of_copy", "encoded", "is_writte
 
 _TRANSFORMER = Transformer(exact_context())
 _NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
+_OBJECTS: Final[dict[str, type]] = {
+    "bool": bool, "date": date, "time": time, "timetz": time, "timestamp": datetime, "timestamptz": datetime, "interval": timedelta,
+    "int4range": Range, "int8range": Range, "numrange": Range, "daterange": Range, "tsrange": Range, "tstzrange": Range,
+}
+"""By type: the objects that are its values, where a dumper takes others."""
+
 _ARRAY = "pg_catalog._"
 _NO_OBJECT: Final = type(_TRANSFORMER.get_loader(0, Format.BINARY))
 """What loads values of types that psycopg does not know: as bytes."""
@@ -140,7 +148,7 @@ def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
     if name in ("json", "jsonb"):
         return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json_text(value).encode()
     if not is_binary:
-        return _as_text
+        return lambda value: _as_text(_of_type(value, name) if not isinstance(value, str) else value)
     if name.startswith("_"):
         return lambda value: _array(name[1:], value)
     return _dumped(_DUMPERS.get(name, _refuse), name)
@@ -171,10 +179,20 @@ def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 -
 
     def dump(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
         # As PostgreSQL writes a number of its own: what a person reads in both.
+        value = _of_type(value, name)
         made = Decimal(str(value)) if name == "numeric" and isinstance(value, int | float) and not isinstance(value, bool) else value
         return bytes(dumper(type(made), None).dump(made))
 
     return dump
+
+
+def _of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the user gives
+    """The object, if psycopg would not make something else of it: TRUE of every text, a day of a moment."""
+    wanted = _OBJECTS.get(name)
+    is_other = wanted is not None and (not isinstance(value, wanted) or (wanted is date and isinstance(value, datetime)))
+    if is_other or (name == "time" and value.tzinfo is not None):
+        raise TypeError("an object of another type")
+    return value
 
 
 def _refuse(*_: object) -> Any:  # noqa: ANN401 - never returns
