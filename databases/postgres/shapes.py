@@ -161,6 +161,14 @@ def _missing_labels(path: str, wanted: TableShape, here: TableShape) -> Iterator
                 " one of them are refused",
                 fix="\n".join(_additions(enum, labels or ())),
             )
+        mine, theirs = [each for each in labels or () if each in enum.labels], [each for each in enum.labels if each in (labels or ())]
+        if mine != theirs:
+            yield Finding(
+                path=path, is_error=False,
+                problem=f"the enum {enum.owner}.{enum.name} has its labels in another order than at the source ({', '.join(theirs)}): queries, and the conflict handlers"
+                " maximum and minimum, put its values in another order here",
+                fix="make the type anew with the source's order, and give it to the columns with ALTER COLUMN ... TYPE ... USING",
+            )
 
 
 def _narrower_domains(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
