@@ -83,6 +83,12 @@ def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion
             path=path, problem=f"the resolution column {decides.name} is {decides.type_name.removeprefix('pg_catalog.')}, whose values have no order",
             fix="name a column with a number, a time or a text",
         )
+    elif handler.method in BY_COLUMN and decides is not None and not decides.has_one_order:
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"texts of the resolution column {decides.name} have the order of a collation: a site with another one, or another version of it, decides otherwise, and the sites differ",
+            fix=f'name a column with a number or a time; or at every site: ALTER TABLE {version.qualified_name} ALTER COLUMN {decides.name} TYPE ... COLLATE "C";',
+        )
 
 
 def _unknown(path: str, name: str, names: list[str]) -> Finding:

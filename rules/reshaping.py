@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rules.conditions.values import ValueTypes
     from rules.user_code.custom import CustomTransformation
     from rules.user_code.last_call import LastCall
+    from streams.lcr import DecodeHook
 
 __all__ = ["Reshaping", "transformed_version"]
 
@@ -71,14 +72,15 @@ class Reshaping:
         time_us: microseconds since the Unix epoch, UTC.
         types: how functions see values; see `CustomCalls`.
         last_call: see `CustomCalls`.
+        decode: see `CustomCalls`.
     """
 
     def __init__(
         self, transformation_of: Callable[[str, str], Transformation | None], time_us: Callable[[], int], types: ValueTypes | None = None,
-        last_call: LastCall | None = None,
+        last_call: LastCall | None = None, *, decode: DecodeHook | None = None,
     ) -> None:
         self._transformation_of, self._time_us = transformation_of, time_us
-        self._calls = CustomCalls(types, last_call=last_call)
+        self._calls = CustomCalls(types, last_call=last_call, decode=decode)
         self._known: dict[TableVersion, _Reshaped | None] = {}
         self._names: dict[TableName, TableName] = {}
 

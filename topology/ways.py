@@ -79,13 +79,14 @@ def transformed(table: T, transformation: Transformation) -> T:
 
 
 def _shaped(table: TableShape, transformation: Transformation) -> TableShape:
-    """The shape with the names that its keys' columns have behind the client; without keys of which a column is not there."""
+    """The shape with the names that its columns have behind the client; without keys of which a column is not there."""
 
     def renamed(key: tuple[str, ...]) -> tuple[str, ...]:
         names = [transformation.after(column) for column in key]
         return tuple(name for name in names if name is not None) if None not in names else ()
 
-    return replace(table, keys=tuple(found for key in table.keys if (found := renamed(key))), identity=renamed(table.identity))
+    domains = tuple(replace(each, name=name) for each in table.domains if (name := transformation.after(each.name)) is not None)
+    return replace(table, domains=domains, keys=tuple(found for key in table.keys if (found := renamed(key))), identity=renamed(table.identity))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

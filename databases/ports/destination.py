@@ -44,6 +44,7 @@ class DestinationColumn:
     equality: str  # canonical form for hashing: see `spark_apply.dependencies` ("integer", "bytes", ..., "none")
     converted: tuple[str, ...] = ()  # the source's types whose values an operator's function converts
     is_ordered: bool = False  # of two values one is higher, or they are equal
+    has_one_order: bool = True  # it is the same at every site: not that of texts under the rules of a language, which have versions, too
     is_number: bool = False  # values can be added without losing any of them (not floating point)
 
 

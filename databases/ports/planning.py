@@ -9,7 +9,7 @@ from rules.rule import Rule, RuleSet, TruthValue, passages
 from rules.transformation import Transformation, columns_at_the_end
 from streams.table_name import TableName
 
-__all__ = ["EnumLabels", "Finding", "LogNeed", "LoggedTable", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
+__all__ = ["DomainColumn", "EnumLabels", "Finding", "LogNeed", "LoggedTable", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +202,23 @@ class EnumLabels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DomainColumn:
+    """A column of a domain: its name, the domain's own, and what is below it.
+
+    Args:
+        name: of the column.
+        domain: `owner.name`.
+        base_type: below the domain, `owner.name`.
+        modifier: of the base type; -1: none.
+    """
+
+    name: str
+    domain: str
+    base_type: str
+    modifier: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
     """What two databases may have differently though a table's columns fit.
 
@@ -210,6 +227,7 @@ class TableShape:
         partitioned_by: how; empty: it is not partitioned.
         partitions: at every level, parents first.
         enums: the types of its columns, and those that are part of them.
+        domains: its columns of a domain, of which the log has the base type alone.
         keys: columns of each unique key.
         identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or nothing.
     """
@@ -219,5 +237,6 @@ class TableShape:
     partitioned_by: str = ""
     partitions: tuple[ShapedPartition, ...] = ()
     enums: tuple[EnumLabels, ...] = ()
+    domains: tuple[DomainColumn, ...] = ()
     keys: tuple[tuple[str, ...], ...] = ()
     identity: tuple[str, ...] = ()

@@ -40,9 +40,12 @@ _DATE_MOST, _DATE_LEAST = 2**31 - 1, -(2**31)  # and of dates
 _NAME_BYTES_MAX = 63
 _DAY_US = 86_400_000_000
 _EPOCH_DAYS = 10_957  # from 1970-01-01, which the calendar below counts from, to 2000-01-01
+_DATES: Final = range(-2_451_545, 2_145_031_949)  # 4713-11-24 BC to 5874897-12-31
+_TIMESTAMPS: Final = range(-211_813_488_000_000_000, 9_223_371_331_200_000_000)  # the same day to 294276-12-31
 _DATE: Final = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)")
 _TIME: Final = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?")
-_OFFSET: Final = re.compile(r"([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?|Z")
+_OFFSET: Final = re.compile(r"([+-])(\d\d)(?:(\d\d)|:(\d\d)(?::(\d\d))?)?|Z")
+_OFFSET_S_MAX = 16 * 3600  # of an hour less there are none; PostgreSQL refuses more
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NUMERIC_HEAD = struct.Struct(">HhHH")  # digits, weight of the first, sign, digits shown after the point
 _NEGATIVE, _NAN, _INFINITE, _NEGATIVE_INFINITE = 0x4000, 0xC000, 0xD000, 0xF000
@@ -132,6 +135,12 @@ class PostgresValueTypes:
 
         return decoded(column, raw)
 
+    def decoded_of_copy(self, column: Column, raw: bytes) -> object:
+        """See `ValueTypes.decoded_of_copy`."""
+        from databases.postgres.python_values import decoded_of_copy  # as above
+
+        return decoded_of_copy(column, raw)
+
     def encoded(self, column: Column, value: object) -> bytes:
         """See `ValueTypes.encoded`."""
         from databases.postgres.python_values import encoded  # as above
@@ -153,6 +162,8 @@ class PostgresValueTypes:
         found = float(value)
         if found in (float("inf"), float("-inf")):
             raise ValueError("is too large for a floating-point number")
+        if found == 0 and value != 0:
+            raise ValueError("is too small for a floating-point number, but not 0")
         return _float_key(found)
 
 
@@ -242,7 +253,7 @@ def _date(text: str) -> int:
     year = int(found[1])
     if year == 0:
         raise ValueError("there is no year 0")
-    return _days(1 - year if body != text else year, int(found[2]), int(found[3]))
+    return _in_range(_days(1 - year if body != text else year, int(found[2]), int(found[3])), _DATES)
 
 
 def _time(text: str) -> int:
@@ -256,10 +267,21 @@ def _timestamp(text: str) -> int:
     if text in ("infinity", "-infinity"):
         return _MOST if text == "infinity" else _LEAST
     body = text.removesuffix(" BC")
-    day, _, clock = body.replace("T", " ", 1).partition(" ")
+    return _in_range(_moment(body, is_before=body != text), _TIMESTAMPS)
+
+
+def _moment(text: str, *, is_before: bool) -> int:
+    """Microseconds; `is_before`: the year is BC."""
+    day, separator, clock = text.replace("T", " ", 1).partition(" ")
     if _DATE.fullmatch(day) is None:
         raise ValueError("write a timestamp as '2026-01-31 08:30:00'")
-    return _date(day + (" BC" if body != text else "")) * _DAY_US + (_time(clock) if clock else 0)
+    return _date(day + (" BC" if is_before else "")) * _DAY_US + (_time(clock) if separator else 0)
+
+
+def _in_range(value: int, among: range) -> int:
+    if value not in among:
+        raise ValueError("is outside the range of the type")
+    return value
 
 
 def _instant(text: str) -> int:
@@ -272,9 +294,12 @@ def _instant(text: str) -> int:
         raise ValueError("write it with its offset from UTC, as '2026-01-31 08:30:00+00': without one it depends on the session's time zone")
     offset = 0
     if found[1]:
-        offset = int(found[2]) * 3600 + int(found[3] or 0) * 60 + int(found[4] or 0)
+        minutes, seconds = int(found[3] or found[4] or 0), int(found[5] or 0)
+        offset = int(found[2]) * 3600 + minutes * 60 + seconds
+        if minutes > 59 or seconds > 59 or offset >= _OFFSET_S_MAX:
+            raise ValueError("is no offset from UTC")
         offset = -offset if found[1] == "-" else offset
-    return _timestamp(body[: found.start()].rstrip() + (" BC" if is_before else "")) - offset * 1_000_000
+    return _in_range(_moment(body[: found.start()].rstrip(), is_before=is_before) - offset * 1_000_000, _TIMESTAMPS)
 
 
 # --------------------------------------------------------------------------- the rest

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
 from typing import Any, Final
 
 import psycopg
@@ -16,22 +16,34 @@ from psycopg.types import net as nets
 from psycopg.types import numeric as numbers
 from psycopg.types import range as ranges
 from psycopg.types import uuid as uuids
+from psycopg.types.range import Range
 
 from databases.postgres.builtin_types import BUILTIN_TYPES
+from databases.postgres.exact_values import IntervalBinaryDumper, exact_context, has_other_bounds, json_text
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
-__all__ = ["decoded", "encoded", "is_written_binary"]
+__all__ = ["builtin_number", "decoded", "decoded_of_copy", "encoded", "is_written_binary"]
 
-_TRANSFORMER = Transformer()
+_TRANSFORMER = Transformer(exact_context())
 _NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
+_OBJECTS: Final[dict[str, type]] = {
+    "bool": bool, "date": date, "time": time, "timetz": time, "timestamp": datetime, "timestamptz": datetime, "interval": timedelta,
+    "int4range": Range, "int8range": Range, "numrange": Range, "daterange": Range, "tsrange": Range, "tstzrange": Range,
+}
+"""By type: the objects that are its values, where a dumper takes others."""
+
+_ARRAY = "pg_catalog._"
+_NO_OBJECT: Final = type(_TRANSFORMER.get_loader(0, Format.BINARY))
+"""What loads values of types that psycopg does not know: as bytes."""
+
 _TEXTS: Final = frozenset({"text", "varchar", "bpchar", "name", "xml", "citext"})
 # By type: the dumper of its binary form. A dumper that psycopg would choose by the Python object may be of another type.
 _DUMPERS: Final[dict[str, Any]] = {
     "int2": numbers.Int2BinaryDumper, "int4": numbers.Int4BinaryDumper, "int8": numbers.Int8BinaryDumper, "oid": numbers.OidBinaryDumper,
     "float4": numbers.Float4BinaryDumper, "float8": numbers.FloatBinaryDumper, "numeric": numbers.DecimalBinaryDumper, "bool": bools.BoolBinaryDumper,
     "date": times.DateBinaryDumper, "time": times.TimeBinaryDumper, "timetz": times.TimeTzBinaryDumper,
-    "timestamp": times.DatetimeNoTzBinaryDumper, "timestamptz": times.DatetimeBinaryDumper, "interval": times.TimedeltaBinaryDumper,
+    "timestamp": times.DatetimeNoTzBinaryDumper, "timestamptz": times.DatetimeBinaryDumper, "interval": IntervalBinaryDumper,
     "uuid": uuids.UUIDBinaryDumper, "inet": nets.InetBinaryDumper, "cidr": nets.InetBinaryDumper,
     "int4range": ranges.Int4RangeBinaryDumper, "int8range": ranges.Int8RangeBinaryDumper, "numrange": ranges.NumericRangeBinaryDumper,
     "daterange": ranges.DateRangeBinaryDumper, "tsrange": ranges.TimestampRangeBinaryDumper, "tstzrange": ranges.TimestamptzRangeBinaryDumper,
@@ -49,10 +61,51 @@ def decoded(column: Column, value: bytes) -> object:
         LcrError: it is none of Python's, such as a date before year 1.
     """
     try:
-        number = column.type_number or _NUMBERS.get(column.type_name, 0)  # a column that a transformation adds has no number
+        number = builtin_number(column) or column.type_number
+        if number not in BUILTIN_TYPES and not _is_array(column):
+            return bytes(value)  # of an enumerated type its label, in either form
+        if column.type_name.startswith(_ARRAY) and has_other_bounds(value, is_binary=column.is_binary):
+            raise ValueError("a list begins at 1")
         return _TRANSFORMER.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
         raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
+
+
+def decoded_of_copy(column: Column, value: bytes) -> object:
+    """A value of a row that is read as text to be copied, as `decoded` gives it of the log's binary form.
+
+    Args:
+        column: the source's column.
+        value: as text.
+
+    Raises:
+        LcrError: as of `decoded`; or Python has no object for the type, so that the log gives bytes that the text does not have.
+    """
+    number = builtin_number(column)
+    name = column.type_name.removeprefix("pg_catalog.").removeprefix("_")
+    element = _NUMBERS.get(f"pg_catalog.{name}", 0)
+    # The text of "char" has its byte 0 as nothing, and others in octal digits.
+    if name == "char" or (number and name != "bytea" and type(_TRANSFORMER.get_loader(element, Format.BINARY)) is _NO_OBJECT):
+        raise LcrError(
+            f"values of type {name} are no Python objects: of the column {column.name} a copied row has other bytes than a change",
+            hint="let functions leave such columns alone", column=column.name,
+        )
+    return decoded(column, value)
+
+
+def _is_array(column: Column) -> bool:
+    return column.type_name.rpartition(".")[2].startswith("_")
+
+
+def builtin_number(column: Column) -> int:
+    """The number of a column's built-in type, by its name; 0: it is none.
+
+    Of a domain the log has the name of what is below it, and the number of the domain; a column that a transformation adds has no number.
+
+    Args:
+        column: the source's.
+    """
+    return _NUMBERS.get(column.type_name, 0)
 
 
 def encoded(column: Column, value: object) -> bytes:
@@ -93,9 +146,9 @@ def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
     if name == "bytea" and is_binary:
         return _bytes
     if name in ("json", "jsonb"):
-        return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json.dumps(value).encode()
+        return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json_text(value).encode()
     if not is_binary:
-        return _as_text
+        return lambda value: _as_text(_of_type(value, name) if not isinstance(value, str) else value)
     if name.startswith("_"):
         return lambda value: _array(name[1:], value)
     return _dumped(_DUMPERS.get(name, _refuse), name)
@@ -126,10 +179,20 @@ def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 -
 
     def dump(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
         # As PostgreSQL writes a number of its own: what a person reads in both.
+        value = _of_type(value, name)
         made = Decimal(str(value)) if name == "numeric" and isinstance(value, int | float) and not isinstance(value, bool) else value
         return bytes(dumper(type(made), None).dump(made))
 
     return dump
+
+
+def _of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the user gives
+    """The object, if psycopg would not make something else of it: TRUE of every text, a day of a moment."""
+    wanted = _OBJECTS.get(name)
+    is_other = wanted is not None and (not isinstance(value, wanted) or (wanted is date and isinstance(value, datetime)))
+    if is_other or (name == "time" and value.tzinfo is not None):
+        raise TypeError("an object of another type")
+    return value
 
 
 def _refuse(*_: object) -> Any:  # noqa: ANN401 - never returns

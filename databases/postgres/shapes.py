@@ -12,9 +12,10 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from databases.ports import EnumLabels, Finding, ShapedPartition, TableShape
+from databases.ports import DomainColumn, EnumLabels, Finding, ShapedPartition, TableShape
 from databases.postgres.connection import qualified, quote
 from databases.postgres.partitions import partition_rows
+from databases.postgres.types import modifier_fits, type_with_modifier
 from streams.table_name import TableName
 
 __all__ = ["shape_findings", "table_shapes"]
@@ -56,6 +57,19 @@ FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid JOIN pg_catalog.pg_names
 WHERE t.typtype = 'e' ORDER BY 1, 2
 """
 
+_DOMAINS = """
+WITH RECURSIVE walk (name, domain, oid, modifier, depth) AS (
+    SELECT a.attname, a.atttypid, a.atttypid, -1, 0 FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+  UNION ALL
+    SELECT w.name, w.domain, t.typbasetype, t.typtypmod, w.depth + 1 FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.oid AND t.typtype = 'd'
+)
+SELECT DISTINCT ON (w.name) w.name::text, format('%%s.%%s', dn.nspname, d.typname) AS domain, format('%%s.%%s', bn.nspname, b.typname) AS base_type, w.modifier
+FROM walk w JOIN pg_catalog.pg_type d ON d.oid = w.domain JOIN pg_catalog.pg_namespace dn ON dn.oid = d.typnamespace
+JOIN pg_catalog.pg_type b ON b.oid = w.oid JOIN pg_catalog.pg_namespace bn ON bn.oid = b.typnamespace
+WHERE w.depth > 0 ORDER BY w.name, w.depth DESC
+"""
+
 _KEYS = """
 SELECT ARRAY(SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k (number, place)
              JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place) AS columns,
@@ -83,6 +97,7 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
             return None
         partitions = cursor.execute(_PARTITIONS, (found["oid"],)).fetchall()
         enums = cursor.execute(_ENUMS, (found["oid"],)).fetchall()
+        domains = cursor.execute(_DOMAINS, (found["oid"],)).fetchall()
         keys = cursor.execute(_KEYS, (found["oid"],)).fetchall()
     rows = partition_rows(connection, [partition["oid"] for partition in partitions])
     return TableShape(
@@ -95,6 +110,7 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
             for each in partitions
         ),
         enums=tuple(EnumLabels(owner=each["owner"], name=each["name"], labels=tuple(each["labels"])) for each in enums),
+        domains=tuple(DomainColumn(**each) for each in domains),
         keys=tuple(tuple(key["columns"]) for key in keys),
         identity=next((tuple(key["columns"]) for key in keys if key["is_identity"]), ()),
     )
@@ -111,6 +127,7 @@ def shape_findings(path: str, wanted: TableShape, here: TableShape, columns: fro
     """
     yield from _missing_partitions(path, wanted, here)
     yield from _missing_labels(path, wanted, here)
+    yield from _narrower_domains(path, wanted, here)
     yield from _other_keys(path, wanted, here, columns)
 
 
@@ -144,6 +161,30 @@ def _missing_labels(path: str, wanted: TableShape, here: TableShape) -> Iterator
                 " one of them are refused",
                 fix="\n".join(_additions(enum, labels or ())),
             )
+        mine, theirs = [each for each in labels or () if each in enum.labels], [each for each in enum.labels if each in (labels or ())]
+        if mine != theirs:
+            yield Finding(
+                path=path, is_error=False,
+                problem=f"the enum {enum.owner}.{enum.name} has its labels in another order than at the source ({', '.join(theirs)}): queries, and the conflict handlers"
+                " maximum and minimum, put its values in another order here",
+                fix="make the type anew with the source's order, and give it to the columns with ALTER COLUMN ... TYPE ... USING",
+            )
+
+
+def _narrower_domains(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+    """Domains that would round or cut the source's values without an error: of those that are no domain there, the log says enough (`types.column_fits`)."""
+    there = {column.name: column for column in wanted.domains}
+    for column in here.domains:
+        source = there.get(column.name)
+        if source is None or source.base_type != column.base_type or modifier_fits(column.base_type, source.modifier, column.modifier):
+            continue
+        mine, theirs = (type_with_modifier(each.base_type, each.modifier) for each in (column, source))
+        alter, domain = f"ALTER TABLE {qualified(here.owner, here.name)} ALTER COLUMN {quote(column.name)} TYPE", type_with_modifier(column.domain, -1)
+        yield Finding(
+            path=path,
+            problem=f"{column.name} is of the domain {column.domain} over {mine}, and at the source of {source.domain} over {theirs}, whose values it would round or cut",
+            fix=f"{alter} {theirs};\nDROP DOMAIN {domain};\nCREATE DOMAIN {domain} AS {theirs}; -- with the checks that it has\n{alter} {domain};",
+        )
 
 
 def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:

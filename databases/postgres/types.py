@@ -14,11 +14,12 @@ destination is altered already, and only the operator knows what the source's AL
 from __future__ import annotations
 
 from databases.ports import DestinationColumn
+from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, conversion_function
 from streams.lcr_batch import Column, TableVersion
 
-__all__ = ["column_fits", "conversion_of", "missing_alter", "missing_table", "type_with_modifier"]
+__all__ = ["column_fits", "conversion_of", "missing_alter", "missing_table", "modifier_fits", "type_with_modifier"]
 
 _HEADER_BYTES = 4  # PostgreSQL counts a length word in the modifiers of varchar, bpchar and numeric
 _LENGTH = frozenset({"varchar", "bpchar"})
@@ -155,14 +156,29 @@ def _is_same(source: Column, column: DestinationColumn, details: CatalogColumn) 
     if column.is_generated:
         return True  # never written
     if source.type_name == column.type_name:
-        return _modifier_fits(details.base_type, source.type_modifier, column.type_modifier)
+        return modifier_fits(details.base_type, source.type_modifier, column.type_modifier)
     # The log names a domain's base type instead of the domain, without the domain's modifier. A value that the
-    # destination's domain refuses is a matter of data, not of the table.
+    # destination's domain refuses is a matter of data, not of the table; but one over numeric(5,2) refuses nothing, it rounds.
     is_domain = details.base_type != column.type_name
-    return is_domain and source.type_name == details.base_type
+    return is_domain and source.type_name == details.base_type and (
+        _may_be_domain(source) or modifier_fits(details.base_type, source.type_modifier, details.base_modifier)
+    )
 
 
-def _modifier_fits(type_name: str, source: int, destination: int) -> bool:
+def _may_be_domain(source: Column) -> bool:
+    """Whether the log names a base type and means a domain: then nothing in it says what the domain does to values (`databases.postgres.shapes` does)."""
+    is_builtin = source.type_number in BUILTIN_TYPES or (source.type_number == 0 and source.type_name.startswith("pg_catalog."))
+    return not is_builtin
+
+
+def modifier_fits(type_name: str, source: int, destination: int) -> bool:
+    """Whether a type with one modifier takes every value with another as it is.
+
+    Args:
+        type_name: of both, `owner.name`.
+        source: modifier of the values; -1: none.
+        destination: modifier of the type that is to take them; -1: none.
+    """
     if destination in {source, -1}:
         return True
     owner, _, name = type_name.partition(".")

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 
-import psycopg
-from psycopg.adapt import Transformer
-from psycopg.pq import Format
-
+from databases.postgres.python_values import decoded
+from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
 __all__ = ["value_text"]
-
-_TRANSFORMER = Transformer()
 
 
 def value_text(column: Column, value: bytes) -> str:
@@ -25,8 +21,8 @@ def value_text(column: Column, value: bytes) -> str:
     if not column.is_binary:
         return value.decode("utf-8", "replace")
     try:
-        loaded = _TRANSFORMER.get_loader(column.type_number, Format.BINARY).load(value)
-    except (psycopg.Error, ValueError, OverflowError, NotImplementedError):
+        loaded = decoded(column, value)
+    except LcrError:
         # A date before year 1, for example, is none of Python's.
         return f"\\x{value.hex()}"
     if isinstance(loaded, bytes | bytearray | memoryview):

@@ -24,9 +24,11 @@ from rules.conditions.condition import (
     In,
     IsNull,
     Like,
+    Logical,
     Node,
     Operand,
     ValueOf,
+    comparisons_of,
 )
 from rules.conditions.logic import ANY, FALSE, NULL, TRUE, Outcome, evaluate
 from rules.conditions.values import NUMBERS, OPERATORS, Comparable, Kind, ValueTypes, like_pattern
@@ -285,7 +287,7 @@ def _distinct(left: _Vector, right: _Vector | None, is_true: NDArray[np.bool_]) 
 
 
 def check_types(tree: Node, table: TableVersion, types: ValueTypes) -> None:
-    """Check every comparison of a condition for a table, whether or not its attributes decide before it is needed.
+    """Check every comparison of a condition for a table, whether or not what stands before it decides.
 
     Args:
         tree: of the condition.
@@ -295,12 +297,9 @@ def check_types(tree: Node, table: TableVersion, types: ValueTypes) -> None:
     Raises:
         ConditionError: the table lacks a column, or its type cannot be compared so.
     """
-
-    def leaf(node: Node) -> Outcome:
-        _prepare(node, table, types)
-        return ANY
-
-    evaluate(tree, leaf)
+    for node in comparisons_of(tree):
+        if not isinstance(node, Logical):
+            _prepare(node, table, types)
 
 
 def _prepare(node: Node, table: TableVersion, types: ValueTypes) -> Any:  # noqa: ANN401 - one value, or several

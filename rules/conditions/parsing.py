@@ -6,9 +6,11 @@ not named here is refused. Names are taken as PostgreSQL takes them: in small le
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
 from rules.conditions.attributes import ATTRIBUTES, COMMANDS, REFUSED_ATTRIBUTES
@@ -42,6 +44,9 @@ __all__ = ["CONDITION_CHARACTERS_MAX", "parse", "parsed"]
 CONDITION_CHARACTERS_MAX = 10_000  # a list of a thousand keys; more belongs into a column of the table
 NODES_MAX = 2_000  # comparisons, and lists' entries: each is a pass over the rows
 DEPTH_MAX = 100  # of parentheses: evaluation descends them
+_WHERE_BLANKS_COUNT: Final = ("'", '"', "$")  # inside quotes, and the dollars of PostgreSQL
+_QUOTED_OR_COMMENT: Final = re.compile(r"""'[^']*'|"[^"]*"|/\*.*?\*/|--""", re.DOTALL)
+_IN_SMALL_LETTERS: Final = str.maketrans(ascii_uppercase, ascii_lowercase)  # PostgreSQL leaves other letters of a name alone
 
 _SqlNode = Any
 """A node of sqlglot's tree, told by the name of its class."""
@@ -80,7 +85,8 @@ def parse(text: str, form: str) -> Condition:
     Raises:
         ConditionError: it is no condition, or one that cannot be evaluated as the source would.
     """
-    condition = Condition(text=" ".join(text.split()) if "'" not in text and '"' not in text else text.strip(), form=form)
+    # Two that differ in blanks alone read alike.
+    condition = Condition(text=text.strip() if any(each in text for each in _WHERE_BLANKS_COUNT) else " ".join(text.split()), form=form)
     _ = condition.tree
     return condition
 
@@ -136,6 +142,9 @@ class _Reader:
             raise ConditionError(
                 f"has {len(self._text)} characters", hint=f"at most {CONDITION_CHARACTERS_MAX}: put what the list says into a column of the table",
             )
+        if "--" in _QUOTED_OR_COMMENT.findall(self._text):
+            # YAML folds the lines of a text into one, and what stands in the next line would belong to the comment.
+            raise self._at("--", "write a comment as /* ... */: how far this one goes depends on the ends of lines, which YAML may remove")
         try:
             if "==" in [token.text for token in sqlglot.tokenize(self._text, read="postgres")]:
                 raise self._at("==", "SQL compares with =")
@@ -392,4 +401,4 @@ def _flat(node: _SqlNode) -> Iterator[_SqlNode]:
 def _folded(identifier: _SqlNode) -> str:
     if identifier is None:
         return ""
-    return str(identifier.this) if identifier.args.get("quoted") else str(identifier.this).lower()
+    return str(identifier.this) if identifier.args.get("quoted") else str(identifier.this).translate(_IN_SMALL_LETTERS)

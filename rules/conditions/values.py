@@ -112,6 +112,18 @@ class ValueTypes(Protocol):
         """
         ...
 
+    def decoded_of_copy(self, column: Column, raw: bytes) -> object:
+        """A value of a copied row, which is read as text, as `decoded` gives the value that the log has in binary form.
+
+        Args:
+            column: says the type.
+            raw: its text, not NULL.
+
+        Raises:
+            LcrError: as of `decoded`; or the text does not show what `decoded` gives of the log.
+        """
+        ...
+
     def encoded(self, column: Column, value: object) -> bytes:
         """The opposite of `decoded`.
 

@@ -24,7 +24,7 @@ from rules.user_code.time_limit import TooLong, time_limit
 from streams.building import values_of_lcrs
 from streams.cutting import without_unused
 from streams.errors import ConfigError, StreamsError
-from streams.lcr import RowLcr, ValueType
+from streams.lcr import DecodeHook, RowLcr, ValueType
 from streams.lcr_batch import ABSENT, UNCHANGED, LcrBatch, RowGroup
 from streams.scn import scn_text
 from streams.tracking import relabelled
@@ -59,14 +59,15 @@ class CustomCalls:
         types: how values become Python objects, and back; None: functions see bytes.
         loaded: functions that need not be loaded.
         last_call: outlives functions that end the process; None: they end it each time.
+        decode: how they see values, if not as `types` says.
     """
 
     def __init__(
         self, types: ValueTypes | None, loaded: Mapping[CustomTransformation, Callable[[RowLcr], object]] | None = None, *,
-        last_call: LastCall | None = None,
+        last_call: LastCall | None = None, decode: DecodeHook | None = None,
     ) -> None:
         self._last_call = last_call
-        self._decode = None if types is None else types.decoded
+        self._decode = decode or (None if types is None else types.decoded)
         self._encode = None if types is None else types.encoded
         self._functions: dict[CustomTransformation, Callable[[RowLcr], object]] = dict(loaded or {})
 

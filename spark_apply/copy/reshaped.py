@@ -81,8 +81,10 @@ class ReshapedPiece:
 
     def __init__(self, piece: OpenPiece, table: ReshapedTable, types: ValueTypes) -> None:
         self._piece, self._table = piece, table
+        # Functions must see the same object of a copied row as of a change, or they would mask it otherwise.
+        decode = types.decoded_of_copy if any(column.is_binary for column in table.columns) else types.decoded
         self._steps = tuple(
-            Reshaping(lambda _owner, _name, each=each: each, lambda: table.time_us, types)  # type: ignore[misc]
+            Reshaping(lambda _owner, _name, each=each: each, lambda: table.time_us, types, decode=decode)  # type: ignore[misc]
             for each in table.transformations
         )
 

@@ -235,7 +235,7 @@ def _sums(met: Met, handler: ConflictHandler, listed: Iterable[int], row: RowInT
             continue
         value = row.sums.get(place)
         if value is None:
-            _give_up(f"{handler}: {met.name(place)} is NULL, or not in the LCR")
+            _give_up(f"{handler}: {met.name(place)} is NULL or no number, or not in the LCR")
         found[place] = value
     return found
 

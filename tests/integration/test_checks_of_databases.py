@@ -218,6 +218,26 @@ def test_enum_labels_that_only_the_source_has_are_said_and_the_fixes_keep_their_
     assert [label for (label,) in found if label != "own"] == labels
 
 
+def test_enum_labels_in_another_order_are_said(checked: Checked) -> None:
+    table = "CREATE TABLE t (id int PRIMARY KEY, m mood)"
+    checked.execute("a", "CREATE TYPE mood AS ENUM ('low', 'middle', 'high')", table)
+    checked.execute("b", "CREATE TYPE mood AS ENUM ('high', 'own', 'low', 'middle')", table)
+    (finding,) = [finding for finding in checked.about("t") if "order" in finding.problem]
+    assert not finding.is_error
+    assert "another order than at the source (low, middle, high)" in finding.problem
+
+
+def test_domain_that_is_narrower_here_than_at_the_source_is_an_error_and_the_fix_is_enough(checked: Checked) -> None:
+    table = "CREATE TABLE t (id int PRIMARY KEY, v price, w name_of)"
+    checked.execute("a", "CREATE DOMAIN price AS numeric(9,4); CREATE DOMAIN name_of AS varchar(5)", table)
+    checked.execute("b", "CREATE DOMAIN price AS numeric(5,2); CREATE DOMAIN name_of AS varchar(9)", table)
+    (finding,) = [finding for finding in checked.about("t") if "domain" in finding.problem]
+    assert finding.is_error
+    assert "v is of the domain public.price over numeric(5,2), and at the source of public.price over numeric(9,4)" in finding.problem
+    checked.execute("b", *finding.fix.splitlines())
+    assert not [finding for finding in checked.about("t") if finding.is_error]
+
+
 def test_keys_of_the_destination_on_other_columns_than_the_source_are_said(checked: Checked) -> None:
     columns = "id int NOT NULL, email text NOT NULL, v int"
     checked.execute("a", f"CREATE TABLE t ({columns}, PRIMARY KEY (id))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id))")

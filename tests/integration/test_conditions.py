@@ -163,6 +163,25 @@ def test_check_refuses_texts_that_have_another_order_or_equality_at_the_source(s
     assert "equal texts of note may have other bytes" in problem
 
 
+def test_check_refuses_to_ask_whether_a_composite_is_null(site: Site) -> None:
+    """To the server `ROW(NULL, NULL) IS NULL` is true, and `ROW(1, NULL) IS NOT NULL` is false."""
+    site.run("CREATE TYPE pair AS (a int, b int); CREATE DOMAIN pairs AS pair; CREATE TABLE e (id int PRIMARY KEY, p pair, q pairs, s pair[], t text)")
+    site.run("ALTER TABLE e REPLICA IDENTITY FULL")
+    for text, name in (("p is null", "p"), ("id = 1 or q is not null", "q")):
+        ((is_error, problem, _),) = findings(site, Rule(owner="public", name="e", condition=parse(text, "where")))
+        assert is_error
+        assert f"{name} is of a composite type" in problem
+    assert findings(site, Rule(owner="public", name="e", condition=parse("s is null and t is null", "where"))) == []
+
+
+def test_conditions_on_columns_of_a_domain_are_those_on_what_is_below_it(site: Site) -> None:
+    site.run("CREATE DOMAIN price AS numeric(9, 2); CREATE TABLE e (id int PRIMARY KEY, v price); ALTER TABLE e REPLICA IDENTITY FULL")
+    assert findings(site, Rule(owner="public", name="e", condition=parse("v > 1.5", "where"))) == []
+    ((is_error, _, fix),) = findings(site, Rule(owner="public", name="e", condition=parse("v = '1'", "where")))
+    assert is_error
+    assert "without quotes" in fix
+
+
 def test_check_names_the_replica_identity_that_handlers_need(site: Site) -> None:
     site.run("CREATE TABLE h (id int PRIMARY KEY, price int, note text)")
     rules = (RuleSet(include=(Rule(owner="public"),)),)

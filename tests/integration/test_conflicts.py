@@ -140,11 +140,13 @@ TYPES = [
     ("varchar(9)", "'b'::varchar", "'a'::varchar"), ("date", "'2026-01-02'::date", "'2025-12-31'::date"),
     ("timestamptz", "'2026-01-02 03:04:05.000001+00'::timestamptz", "'2026-01-02 03:04:05+00'::timestamptz"), ("uuid", f"'{'b' * 32}'::uuid", f"'{'a' * 32}'::uuid"),
     ("mood", "'happy'::mood", "'sad'::mood"), ("positive", "7::positive", "3::positive"), ("interval", "'2 days'::interval", "'25 hours'::interval"),
+    ("numeric", "'NaN'::numeric", "'Infinity'::numeric"), ("float8", "'NaN'::float8", "'Infinity'::float8"), ("timestamp", "'infinity'::timestamp", "'9999-12-31'::timestamp"),
+    ("char(4)", "'b'::char(4)", "'a'::char(4)"), ('text COLLATE "C"', "'a'::text", "'B'::text"), ("bytea", "'\\x0000'::bytea", "'\\x00'::bytea"), ("bool", "true", "false"),
 ]
 
 
 @pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
-@pytest.mark.parametrize(("kind", "higher", "lower"), TYPES, ids=[kind for kind, _, _ in TYPES])
+@pytest.mark.parametrize(("kind", "higher", "lower"), TYPES, ids=[f"{kind} {higher}" for kind, higher, _ in TYPES])
 def test_the_server_puts_values_in_the_order_of_their_type(site: Site, kind: str, higher: str, lower: str, is_binary: bool) -> None:
     site.user.execute("CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE DOMAIN positive AS int CHECK (value > 0)")
     site.user.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {kind}, tags text[]); INSERT INTO t VALUES (1, {lower}, ARRAY['x']), (2, {higher}, NULL)")
@@ -165,15 +167,25 @@ def test_the_server_puts_values_in_the_order_of_their_type(site: Site, kind: str
         assert row.values["tags"] == ("{x}" if key == 1 else None)
 
 
+def test_the_order_of_texts_under_the_rules_of_a_language_is_known_to_be_one_of_several(site: Site) -> None:
+    site.user.execute("CREATE COLLATION own (provider = libc, locale = 'C'); CREATE DOMAIN words AS text COLLATE own")
+    site.user.execute('CREATE TABLE t (id int PRIMARY KEY, a text COLLATE own, b words, c text COLLATE "C", d text COLLATE pg_c_utf8, e timestamptz, f numeric)')
+    table = site.session.describe("public", "t")
+    assert table is not None
+    assert [column.name for column in table.columns if not column.has_one_order] == ["a", "b"]
+
+
 SUMS = [  # type, new, old, what is there, what becomes of it
     ("int2", "5::int2", "7::int2", "20::int2", "18"), ("int4", "7", "19", "20", "8"), ("int8", "5::int8", "7::int8", "20::int8", "18"),
     ("positive", "5::positive", "7::positive", "20::positive", "18"), ("numeric", "5.5::numeric", "7.25::numeric", "20.00::numeric", "18.25"),
     ("numeric(8,2)", "5.50::numeric(8,2)", "7.25::numeric(8,2)", "20.00::numeric(8,2)", "18.25"),
+    ("int2", "30000::int2", "30001::int2", "30000::int2", "29999"), ("int4", "2000000000", "1999999999", "2000000001", "2000000002"),
+    ("int8", "9223372036854775806::int8", "9223372036854775807::int8", "9223372036854775807::int8", "9223372036854775806"),
 ]
 
 
 @pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
-@pytest.mark.parametrize(("kind", "new", "old", "here", "total"), SUMS, ids=[found[0] for found in SUMS])
+@pytest.mark.parametrize(("kind", "new", "old", "here", "total"), SUMS, ids=[f"{found[0]} {found[1]}" for found in SUMS])
 def test_sums_come_in_the_form_of_the_lcr(site: Site, kind: str, new: str, old: str, here: str, total: str, is_binary: bool) -> None:
     """What is there, plus the new value, minus the old one."""
     site.user.execute("CREATE DOMAIN positive AS int CHECK (value > 0)")
@@ -190,6 +202,17 @@ def test_sums_come_in_the_form_of_the_lcr(site: Site, kind: str, new: str, old: 
     changed = replace(update(table, [(number, form(old))], [(number, row.sums[1])], version=write.version), compare_columns=())
     assert site.session.write([changed]) == (1,)
     site.session.rollback()
+
+
+def test_a_sum_that_is_no_number_is_none(site: Site) -> None:
+    site.user.execute("CREATE TABLE t (id int PRIMARY KEY, v numeric); INSERT INTO t VALUES (1, 'Infinity')")
+    table = site.session.describe("public", "t")
+    assert table is not None
+    write = update(table, [(int4(1), site.binary("'Infinity'::numeric"))], [(int4(1), site.binary("5::numeric"))])
+    site.session.begin()
+    (row,) = site.session.find_rows(write, RowQuestion(by_key=True, sums=(1,)))
+    site.session.rollback()
+    assert row.sums == {1: None}
 
 
 def test_a_row_that_is_looked_at_is_locked_until_the_transaction_ends(site: Site) -> None:

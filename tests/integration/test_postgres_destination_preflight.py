@@ -384,3 +384,18 @@ def test_column_of_another_type_gets_one_fix_once_it_is_known_which_side_is_behi
     assert "ALTER TABLE" not in fix(here)
     assert alter in fix()
     assert create in fix()
+
+
+def test_function_for_older_rows_that_converts_the_values_of_today_is_said(admin: psycopg.Connection, destination: PostgresDestination) -> None:
+    destination.prepare("top")
+    admin.execute("CREATE TABLE t (id int PRIMARY KEY, v smallint)")
+    admin.execute('CREATE FUNCTION headrace."public.t.v"(int4) RETURNS smallint IMMUTABLE RETURN $1 / 10')
+    today = version(admin)
+    older = replace(today, columns=(today.columns[0], replace(today.columns[1], type_name="pg_catalog.int4", type_number=23)))
+    assert not destination.preflight_tables((older,), now=(today,))
+    (finding,) = destination.preflight_tables((older,), now=(older,))
+    assert not finding.is_error
+    assert 'headrace."public.t.v"(int4) converts the values of v as the source has it now' in finding.problem
+    admin.execute("ALTER TABLE t ALTER v TYPE int4")
+    admin.execute(finding.fix.partition("and then ")[2].partition(";")[0])
+    assert not destination.preflight_tables((older,), now=(older,))

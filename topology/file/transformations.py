@@ -35,7 +35,9 @@ _KINDS = ("keep_columns", "delete_columns", "rename_column", "add_column", "rena
 _TYPES = (
     "text", "varchar", "int2", "int4", "int8", "numeric", "float4", "float8", "bool", "date", "timestamp", "timestamptz", "uuid",
 )
-_INT4 = 1 << 31
+_TEXTS = ("text", "varchar")
+_BITS = {"int2": 15, "int4": 31, "int8": 63}  # of the type's values, without the sign
+_INT4 = 1 << _BITS["int4"]
 
 
 class TransformProblem(Exception):  # noqa: N818 - what is wrong, and how to fix it
@@ -159,6 +161,9 @@ def _constant(name: str, value: object, type_name: str | None) -> AddColumn:
         text, usual = value, "text"
     else:
         raise TransformProblem(f"add_column: {value!r} cannot be a value", 'write it in quotes, with its type, such as {value: "1.50", type: numeric}')
+    if type_name in _TEXTS and not isinstance(value, str):
+        # YAML has made something else of it: 7 of 007, true of yes.
+        raise TransformProblem(f"add_column: {name} is a {type_name}, and YAML reads its value as {str(value).lower()}", "write the text in quotes")
     found = AddColumn(name=name, type_name=f"pg_catalog.{type_name or usual}", value=text)
     _check_value(found)
     return found
@@ -174,8 +179,13 @@ def _check_value(added: AddColumn) -> None:
     try:
         if "\0" in added.value:
             raise ValueError("a text cannot hold the character 0")
-        if added.type_name not in {"pg_catalog.text", "pg_catalog.varchar"}:
+        kind = added.type_name.removeprefix("pg_catalog.")
+        if kind not in _TEXTS:
+            if "_" in added.value or added.value != added.value.strip():
+                raise ValueError("has blanks or underscores")
             types.value(column, added.value.encode())
+        if kind in _BITS and not -(1 << _BITS[kind]) <= int(added.value) < 1 << _BITS[kind]:
+            raise ValueError("is outside the range of the type")
     except (ValueError, ArithmeticError, KeyError) as error:
         raise TransformProblem(
             f"add_column: {added.value!r} is not a value of {added.type_name.removeprefix('pg_catalog.')} ({error})",

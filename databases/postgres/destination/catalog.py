@@ -111,11 +111,11 @@ WHERE n.nspname = %(owner)s AND c.relname = %(name)s AND c.relkind IN ('r', 'p')
 
 # A domain's base type is found through domains over domains.
 _COLUMNS = """
-WITH RECURSIVE base(oid, base, depth, not_null, has_default) AS (
-    SELECT t.oid, t.oid, 0, false, false FROM pg_catalog.pg_type t
+WITH RECURSIVE base(oid, base, depth, not_null, has_default, modifier) AS (
+    SELECT t.oid, t.oid, 0, false, false, -1 FROM pg_catalog.pg_type t
     WHERE t.oid IN (SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(oid)s AND NOT a.attisdropped)
     UNION ALL
-    SELECT b.oid, d.typbasetype, b.depth + 1, b.not_null OR d.typnotnull, b.has_default OR d.typdefault IS NOT NULL
+    SELECT b.oid, d.typbasetype, b.depth + 1, b.not_null OR d.typnotnull, b.has_default OR d.typdefault IS NOT NULL, d.typtypmod
     FROM base b JOIN pg_catalog.pg_type d ON d.oid = b.base AND d.typtype = 'd'
 ), bases AS (SELECT DISTINCT ON (oid) * FROM base ORDER BY oid, depth DESC)
 SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typname AS type_name, t.oid AS type_number,
@@ -123,7 +123,11 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
        a.atthasdef OR a.attidentity <> '' OR b.has_default AS has_default,
        a.attgenerated <> '' AS is_generated, a.attidentity = 'a' AS is_identity_always,
        t.typarray AS array_number, bn.nspname AS base_owner, bt.typname AS base_name, bt.typtype AS base_kind,
+       b.modifier AS base_modifier,
        coalesce(l.collisdeterministic, true) AS is_deterministic,
+       l.oid IS NULL OR l.collprovider = 'b' OR l.collname IN ('C', 'POSIX', 'ucs_basic') OR (l.collprovider = 'd' AND (
+           SELECT d.datlocprovider = 'b' OR (d.datlocprovider = 'c' AND d.datcollate IN ('C', 'POSIX'))
+           FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())) AS has_one_order,
        CASE WHEN NOT l.collisdeterministic THEN format('%%I.%%I', ln.nspname, l.collname) ELSE '' END AS collation,
        (SELECT format('%%I.%%I(%%%%s%%s)', fn.nspname, f.proname, CASE f.pronargs WHEN 3 THEN format(', %%s, -1', bt.oid) END)
         FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
@@ -279,6 +283,7 @@ class CatalogColumn:
         name: quoted.
         form: of its type.
         base_type: of a domain, `owner.name`; else the type's own.
+        base_modifier: of a domain, what it says of its base type, as `type_modifier`; -1: nothing.
         equals: the key index's equality operator for the column; empty when it is in no key that finds rows.
         unique_equals: the same of any unique key's index, also of one that finds no rows.
         is_hashable: `hash_record_extended` can hash it, and gives the same for its values in a statement.
@@ -294,6 +299,7 @@ class CatalogColumn:
     is_hashable: bool
     conversions: tuple[Conversion, ...] = ()
     collation: str = ""
+    base_modifier: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,7 +435,7 @@ def conversion_function(owner: str, table: str, column: str) -> str:
 
 
 def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
-    """Describe a table of the catalog as a source's log would, with `version` 0 (preflight, tests).
+    """Describe a table of the catalog as a source's log would, with `version` 0: a domain by the name of what is below it.
 
     Args:
         catalog: from `describe_table`; of a source's table as well.
@@ -441,7 +447,7 @@ def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
         old_image=old_image,
         columns=tuple(
             Column(
-                name=column.name, type_name=column.type_name, type_number=column.type_number,
+                name=column.name, type_name=catalog.columns[position].base_type, type_number=column.type_number,
                 type_modifier=column.type_modifier, is_key=position in catalog.table.key, is_binary=is_binary,
             )
             for position, column in enumerate(catalog.table.columns)
@@ -515,7 +521,7 @@ def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> Des
         type_number=column["type_number"], type_modifier=column["modifier"], not_null=column["not_null"],
         has_default=column["has_default"], is_generated=column["is_generated"],
         is_identity_always=column["is_identity_always"],
-        is_ordered=base in _ORDERED or column["base_kind"] == "e", is_number=base in _NUMBERS,
+        is_ordered=base in _ORDERED or column["base_kind"] == "e", has_one_order=column["has_one_order"], is_number=base in _NUMBERS,
         equality=equality_of(
             base, is_enum=column["base_kind"] == "e",
             is_deterministic=column["is_deterministic"],
@@ -540,7 +546,7 @@ def _catalog_column(column: dict[str, Any], equals: str, unique_equals: str, fun
     is_domain = (column["base_owner"], column["base_name"]) != (column["type_owner"], column["type_name"])
     wider = _wider(base, column["modifier"], is_domain=is_domain)
     return CatalogColumn(
-        name=quote(column["name"]), base_type=base, equals=equals, unique_equals=unique_equals,
+        name=quote(column["name"]), base_type=base, base_modifier=column["base_modifier"], equals=equals, unique_equals=unique_equals,
         form=ValueForm(
             type_name=type_name, array_type=f"{type_name}[]" if column["array_number"] else "",
             type_number=column["type_number"], input=column["input"] or "",

@@ -19,9 +19,10 @@ from psycopg.pq import Format
 from psycopg.types.json import Jsonb
 
 from databases.ports import HandlerSql, SqlResult
-from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import translate
 from databases.postgres.destination.writing.pipeline import Statement
+from databases.postgres.exact_values import json_text
+from databases.postgres.python_values import builtin_number
 from streams.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted, FencedError
 from streams.lcr import LcrValue
 
@@ -170,14 +171,14 @@ def _sent(value: Any, number: int) -> Any:  # noqa: ANN401 - what a handler give
         _check_text(value, f"the value of ${number}")
         return value
     if isinstance(value, dict):  # a JSON object is read as a dict; of a list nobody can tell whether it is an array
-        return Jsonb(value)
+        return Jsonb(value, dumps=json_text)
     if not isinstance(value, LcrValue):
         return value
     if value.raw is None:
         return None
-    # Types that are not built in have other numbers here. A text is taken for what the statement needs, as a quoted one in SQL.
-    number = value.column.type_number
-    known = number if number in BUILTIN_TYPES and value.column.type_name not in _TEXTS else 0
+    # Types that are not built in have other numbers here. A text is taken for what the statement needs, as a quoted one in SQL. So would be a domain by its
+    # number: eight bytes of a time, for a column of whole numbers.
+    known = 0 if value.column.type_name in _TEXTS else builtin_number(value.column)
     return (_SentBinary if value.column.is_binary else _Sent)(value.raw, known)
 
 

@@ -18,7 +18,7 @@ from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.fencing import STAMP_FUNCTION
 from databases.postgres.destination.schema import VERSION, schema_version
-from databases.postgres.types import missing_alter, missing_table
+from databases.postgres.types import conversion_of, missing_alter, missing_table
 from databases.postgres.versions import version_findings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.lcr_batch import TableVersion
@@ -294,6 +294,8 @@ def _table_findings(
     missing = missing_alter(version, catalog, now)
     if missing:
         yield Finding(path=path, problem="the table does not fit the source's rows", fix=missing)
+    elif version == now:
+        yield from _function_findings(path, version, catalog)
     yield from _table_right_findings(connection, path, catalog)
     table = qualified(version.owner, version.name)
     with connection.cursor(row_factory=dict_row) as cursor:
@@ -409,6 +411,21 @@ def _key_findings(
                 problem=f"the foreign key {quote(found['name'])} has columns that the source does not have ({', '.join(own)}):"
                 " nobody checks it for changes that are applied",
                 fix="drop it, or keep those columns right yourself",
+            )
+
+
+def _function_findings(path: str, version: TableVersion, catalog: CatalogTable) -> Iterator[Finding]:
+    """Functions for older rows that convert those of today, too: a copy and a comparison look at the values as they are."""
+    for column in version.columns:
+        place = catalog.positions[column.name]
+        conversion = conversion_of(column, catalog.table.columns[place], catalog.columns[place])
+        if conversion is not None and conversion.function:
+            kind = column.type_name.removeprefix("pg_catalog.")
+            yield Finding(
+                path=path, is_error=False,
+                problem=f"{conversion.function}({kind}) converts the values of {column.name} as the source has it now, and only those of changes: rows that are copied"
+                " keep the source's values, and are compared with them",
+                fix=f"give {column.name} the source's type here, and then DROP FUNCTION {conversion.function}({kind}); -- unless what it returns reads as the value does",
             )
 
 

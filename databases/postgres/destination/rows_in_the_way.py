@@ -171,7 +171,9 @@ def _sum(builder: SetBuilder, position: int) -> str:
     column, details = builder.write.version.columns[position], builder.details(position)
     own = builder.catalog.table.columns[builder.catalog.positions[column.name]].type_name
     kind = details.base_type if column.type_name == own else column.type_name  # a domain travels as what is below it
-    total = f"(t.{details.name} + u.n{position} - u.o{position})::{kind}"
+    # As numerics: a whole number may be too large between the addition and the subtraction. And infinity less infinity is no number.
+    exact = f"NULLIF(t.{details.name}::pg_catalog.numeric + u.n{position}::pg_catalog.numeric - u.o{position}::pg_catalog.numeric, 'NaN'::pg_catalog.numeric)"
+    total = f"({exact})::{kind}"
     sent = f"pg_catalog.{_SEND[kind]}({total})" if column.is_binary else f"pg_catalog.convert_to({total}::pg_catalog.text, 'UTF8')"
     return f"pg_catalog.encode({sent}, 'hex')"
 

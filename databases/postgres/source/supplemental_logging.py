@@ -149,6 +149,7 @@ def refused_conditions(
     """
     found = connection.execute("SELECT current_setting('server_encoding')").fetchone()
     without_bytes = cache(lambda version: _without_bytes(connection, version))
+    composite = cache(lambda version: _composite(connection, version))
     keeps_order = found is not None and found[0] in _IN_ORDER_OF_UTF8
     for need in needs:
         if not keeps_order and any(_orders_bytes(each.tree) for each in need.rule.conditions):
@@ -165,6 +166,11 @@ def refused_conditions(
                     yield Finding(
                         path=need.place, problem=f"table {version.qualified_name}: equal texts of {name} may have other bytes: its collation is not deterministic",
                         fix="keep what the rule needs in a column with a deterministic collation",
+                    )
+                for name in sorted(compared & composite(version)) if compared else ():
+                    yield Finding(
+                        path=need.place, problem=f"table {version.qualified_name}: {name} is of a composite type, which IS NULL where all its fields are: the log does not say that",
+                        fix="keep what the rule needs in a column of another type",
                     )
 
 
@@ -190,6 +196,21 @@ def _compared(need: LogNeed, version: TableVersion) -> frozenset[str]:
     except TransformationError:
         return names
     return frozenset(origins[name] for name in names if name in origins)
+
+
+def _composite(connection: psycopg.Connection[Any], version: TableVersion) -> frozenset[str]:
+    """The columns of a table that are rows themselves, or domains over such."""
+    rows = connection.execute(
+        """
+        WITH RECURSIVE walk (name, oid) AS (
+            SELECT a.attname, a.atttypid FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+            UNION ALL SELECT w.name, t.typbasetype FROM walk w JOIN pg_type t ON t.oid = w.oid AND t.typtype = 'd'
+        )
+        SELECT w.name::text FROM walk w JOIN pg_type t ON t.oid = w.oid WHERE t.typtype = 'c'
+        """,
+        (int(version.object_number),),
+    ).fetchall()
+    return frozenset(row[0] for row in rows)
 
 
 def _without_bytes(connection: psycopg.Connection[Any], version: TableVersion) -> frozenset[str]:

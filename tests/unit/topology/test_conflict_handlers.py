@@ -202,6 +202,15 @@ def test_a_handler_that_fits_its_table_is_in_order():
     assert checked(of("maximum", "v", "n", by="n"), of("delta", "n"), of("overwrite", kind="insert_exists")) == []
 
 
+def test_texts_that_other_sites_may_order_otherwise_are_a_warning():
+    table = MemoryStore().create_table("hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("v")], key=("id",))
+    here = replace(table, columns=(table.columns[0], replace(table.columns[1], has_one_order=False)))
+    (finding,) = conflict_list_findings("a1", ConflictRules(handlers=(of("maximum", "v", by="v"),)), version_of(table), here)
+    assert not finding.is_error
+    assert "texts of the resolution column v have the order of a collation" in finding.problem
+    assert not list(conflict_list_findings("a1", ConflictRules(handlers=(of("overwrite", "v"),)), version_of(table), here))
+
+
 def test_old_values_that_the_log_does_not_carry_are_asked_for():
     (line,) = checked(of("maximum", "v", "n", by="n"), old_image=OldImage.KEY)
     assert line.endswith("at the source: ALTER TABLE hr.t REPLICA IDENTITY FULL;")

@@ -65,6 +65,46 @@ def test_what_no_integer_is_is_refused(value: object) -> None:
         encoded(replace(column_of_type("c", "int4"), is_binary=True), value)
 
 
+@pytest.mark.parametrize("is_binary", [True, False])
+@pytest.mark.parametrize(("kind", "value"), [
+    ("bool", 0), ("bool", b"f"), ("bool", []), ("date", datetime(2026, 1, 31, 8, 30)), ("time", time(8, 30, tzinfo=UTC)), ("time", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - none is what is meant
+    ("timestamp", date(2026, 1, 31)), ("interval", 5), ("int4range", [1, 2]),
+])
+def test_nothing_is_made_of_an_object_of_another_type(kind: str, value: object, is_binary: bool) -> None:
+    with pytest.raises(LcrError, match=f"does not fit column c of type {kind}"):
+        encoded(replace(column_of_type("c", kind), is_binary=is_binary), value)
+
+
+@pytest.mark.parametrize("value", ["f", "false", ""])
+def test_a_text_is_no_truth_value(value: str) -> None:
+    """To psycopg every text but the empty one is TRUE."""
+    with pytest.raises(LcrError, match="does not fit column c of type bool"):
+        encoded(replace(column_of_type("c", "bool"), is_binary=True), value)
+    with pytest.raises(LcrError, match="does not fit column c of type _bool"):
+        encoded(replace(column_of_type("c", "_bool"), is_binary=True), [value])
+
+
 def test_an_object_of_another_type_is_refused() -> None:
     with pytest.raises(LcrError, match="a Python int does not fit column c of type text"):
         encoded(column_of_type("c", "text"), 5)
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_a_domain_is_read_as_what_is_below_it(is_binary: bool) -> None:
+    """The log has the name of the type below it, and the number of the domain."""
+    column = replace(column_of_type("c", "int4"), is_binary=is_binary)
+    domain = replace(column, type_number=70000)
+    assert decoded(domain, encoded(column, 5)) == 5
+    assert encoded(domain, 5) == encoded(column, 5)
+
+
+def test_what_is_computed_of_an_interval_is_a_plain_one() -> None:
+    column = replace(column_of_type("c", "interval"), is_binary=False)
+    read = decoded(column, b"25:00:00")
+    assert read == timedelta(hours=25)
+    assert encoded(column, read) == b"0 days 90000000000 microseconds"
+    assert isinstance(read, timedelta)
+    assert type(read + timedelta()) is timedelta
+    assert decoded(column, encoded(column, read + timedelta())) == read
+    with pytest.raises(LcrError, match="is no Python object"):
+        decoded(column, b"1 mon")

@@ -52,7 +52,9 @@ UNDERSTOOD = {
     "a not like 'x\\_%'": Not(Like(A, "x\\_%")),
     "a = 'it''s \\ % \"'": Compare("=", A, Constant(value="it's \\ % \"")),
     "a < 'x' collate \"C\"": Compare("<", A, Constant(value="x"), bytewise=True),
-    "a = 1 /* why */ -- and more": Compare("=", A, ONE),
+    "a = 1 /* why -- and more */": Compare("=", A, ONE),
+    "a = '--' and \"--\" is null": And((Compare("=", A, Constant(value="--")), IsNull(ValueOf(Image.ROW, "--")))),
+    "\u00c4B = 1": Compare("=", ValueOf(Image.ROW, "\u00c4b"), ONE),
 }
 
 
@@ -68,6 +70,8 @@ REFUSED = {
     "a = 1 and": ("'and' (character 9)", "write a condition"),
     "a == 1": ("'==' (character 3)", "SQL compares with ="),
     "a = 'x": ("does not end", "close it"),
+    "a = 1 -- why\nand b = 2": ("'--' (character 7)", "/* ... */"),
+    "a = 'x' /* why */ -- and b = 2": ("'--'", "YAML"),
     "lower(a) = 'x'": ("'LOWER(a)' (character 1)", "functions"),
     "a + 1 = 2": ("'a + 1' (character 1)", "calculations"),
     "a || 'x' = 'y'": ("cannot be evaluated", "calculations"),
