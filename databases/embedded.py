@@ -65,6 +65,7 @@ _SUPERUSER = "postgres"
 # Below the range that outgoing connections take (32768 and up on Linux), so that a stopped server finds its port
 # free again; above the range Ray gives to its workers (10002-19999).
 _PORTS = range(20_000, 32_000)
+_PORT_TRIES = 3  # a port is taken by chance, of 12,000: twice in a row it is something else
 _START_TIMEOUT_S = 120  # crash recovery after an immediate stop included
 _STOP_TIMEOUT_S = 30.0  # a fast stop waits for its checkpoint, and for log streams to confirm everything
 _QUIT_TIMEOUT_S = 10.0  # an immediate one for nothing
@@ -354,6 +355,18 @@ class EmbeddedServer:
         )
 
     def _start(self, facts: ServerFacts) -> None:
+        for tries_left in reversed(range(_PORT_TRIES)):
+            try:
+                self._start_once(facts)
+            except DatabaseUnavailable:
+                # Another program that starts at the same moment may have found the same port free.
+                facts = self._known_facts()
+                if tries_left == 0 or _port_is_free(facts.port):
+                    raise
+            else:
+                return
+
+    def _start_once(self, facts: ServerFacts) -> None:
         data = facts.place(self.folder)
         place = Place.find(self.folder, self.version)
         _forget_stale_postmaster(data, self.name)

@@ -11,6 +11,8 @@ leaves its servers behind; the next session removes them.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import os
 import shutil
@@ -48,6 +50,17 @@ def _place() -> Path:
     return _MEMORY if has_room else Path(tempfile.gettempdir())
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One process at a time: all workers of a session begin with the same folders of dead ones."""
+    place = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
+
+
 def _remove_dead_sessions() -> None:
     for folder in itertools.chain.from_iterable(place.glob(f"{_PREFIX}*") for place in (Path(tempfile.gettempdir()), _MEMORY)):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
@@ -60,7 +73,8 @@ def _remove_dead_sessions() -> None:
 @pytest.fixture(scope="session")
 def postgres_folder() -> Iterator[Path]:
     """Where this session's servers live; the server's own user can pass through it."""
-    _remove_dead_sessions()
+    with _alone():
+        _remove_dead_sessions()
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_place()))
     folder.chmod(0o711)
     yield folder

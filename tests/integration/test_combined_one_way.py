@@ -31,7 +31,7 @@ from streams.errors import PropagationError
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.integration.test_driver_on_threads import Runner
-from tests.support.apply_driver import digest, end_of_log, execute, wait_for
+from tests.support.apply_driver import answer_no_more, digest, end_of_log, execute, wait_for
 from topology.combined import capture_of
 from topology.edits.changes import components_of
 from topology.file.reading import read_topology
@@ -71,6 +71,7 @@ class OneWay:
             CaptureHost, "_new_miner",
             lambda host, scn: Miner(redo, "dbs1", scn, host._capture.rules, decoder_for),
         )
+        answer_no_more(source)
         self._source = PostgresSource(source, site="dbs1")
         self._source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
         redo.mkdir(parents=True)

@@ -121,6 +121,24 @@ def test_taken_port_is_replaced(folder: Path) -> None:
         assert _one(server, "SELECT 1") == 1
 
 
+def test_port_that_is_taken_between_the_look_and_the_start_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, looks, is_free = EmbeddedServer(folder), list[int](), embedded._port_is_free
+    server.start()
+    server.stop()
+    old = server.port
+
+    def looked_a_moment_before(port: int) -> bool:
+        looks.append(port)
+        return len(looks) == 1 or is_free(port)
+
+    monkeypatch.setattr(embedded, "_port_is_free", looked_a_moment_before)
+    with socket.create_server(("127.0.0.1", old)):
+        server.start()
+        assert looks[:2] == [old, old]
+        assert server.port != old
+        assert _one(server, "SELECT 1") == 1
+
+
 def test_nobody_connects_without_the_password(folder: Path) -> None:
     server = EmbeddedServer(folder)
     server.start()

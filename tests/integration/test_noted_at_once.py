@@ -29,7 +29,7 @@ from streams.lcr_batch import LcrBatch
 from tests.contract.test_latest_timestamp import HERE, MINUTE, Site, changed, now, tried
 from tests.integration.test_lost_commit_times import site_on
 from tests.integration.test_noted_sets import ROWS, apply, update, value
-from tests.integration.test_recent_changes import THREE, TWO, now_of
+from tests.integration.test_recent_changes import AHEAD_US, THREE, TWO, now_of
 from tests.support.conflicts import Lcr, batch_of, by_time
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY
 from tests.support.postgres_redo import wait_until
@@ -137,7 +137,7 @@ def test_a_row_that_a_user_is_making_is_deleted_if_the_delete_is_later_by_a_cloc
     new = changed(HERE, id=9)
     with psycopg.connect(site.harness._dsn) as user:
         user.execute("INSERT INTO c VALUES (%s, %s, %s, %s, %s, %s)", new)
-        assert apply_while(site, user.commit, Lcr(old=new), at=now() + 2_000_000, waits_for="PgSleep") == [None]
+        assert apply_while(site, user.commit, Lcr(old=new), at=now() + AHEAD_US, waits_for="PgSleep") == [None]
     assert value(site, 9) is None
 
 

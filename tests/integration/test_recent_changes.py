@@ -29,6 +29,7 @@ from tests.support.writes import version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
+AHEAD_US = 4_500_000  # of our clock: 5 s are taken, and a user's commit on a busy machine comes before it
 TWO, THREE = ("b", "a"), ("b", "a", "c")
 
 
@@ -175,7 +176,7 @@ def at_once(site: Site, user: psycopg.Connection, apply: Callable[[], object]) -
 @pytest.mark.parametrize("is_later", [False, True])
 def test_what_a_user_commits_while_apply_waits_for_the_row_is_compared(site: Site, sites: tuple[str, ...], is_later: bool) -> None:
     now_of(site, *sites)
-    at = now() + (2_000_000 if is_later else -1)
+    at = now() + (AHEAD_US if is_later else -1)
     with psycopg.connect(site.harness._dsn) as user:
         user.execute("UPDATE c SET a = 'here' WHERE id = 1")
         assert at_once(site, user, lambda: as_set(site, Lcr(old=WAS, new=THERE), at)) == [False]
@@ -190,7 +191,7 @@ def test_what_a_user_commits_while_apply_waits_for_the_row_is_compared(site: Sit
 @pytest.mark.parametrize("is_later", [False, True])
 def test_an_insert_that_waits_for_a_users_delete_is_compared_with_it(site: Site, sites: tuple[str, ...], is_later: bool) -> None:
     now_of(site, *sites)
-    at = now() + (2_000_000 if is_later else -1)
+    at = now() + (AHEAD_US if is_later else -1)
     with psycopg.connect(site.harness._dsn) as user:
         user.execute("DELETE FROM c WHERE id = 1")
         assert at_once(site, user, lambda: as_set(site, Lcr(new=THERE), at)) == [is_later]

@@ -127,17 +127,23 @@ def test_client_without_tls_without_certificate_or_of_another_authority_is_refus
         topology="secure_test", site="dbs1", authority=str(certificates.folder / "ca.pem"),
         certificate=str(foreign.folder / "dbs1.pem"), key=str(foreign.folder / "dbs1.key"),
     )
-    for number, identity in enumerate((None, mixed), 1):
-        client = queue.publisher(identity)
+
+    def counted() -> int:
+        return int(queue.admission.status()["refused_connections"])
+
+    # More than one of each, if a busy machine takes a second to close a client that was refused: gRPC connects again by itself.
+    for identity in (None, mixed):
+        client, before = queue.publisher(identity), counted()
         assert type(_refused(client.connect, client)) is PropagationError
-        wait_until("it is counted", lambda number=number: queue.admission.status()["refused_connections"] == number, 30)
+        wait_until("it is counted", lambda before=before: counted() > before, 30)
+    before = counted()
     root = (certificates.folder / "ca.pem").read_bytes()
     options = [("grpc.ssl_target_name_override", certificates.of("dbs1").principal)]
     with grpc.secure_channel(queue.endpoint, grpc.ssl_channel_credentials(root), options=options) as channel:
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary("/headrace.v1.Redo/Checkpoint")(b"", timeout=10)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    wait_until("it is counted", lambda: queue.admission.status()["refused_connections"] == 3, 30)
+    wait_until("it is counted", lambda: counted() > before, 30)
     # Nothing of it reached the queue, and those who may are served as before.
     publisher, subscriber = (make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber))
     _pass_a_batch(queue, publisher, subscriber)
@@ -360,7 +366,7 @@ def test_connection_whose_calls_were_refused_too_often_is_not_heard_any_more(que
 def test_stream_that_says_no_hello_ends_in_time_and_others_are_served_meanwhile(
     queue: Queue, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_module, "HELLO_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(admission_module, "HELLO_TIMEOUT_S", 3.0)  # the others say theirs within it, also on a busy machine
     channel = transport.Channel(Peer(address=queue.endpoint, site="dbs1", identity=certificates.of("dbs1")))
     silence = threading.Event()
     began = time.monotonic()

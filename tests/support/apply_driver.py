@@ -23,6 +23,7 @@ from unittest import mock
 
 import psutil
 import psycopg
+from psycopg import conninfo
 
 from actors.child_process import ChildProcess
 from actors.cluster.local import LocalCluster
@@ -53,7 +54,7 @@ APPLIED_S = 120.0
 ENDED_S = 60.0
 # Between a client's transactions: what they write while an application starts must not hold it up on a small machine, nor take longer than that to apply.
 LOAD_PAUSE_S = 0.02
-STREAM_UNREAD_S = 1.0  # while redo is mined: the test servers give up who does not answer for 20 s
+STREAM_UNREAD_S = 1.0  # while redo is mined: so long the log waits
 
 _TOPOLOGY = """
 topology: {name}
@@ -80,6 +81,12 @@ def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
     raise AssertionError(f"waited {timeout_s:g} s for {what}; {last}")
 
 
+def answer_no_more(dsn: str) -> None:
+    """Let log streams of a database go unanswered: here one thread reads the log beside others, and on a busy machine the server gives up on it."""
+    name = str(conninfo.conninfo_to_dict(dsn)["dbname"])
+    execute(dsn, f'ALTER DATABASE "{name}" SET wal_sender_timeout = 0')
+
+
 class MinedQueue:
     """The destination's queue, fed from the source's stream: log writer, capture and queue on threads of the test.
 
@@ -102,6 +109,7 @@ class MinedQueue:
         self.apply = self.spec.applies[0]
         self.source_dsn, self.destination_dsn = source, destination
         rules = self.spec.capture_rules("dbs1")
+        answer_no_more(source)
         self.source = PostgresSource(source, site="dbs1")
         self.source.prepare(topology, rules)
         self._writer = LogWriter(
@@ -428,6 +436,6 @@ def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
 
 
 __all__ = [
-    "ApplyDrivers", "Driver", "MinedQueue", "digest", "end_of_log", "execute", "executor_of", "kill", "load",
+    "ApplyDrivers", "Driver", "MinedQueue", "answer_no_more", "digest", "end_of_log", "execute", "executor_of", "kill", "load",
     "wait_for",
 ]
