@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.commands.verification import KNOWN_TABLES
 from headrace.status_view import copying_line
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError
 
@@ -59,7 +60,7 @@ def copy_again(spec: TopologySpec, actors: RayActors, table: tuple[str, str], ap
         elsewhere = f" (begun at {', '.join(str(each['destination']) for each in begun)})" if begun else ""
         raise ApplyError("; ".join(error.message for error in refused) + elsewhere, hint=refused[0].hint)
     if not begun:
-        raise ConfigError(f"no apply process replicates {'.'.join(table)}", hint="headrace verify FILE names all tables")
+        raise ConfigError(f"no apply process replicates {'.'.join(table)}", hint=KNOWN_TABLES)
     return begun
 
 

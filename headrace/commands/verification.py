@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from headrace.status_view import Note, stuck_notes
 from headrace.waiting import LOOK_INTERVAL_S, wait_caught_up
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError
+from topology.patterns import parse_table
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
     from headrace.waiting import Look
     from topology.spec import TopologySpec
 
-__all__ = ["comparison_line", "difference_lines", "table_name", "verify_topology"]
+__all__ = ["KNOWN_TABLES", "comparison_line", "difference_lines", "table_name", "verify_topology"]
+
+KNOWN_TABLES = "headrace verify FILE names all tables; a schema or table with a dot in its name stands in double quotes, as in the file"
 
 # A table that is written meanwhile differs until the destination has caught up: compare it again.
 RECHECKS = 5
@@ -70,17 +73,20 @@ def verify_topology(
         ]
     for owner, name in tables:
         if not any((each["owner"], each["name"]) == (owner, name) for each in comparisons):
-            raise ConfigError(f"no apply process replicates {owner}.{name}", hint="headrace verify FILE names all tables")
+            raise ConfigError(f"no apply process replicates {owner}.{name}", hint=KNOWN_TABLES)
     return comparisons
 
 
 def table_name(text: str) -> tuple[str, str]:
-    """Read `schema.table`.
+    """Read `schema.table`, with double quotes where the file has them: `"Odd.Schema".orders`.
 
     Raises:
         ConfigError: it is something else.
     """
-    owner, dot, name = text.partition(".")
+    try:
+        return parse_table(text)
+    except ValueError:  # as the command shows it: blanks need no quotes behind those of the shell
+        owner, dot, name = text.partition(".")
     if not (owner and dot and name):
         raise ConfigError(f"{text!r} is no table", hint="name it with its schema: public.orders")
     return owner, name

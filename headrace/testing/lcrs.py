@@ -26,6 +26,7 @@ from streams.lcr_batch import (
 )
 from streams.scn import NO_OBJECT, ObjectNumber, Scn
 from streams.tags import Tag
+from topology.patterns import parse_table
 
 __all__ = ["Table", "batch_of", "row_lcr", "values_of", "view"]
 
@@ -41,7 +42,7 @@ class Table:
     """A table of the source, or of the destination.
 
     Args:
-        name: with its schema: "shop.orders".
+        name: with its schema, as the topology file writes it: 'shop.orders', '"Odd.Schema"."a table"'.
         columns: type of each column by name, as PostgreSQL calls it: "int4", "text", "numeric", ...
         key: columns of its primary key.
         logs_old_rows: the log has whole old rows (REPLICA IDENTITY FULL); False: old values of a key that changes, or of a deleted row.
@@ -59,7 +60,10 @@ class Table:
         Raises:
             ConfigError: the name has no schema.
         """
-        owner, dot, name = self.name.partition(".")
+        try:
+            return parse_table(self.name)
+        except ValueError:  # a name with a blank needs no quotes here
+            owner, dot, name = self.name.partition(".")
         if not dot:
             raise ConfigError(f"{self.name!r} has no schema", hint="write schema.table, such as shop.orders")
         return owner, name

@@ -43,6 +43,7 @@ _OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
+_FAILING_HINT = "remove what it names at the destination (a lock that a session holds, a full disk); it continues by itself then"
 _SETTLED = _COPIED | {"LEFT OUT"}  # nothing waits for them
 _COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which `verify` waits for
 _BOUNDED = _SETTLED | {"COPIED", "JOINING"}  # what they lack is above what the queue was told
@@ -350,8 +351,11 @@ class ApplyControl:
             # It gives its groups back, over and over, when the reader sees nothing wrong with the table.
             paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))
             status.detail = next(paused, "")
+            failing = next((server for server in facts if server.is_failing), None)
             replaced = next((server for server in facts if server.failure), None)
-            if not status.detail and replaced is not None:
+            if not status.detail and failing is not None:
+                status.detail, status.hint = f"apply server {failing.server} fails and tries again: {failing.detail}", _FAILING_HINT
+            elif not status.detail and replaced is not None:
                 status.detail, status.hint = f"apply server {replaced.server} was replaced: {replaced.failure}", replaced.failure_hint
         for name in sorted(reader.strangers):
             status.instantiation.append(pb.InstantiationProgress(

@@ -40,7 +40,10 @@ PROGRESS_TIMEOUT_S = 600.0
 # A server that ends with an unexpected error this often within the window will do so again.
 FAILURES_MAX = 5
 FAILURES_WINDOW_S = 120.0
+# A lock that a server does not get within the lock timeout (5 s), or a deadlock, is tried again and soon forgotten; what lasts longer an operator must see.
+FAILING_TOLD_S = 15.0
 FAILURE_TOLD_S = 86_400.0  # the process was replaced, and nothing else shows that; an operator looks at least once a day
+_FAILED = "ROLLBACK TRANSACTION"  # as `ApplyServer.state` says it, from the failure until the group is written or given back
 # Incarnations of apply servers are above this: before there were any, rounds of copies had sessions of the same numbers, and
 # counted their incarnations from 1 (`spark_apply.copy.sessions`).
 _COPY_INCARNATIONS_MAX = 1 << 32
@@ -60,6 +63,7 @@ class ServerFacts:
     host: str
     attempts: int
     has_joined: bool
+    is_failing: bool = False  # the same group fails and is tried again, for longer than `FAILING_TOLD_S`; `detail` says why
     failure: str = ""  # why an earlier process of it ended, and what to do about it
     failure_hint: str = ""
 
@@ -78,6 +82,7 @@ class _Server:
     joined: bool = False
     join_at: float = 0.0
     heard_at: float = 0.0
+    failing_since: float | None = None
     failures: deque[float] = field(default_factory=deque)
     failure: tuple[str, str, float] = ("", "", 0.0)  # the last one, its hint, and when
 
@@ -107,13 +112,14 @@ class ApplyServers:
 
     def facts(self) -> tuple[ServerFacts, ...]:
         """Facts about every apply server."""
-        told_since = self._clock.monotonic() - FAILURE_TOLD_S
+        now = self._clock.monotonic()
+        told_since = now - FAILURE_TOLD_S
         return tuple(
             ServerFacts(
                 server=server.number, state=self._coordinator.server_state(server.number, server.state), detail=server.detail, hint=server.hint,
                 pid=server.stream.hello.pid if server.stream else 0,
                 host=server.stream.hello.host if server.stream else "", attempts=server.attempts,
-                has_joined=server.joined,
+                has_joined=server.joined, is_failing=server.failing_since is not None and now - server.failing_since >= FAILING_TOLD_S,
                 **({"failure": server.failure[0], "failure_hint": server.failure[1]} if server.failure[2] > told_since else {}),
             )
             for server in self._servers
@@ -218,7 +224,7 @@ class ApplyServers:
         server.stream = None
         server.has_session = False
         server.heard_at = self._clock.monotonic()
-        server.state, server.detail = "INITIALIZING", problem
+        server.state, server.detail, server.failing_since = "INITIALIZING", problem, None
         if server.joined:
             server.joined = False
             self._coordinator.server_lost(server.number)
@@ -229,6 +235,10 @@ class ApplyServers:
         if kind == "state":
             state = message.state
             server.state, server.detail, server.hint = state.state, state.detail, state.hint
+            if state.state != _FAILED:
+                server.failing_since = None
+            elif server.failing_since is None:
+                server.failing_since = self._clock.monotonic()
             if state.has_session and not server.has_session:
                 server.has_session, server.join_at = True, 0.0
                 self._join(server)

@@ -139,8 +139,8 @@ class _ServerTask:
             self._in_step = False
             for report in step.reports:
                 self._send_report(report)
-            self._take_waiting(server)
-            if step.is_idle:
+            # The step was idle before these came: what they bring is done now, and not when the next message comes.
+            if not self._take_waiting(server) and step.is_idle:
                 self._wait(server, step.wake_at)
             elif time.monotonic() - self._told_at > _HEARTBEAT_S:
                 self._say_state(server)
@@ -190,9 +190,12 @@ class _ServerTask:
         self._say_state_if_new(server)
         self._take_one(server, max(0.0, until - time.monotonic()))
 
-    def _take_waiting(self, server: ApplyServer) -> None:
+    def _take_waiting(self, server: ApplyServer) -> bool:
+        """Process the messages that are there; whether there were some."""
+        found = False
         while not self._stopped and self._take_one(server, 0.0):
-            pass
+            found = True
+        return found
 
     def _take_one(self, server: ApplyServer, timeout_s: float) -> bool:
         """Process a message if one arrives in time."""

@@ -125,7 +125,7 @@ class PostgresRowReader:
         """See `RowReader.key_of`."""
         found = describe_table(self._session(), owner, name, self._settings)
         if found is None:
-            raise ConfigError(f"there is no table {owner}.{name}", hint="name it as the source does, with its schema")
+            raise ConfigError(f"there is no table {owner}.{name}", hint="name it as the source does, with its schema, and a name with a dot in double quotes")
         key = [found.table.columns[place].name for place in found.table.key]
         columns = [column for column, _ in given]
         if not any(columns):

@@ -56,6 +56,13 @@ def test_what_no_lcr_can_be_is_refused(make, error, word) -> None:
 # --------------------------------------------------------------------------- rules and transformations
 
 
+@pytest.mark.parametrize(("written", "name"), [
+    ("shop.orders", ("shop", "orders")), ('"Odd.Schema"."a ""table"""', ("Odd.Schema", 'a "table"')), ("odd shop.all orders", ("odd shop", "all orders")),
+])
+def test_a_table_is_named_as_the_file_writes_it(written: str, name: tuple[str, str]) -> None:
+    assert Table(name=written, columns={"id": "int4"}).owner_and_name == name
+
+
 def test_rules_of_a_file_mask_discard_and_pass() -> None:
     rules = Rules.from_file(EXAMPLES / "functions.yaml")
     (arrived,) = rules.evaluate(row_lcr(CUSTOMERS, "INSERT", new={"id": 1, "name": "Ann", "email": "Ann@a.de", "password": "secret"}))

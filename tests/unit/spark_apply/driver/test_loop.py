@@ -434,6 +434,29 @@ def test_why_a_server_was_replaced_is_told_for_a_day(driver: Driver) -> None:
     assert control._read(cores).detail == ""
 
 
+def test_a_server_that_fails_and_tries_again_for_long_is_told_while_it_lasts(driver: Driver) -> None:
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    control = ApplyControl(config=driver.config, cores=cores)
+    stream = driver.start_task(0)
+    driver.run()
+
+    def told_after(seconds: float, state: str) -> tuple[str, str]:
+        driver.clock.advance(seconds)
+        told = pb.ServerState(state=state, detail="writing: lock timeout", has_session=True)
+        driver.gate.receive(stream, pb.ServerMessage(state=told))
+        driver.host.turn(0.0)
+        status = control._read(cores)
+        return status.detail, status.hint
+
+    assert told_after(0.0, "ROLLBACK TRANSACTION") == ("", "")
+    assert told_after(servers_module.FAILING_TOLD_S - 1.0, "ROLLBACK TRANSACTION") == ("", "")
+    detail, hint = told_after(1.0, "ROLLBACK TRANSACTION")
+    assert detail == "apply server 0 fails and tries again: writing: lock timeout"
+    assert "continues by itself" in hint
+    assert told_after(1.0, "IDLE") == ("", "")
+    assert told_after(servers_module.FAILING_TOLD_S, "ROLLBACK TRANSACTION") == ("", "")
+
+
 def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)

@@ -55,3 +55,33 @@ def test_long_statement_is_told_of_while_it_goes_on(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tasks, "die_with_parent", lambda: None)
     list(tasks.serve(TaskAccess(endpoint="", token=""), "hr", "apply_hr", 0, ()))
     assert links[0].states[0] == "IDLE"
+
+
+def test_what_comes_behind_an_idle_step_is_done_at_once(monkeypatch: pytest.MonkeyPatch):
+    """A message that arrives while the step that finds nothing to do ends: no other one may follow it for long."""
+    links: list[Link] = []
+    received: list[object] = []
+    steps: list[int] = []
+
+    def connect(*arguments: Any) -> Link:
+        links.append(Link(*arguments))
+        return links[0]
+
+    def step(_now: float) -> ServerStep:
+        steps.append(len(received))
+        if len(steps) == 1:
+            links[0].inbox(pb.CoordinatorMessage(go=pb.GroupGo()))
+        else:
+            links[0].inbox(pb.CoordinatorMessage(stop=pb.StopServer()))
+        return ServerStep(reports=(), wake_at=None, is_idle=len(steps) == 1)
+
+    server = SimpleNamespace(
+        state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, receive=received.append, close=lambda: None
+    )
+    monkeypatch.setattr(apply_link, "CoordinatorLink", connect)
+    monkeypatch.setattr(tasks, "_server_factory", lambda: lambda *_: server)
+    monkeypatch.setattr(tasks, "_HEARTBEAT_S", 60.0)
+    monkeypatch.setattr(tasks._ServerTask, "_wait", lambda *_: pytest.fail("it waits with a message to work on"))
+    monkeypatch.setattr(tasks, "die_with_parent", lambda: None)
+    list(tasks.serve(TaskAccess(endpoint="", token=""), "hr", "apply_hr", 0, ()))
+    assert steps == [0, 1]
