@@ -96,7 +96,11 @@ def refused_sql(error: DatabaseError) -> DatabaseError:
 
 def _ended_session(error: DatabaseError) -> bool:
     """Whether the error was the last message of its session, whatever its class."""
-    return isinstance(error.__cause__, psycopg.Error) and error.__cause__.diag.severity_nonlocalized in ("FATAL", "PANIC")
+    if not isinstance(error.__cause__, psycopg.Error):
+        return False
+    said = error.__cause__.diag
+    # PgBouncer sends no severity but the one that a server would translate.
+    return (said.severity_nonlocalized or said.severity) in ("FATAL", "PANIC")
 
 
 def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> RawCursor[Any]:
