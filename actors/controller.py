@@ -46,7 +46,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -544,7 +544,7 @@ class Controller(Host):
         prepared = prepared_topology(self._spec.state_dir)
         findings += [*self._stopped_against_edit(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
-            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec), *overtaken(prepared, self._spec, self._subscribers)]
+            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec), *overtaken(prepared, self._spec, self._subscribers(prepared))]
         findings += self._earlier_shapes_on_the_way(prepared)
         for apply in self._spec.applies:
             try:
@@ -556,18 +556,22 @@ class Controller(Host):
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
 
-    def _subscribers(self, queue: str) -> Iterable[Mapping[str, Any]]:
-        """What a queue said last of its subscribers; nothing: it did not answer."""
-        found: Iterable[Mapping[str, Any]] = next((each.get("subscribers", ()) for each in self._latest if each["name"] == f"queue:{queue}"), ())
-        return found
+    def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[Mapping[str, Any]]]:
+        """What a queue says of its subscribers, and a capture process of the apply process it is combined with instead; nothing: it does not answer."""
+        said = {each["name"]: each.get("subscribers", ()) for each in (*self._latest, *gather(self._actors, self._leaving(prepared, {"queue", "capture"})))}
+        by_queue = {each.name: [f"queue:{each.name}", *(f"capture:{one.name}" for one in prepared.captures if one.queue == each.name)] for each in prepared.queues}
+        return lambda queue: [found for name in by_queue.get(queue, ()) for found in said.get(name, ())]
+
+    def _leaving(self, prepared: TopologySpec, kinds: Collection[str]) -> tuple[Component, ...]:
+        """Components that leave with this edit, or are renamed; they still run."""
+        known = {status["name"] for status in self._latest}
+        return tuple(each for each in components_of(prepared) if each.kind in kinds and each.name not in known)
 
     def _earlier_shapes_on_the_way(self, prepared: TopologySpec | None) -> Iterator[Finding]:
         """See `on_the_way`. Apply processes that leave with this edit, or are renamed, still run, and are asked, too."""
         watermarks = self._watermarks(self._latest)
         if self._shapes and prepared is not None:
-            known = {component.name for component in self._components}
-            leaving = tuple(each for each in components_of(prepared) if each.kind == "apply" and each.name not in known)
-            watermarks |= self._watermarks(gather(self._actors, leaving))
+            watermarks |= self._watermarks(gather(self._actors, self._leaving(prepared, {"apply"})))
         return on_the_way(self._shapes, prepared, self._spec, watermarks)
 
     def _watermarks(self, statuses: Iterable[Mapping[str, Any]]) -> dict[str, int]:
