@@ -86,7 +86,7 @@ from topology.edits.capture_scns import scn_findings
 from topology.edits.changes import Component, bypassed_of, components_of
 from topology.edits.overtaken import overtaken
 from topology.edits.receivers import Receivers
-from topology.edits.replaced import replaced
+from topology.edits.replaced import moved, replaced
 from topology.edits.stored import PREPARED_FILE, prepared_topology, spec_to_json
 from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.functions import functions_of
@@ -607,14 +607,16 @@ class Controller(Host):
             return None
 
     def _stopped_against_edit(self) -> tuple[Finding, ...]:
-        """Components that an operator stopped and that the topology bypasses, for one source at least, or has under another name: what they hold back would be applied."""
+        """Components that an operator stopped and that the topology bypasses, for one source at least, or has under another name or elsewhere: what they hold back would be applied."""
         before = prepared_topology(self._spec.state_dir)
-        partly, taken = ({}, {}) if before is None else (newly_bypassed(before, self._spec), replaced(before, self._spec))
+        partly, taken, elsewhere = ({}, {}, {}) if before is None else (newly_bypassed(before, self._spec), replaced(before, self._spec), moved(before, self._spec))
         bypassed = {**self._bypassed, **{component: partly[component.name] for component in self._components if component.name in partly}}
         stopped: set[str] = set()
-        for site in {component.site for component in (*bypassed, *taken)} & {site.name for site in self._spec.sites}:
-            names = [component.name for component in (*bypassed, *taken) if component.site == site]
+        for site in {component.site for component in (*bypassed, *taken, *elsewhere)} & {site.name for site in self._spec.sites}:
+            names = [component.name for component in (*bypassed, *taken, *elsewhere) if component.site == site]
             stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
+        # Sites of one machine have one record, so there such a component stays stopped.
+        lifted = [c for c, site in elsewhere.items() if c.name in stopped and not self._actors.call(f"site:{site}", "stopped", (c.name,))]
         started = f"start it with `headrace start {self._spec.file}"
         return tuple(
             Finding(
@@ -631,6 +633,13 @@ class Controller(Host):
                 fix=f"keep its name in the file; or {started} {c.name.partition(':')[2]}` and run `headrace up` again: {by} can be stopped then",
             )
             for c, by in taken.items() if c.name in stopped
+        ) + tuple(
+            Finding(
+                path=f"{c.kind}s.{c.name.partition(':')[2]}",
+                problem=f"is stopped at {c.site}, and would not be at {elsewhere[c]}: the changes that it holds back would be applied",
+                fix=f"leave it at {c.site}; or {started} {c.name.partition(':')[2]}` and run `headrace up` again: it can be stopped then",
+            )
+            for c in lifted
         )
 
     def _scn_findings(self, before: TopologySpec | None) -> tuple[Finding, ...]:
