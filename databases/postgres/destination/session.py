@@ -76,7 +76,7 @@ from databases.postgres.destination.fencing import (
     take_over,
     take_server_lock,
 )
-from databases.postgres.destination.handler_sql import checks_of, refused_sql, run_statements
+from databases.postgres.destination.handler_sql import checks_of, is_outdated, refused_sql, run_statements
 from databases.postgres.destination.kept_session import KEPT, NO_TIMEOUT, SETTLE, SessionGuard, timeout_of
 from databases.postgres.destination.lost_times import sample_times
 from databases.postgres.destination.noted_sets import blur_sets, exact_changes, note_sets
@@ -813,6 +813,9 @@ class PostgresSession:
         except DatabaseError as error:
             self._fail()
             self._raise_changed(error, is_check=False)
+            if is_outdated(error):
+                self._close()  # what is prepared goes with the session
+                raise DatabaseUnavailable("SQL of a handler: a table that it reads was altered", hint="it is prepared again at the next attempt") from error
             refused = refused_sql(error)
             if refused is error:
                 raise
