@@ -28,7 +28,7 @@ from streams.lcr import LcrValue
 if TYPE_CHECKING:
     from psycopg import RawCursor
 
-__all__ = ["checks_of", "is_outdated", "refused_sql", "run_statements"]
+__all__ = ["checks_of", "refused_sql", "run_statements"]
 
 _ROWS_MAX = 100_000  # of one answer: more is a copy of a table in the memory of an apply server
 # What an object raises that psycopg turns into a parameter: text that is no UTF-8, JSON that cannot be written, numbers out of range.
@@ -92,11 +92,6 @@ def refused_sql(error: DatabaseError) -> DatabaseError:
     made = DataError(message, hint=hint, **error.context)
     made.detail = error.detail
     return made
-
-
-def is_outdated(error: DatabaseError) -> bool:
-    """Whether the server refuses a statement only because it was prepared for a table that has other columns by now: psycopg prepares what runs often."""
-    return isinstance(error.__cause__, psycopg.errors.FeatureNotSupported) and error.__cause__.diag.source_function == "RevalidateCachedQuery"
 
 
 def _ended_session(error: DatabaseError) -> bool:

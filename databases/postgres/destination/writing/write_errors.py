@@ -9,7 +9,7 @@ import psycopg
 from databases.postgres.connection import NOT_IN_STATE
 from streams.errors import DatabaseError, DataError, UnfitTableError
 
-__all__ = ["NO_RIGHT", "explain", "is_stale", "raise_refused"]
+__all__ = ["NO_RIGHT", "explain", "is_outdated", "is_stale", "raise_refused"]
 
 # The table is not what its description says: it was altered meanwhile.
 _STALE_STATES = frozenset({"42703", "42P01", "42804", "42883", "42704", "42846", "428C9"})
@@ -25,6 +25,11 @@ NO_RIGHT = "42501"
 def is_stale(error: DatabaseError) -> bool:
     """Whether the table is not as it was described."""
     return error.context.get("sqlstate") in _STALE_STATES
+
+
+def is_outdated(error: DatabaseError) -> bool:
+    """Whether a statement is refused only because it was prepared for a table whose columns have other types, or are others, by now."""
+    return isinstance(error.__cause__, psycopg.errors.FeatureNotSupported) and error.__cause__.diag.source_function == "RevalidateCachedQuery"
 
 
 def explain(error: DatabaseError, names: Sequence[str], command: str) -> None:
