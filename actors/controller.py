@@ -514,7 +514,7 @@ class Controller(Host):
                 if self._findings:
                     self._phase = "REFUSED"
                 else:
-                    leave_out_dropped(self._actors, None, self._spec)  # by an earlier version
+                    leave_out_dropped(self._actors, None, self._spec, is_edit=False)  # by an earlier version
                     self._settled()
             else:
                 self._phase = "PREFLIGHT"

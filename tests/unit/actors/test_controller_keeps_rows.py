@@ -8,6 +8,7 @@ import pytest
 
 from actors.controller import Controller
 from rules.rule import Rule, RuleSet
+from streams.errors import DatabaseError
 from streams.table_name import TableName
 from tests.support.controllers import (
     call_again,
@@ -172,6 +173,27 @@ def test_tables_of_an_apply_process_that_an_earlier_version_dropped_are_recorded
             controller.step()
     assert controller.detail_state() == "RUNNING"
     assert (actors.kept["long_gone"], actors.kept["x"]) == ((), ("id of t",))
+
+
+def test_a_destination_that_cannot_say_whose_records_it_has_holds_up_no_call_of_up_that_changes_nothing(spec, actors, monkeypatch):
+    """A right of its role was taken away, for example: the others go on, and the next call asks again."""
+    spec = with_another_destination(spec)
+    actors.captured |= {"site:a": captured("t")}
+    controller = started(spec, actors, steps=10)
+    actors.recorded["site:c"].add("long_gone")
+    asked = actors.call
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        if (name, method) == ("site:b", "leave_out_others"):
+            raise DatabaseError("permission denied")
+        return asked(name, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(actors, "call", call)
+    call_again(controller)
+    for _ in range(6):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert actors.kept["long_gone"] == ()
 
 
 def test_a_destination_that_has_no_database_in_the_file_any_more_is_not_asked_for_its_records(spec, actors):
