@@ -53,6 +53,7 @@ def _from_other_queues(before: TopologySpec, after: TopologySpec, subscribers: C
     """Sites that are behind in the queue that brought them a source's changes, and would get them from another queue, which is not on the way to that one."""
     stay = sorted({each.name for each in before.queues} & {each.name for each in after.queues})
     gained = {name: (_brought(before, name), _brought(after, name)) for name in stay}
+    applied = _applied(before, subscribers)
     for queue in sorted(each.name for each in before.queues):
         now = _brought(after, queue) if queue in gained else {}
         known = {(each["subscriber"], each["source"]): each for each in subscribers(queue)}
@@ -67,13 +68,23 @@ def _from_other_queues(before: TopologySpec, after: TopologySpec, subscribers: C
                     earlier, later = (each[source] for each in gained[other])
                     furthest = max((each["acknowledged_scn"] for each in subscribers(other) if each["source"] == source and each.get("gone_scn") is None), default=0)
                     for taker in sorted(name for name, there in later - earlier if there == site):
-                        if behind["acknowledged_scn"] < furthest:
+                        if max(behind["acknowledged_scn"], applied.get((source, site), 0)) < furthest:
                             yield Finding(
                                 path=f"{'applies' if taker in {each.name for each in after.applies} else 'propagations'}.{taker}",
                                 problem=f"would bring the changes of {source} to {site} from {other}, where others are ahead of it: {queue} holds some for {giver}, since"
                                 f" {behind['unacknowledged_s']:.0f} s, and nobody would hold them any longer. {site} might be refused, as its redo is purged",
                                 fix=f"wait until {site} has caught up (`headrace wait {after.file} --caught-up`) and run `headrace up` again",
                             )
+
+
+def _applied(spec: TopologySpec, subscribers: Callable[[str], Iterable[Mapping[str, Any]]]) -> dict[tuple[str, str], int]:
+    """By source and site, up to where the site's own apply processes have the changes: on the way to it there may be others that have less."""
+    sites = {(apply.name, apply.source): apply.site for apply in spec.applies}
+    found: dict[tuple[str, str], int] = {}
+    for each in (each for queue in spec.queues for each in subscribers(queue.name)):
+        if (site := sites.get((each["subscriber"], each["source"]))) is not None and each.get("gone_scn") is None:
+            found[each["source"], site] = min(found.get((each["source"], site), each["acknowledged_scn"]), each["acknowledged_scn"])
+    return found
 
 
 def _brought(spec: TopologySpec, queue: str) -> defaultdict[str, set[tuple[str, str]]]:

@@ -291,6 +291,33 @@ def test_destinations_that_are_combined_with_their_capture_processes_are_compare
     assert [each["path"] for each in controller.overview()["findings"]] == (["applies.x"] if phase == "REFUSED" else [])
 
 
+@pytest.mark.parametrize(("applied_scn", "phase"), [(90, "RUNNING"), (40, "REFUSED")])
+def test_a_destination_behind_a_hub_is_not_behind_because_another_one_there_is(spec, actors, applied_scn, phase):
+    """What the propagation to the hub has not acknowledged is of the hub's own apply process. Site c says itself what it has."""
+    both = with_another_destination(spec)
+    both = route(replace(
+        both, sites=(*both.sites, replace(both.sites[2], name="d")),
+        queues=(*both.queues, QueueSpec(name="qa2", site="a"), QueueSpec(name="qd", site="d")),
+        captures=(*both.captures, replace(both.captures[0], name="c_also", queue="qa2")),
+        propagations=(
+            both.propagations[0], replace(both.propagations[1], from_queue="qb"), replace(both.propagations[0], name="p3", from_queue="qa2", to_queue="qd"),
+        ),
+        applies=(*both.applies, ApplySpec(name="z", site="d", source="a", queue="qd")),
+    ))
+    after = route(replace(both, propagations=(both.propagations[0], replace(both.propagations[1], from_queue="qa2"), both.propagations[2])))
+    started(both, actors, steps=10)
+    for queue, subscribers in {
+        "qa": {"p": 40}, "qb": {"x": 40, "p2": applied_scn}, "qc": {"y": applied_scn}, "qa2": {"p3": 90}, "qd": {"z": 90},
+    }.items():
+        actors.statuses[f"queue:{queue}"] = {"subscribers": [
+            {
+                "subscriber": name, "source": "a", "acknowledged_scn": scn, "held_alone_s": 0.0, "gone_scn": None,
+                "unacknowledged_s": 3600.0 if scn < 90 else 0.0,
+            } for name, scn in subscribers.items()
+        ]}
+    assert started(after, actors, steps=10).detail_state() == phase
+
+
 @pytest.mark.parametrize(("behind_s", "phase"), [(3600.0, "REFUSED"), (2.0, "RUNNING")])
 def test_an_edit_by_which_two_propagations_exchange_their_names_is_refused_while_one_is_far_behind(spec, actors, behind_s, phase):
     """The queue knows each by its name, and would hold for the one that is behind what follows the other one's position."""
