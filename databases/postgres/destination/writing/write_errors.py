@@ -69,6 +69,7 @@ def _is_from_function(error: DatabaseError) -> bool:
     """Whether a function of the destination failed, for example of a trigger: only then does the server say where.
 
     A row for which a function finds something "not in prerequisite state" finds it so each time. The server itself says that of a table that is published and
-    has no replica identity: every row waits until the operator gives it one.
+    has no replica identity, also of one that only a trigger writes: every row waits until the operator gives it one.
     """
-    return isinstance(error.__cause__, psycopg.Error) and bool(error.__cause__.diag.context)
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and bool(cause.diag.context) and cause.diag.source_function != "CheckCmdReplicaIdentity"
