@@ -22,6 +22,11 @@ def test_a_class_that_means_a_wrong_statement_or_a_lost_session_is_told_apart_by
     assert type(refused_sql(_translated(found))) is kind
 
 
+def test_a_pooler_of_another_server_that_lost_a_session_of_dblink_is_the_environment():
+    fields = {DiagnosticField.SEVERITY_NONLOCALIZED: b"ERROR", DiagnosticField.SQLSTATE: b"08P01", DiagnosticField.CONTEXT: b'while executing query on dblink connection named "far"'}
+    assert type(refused_sql(_translated(psycopg.errors.ProtocolViolation("server conn crashed?", info=fields)))) is DatabaseUnavailable
+
+
 def _translated(error: psycopg.Error):
     try:
         raise translate(error, "SQL of a handler") from error
