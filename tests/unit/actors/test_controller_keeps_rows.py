@@ -137,6 +137,16 @@ def test_rows_that_another_topology_copies_after_the_call_are_not_kept_by_it(spe
     assert kept(actors) == ("id of u",)
 
 
+def test_a_destination_is_asked_for_some_of_many_tables_at_once(spec, actors):
+    """A call has a bound of time, and a distant database takes long for each table."""
+    names = [f"t{number}" for number in range(1200)]
+    actors.captured["site:a"] = captured(*names)
+    actors.empty = {TableName("public", "t7")}
+    started(spec, actors, keep_call="one")
+    assert set(kept(actors)) == {f"id of {name}" for name in names} - {"id of t7"}
+    assert actors.calls.count(("site:b", "filled")) == 3
+
+
 def test_tables_of_an_apply_process_that_is_dropped_are_recorded_as_left(spec, actors):
     """Its record would keep every other one from the table."""
     actors.captured |= {"site:a": captured("t"), "site:c": captured("t")}
