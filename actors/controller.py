@@ -612,9 +612,11 @@ class Controller(Host):
         partly, taken, elsewhere = ({}, {}, {}) if before is None else (newly_bypassed(before, self._spec), replaced(before, self._spec), moved(before, self._spec))
         bypassed = {**self._bypassed, **{component: partly[component.name] for component in self._components if component.name in partly}}
         stopped: set[str] = set()
-        for site in {component.site for component in (*bypassed, *taken, *elsewhere)} & {site.name for site in self._spec.sites}:
+        for site in {component.site for component in (*bypassed, *taken, *elsewhere)}:
             names = [component.name for component in (*bypassed, *taken, *elsewhere) if component.site == site]
-            stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
+            # One that leaves may be away, and the edit may be because of that: then nobody knows.
+            with contextlib.suppress(*(() if site in {each.name for each in self._spec.sites} else (StreamsError,))):
+                stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
         # Sites of one machine have one record, so there such a component stays stopped.
         lifted = [c for c, site in elsewhere.items() if c.name in stopped and not self._actors.call(f"site:{site}", "stopped", (c.name,))]
         started = f"start it with `headrace start {self._spec.file}"

@@ -201,6 +201,29 @@ def test_an_edit_that_moves_a_stopped_capture_process_to_another_machine_is_refu
     assert controller.detail_state() == "RUNNING"
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_site_that_leaves_says_what_was_stopped_there_if_it_can(spec, actors, monkeypatch, is_away):
+    """Its capture process goes on elsewhere, under its name. Of a site that is away nobody knows, and the edit may be because of that."""
+    asked = FakeActors.call
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        return () if (name, method) == ("site:a", "stopped") else asked(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(actors, "call", call)
+    after = route(spec)
+    before = route(replace(
+        spec, sites=(*spec.sites, replace(spec.sites[0], name="d")), queues=(*spec.queues, QueueSpec(name="qd", site="d")),
+        captures=(replace(spec.captures[0], site="d", queue="qd"),), propagations=(replace(spec.propagations[0], from_queue="qd"),),
+    ))
+    started(before, actors, steps=10)
+    stop(before, "capture:c")
+    if is_away:
+        actors.silent.add("site:d")
+    controller = started(after, actors, steps=10)
+    problems = [each["problem"] for each in controller.overview()["findings"]]
+    assert problems == ([] if is_away else ["is stopped at d, and would not be at a: the changes that it holds back would be applied"])
+
+
 def test_another_component_may_come_when_a_stopped_one_leaves(spec, actors):
     both = with_another_destination(spec)
     started(both, actors)
