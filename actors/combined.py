@@ -57,6 +57,7 @@ __all__ = ["CombinedCore", "CombinedOutlet", "RefusalRecord"]
 
 # One batch is on its way while the next one is mined; a batch is about 1 MiB, and larger ones wait alone.
 AHEAD_BYTES = 2 << 20
+_OFFERED_MAX = 3_600  # moments, one a second: beyond an hour they are only known as later than the first ones
 _OLDER_TOPOLOGY = "one of the two still runs an older topology file: it is about to be replaced"
 
 
@@ -105,6 +106,7 @@ class CombinedCore:
             self._subscription.refuse(gone, self._clock.monotonic())
         self._batches: deque[Delivery] = deque()
         self._bytes = 0
+        self._offered: deque[tuple[float, Scn]] = deque()  # what is not acknowledged: since when, and up to which SCN; ascending in both
         # Where to mine from, until the capture process takes note: what the apply process asked for. A refused one does not ask, so
         # mining begins by itself and its batches are dropped, as in the life in which the apply process was refused.
         self._begin_scn: Scn | None = None if gone is None else self._subscription.held_scn
@@ -144,6 +146,7 @@ class CombinedCore:
         if session is None and self._is_held_no_more and self._begin_scn is None:
             subscription.acknowledged_scn = max(subscription.acknowledged_scn, header.through_scn)
             return
+        self._note_offered(header.through_scn)
         is_full = self._bytes > 0 and self._bytes + len(data) > AHEAD_BYTES
         # A stream that has begun since this was mined needs something else.
         if session is None or self._begin_scn is not None or is_full or session.credit_bytes <= self._bytes:
@@ -272,7 +275,22 @@ class CombinedCore:
 
     def status(self) -> dict[str, Any]:
         """Statistics of the apply process as a subscriber, JSON-able, as a queue's (V$BUFFERED_SUBSCRIBERS)."""
-        return {**self._subscription.described(), "waiting_bytes": self._bytes}
+        acknowledged = self._subscription.acknowledged_scn
+        since = next((since for since, scn in self._offered if scn > acknowledged), None)
+        return {
+            **self._subscription.described(), "waiting_bytes": self._bytes,
+            "unacknowledged_s": 0.0 if since is None else self._clock.monotonic() - since,
+        }
+
+    def _note_offered(self, scn: Scn) -> None:
+        """Remember since when there is something that is not acknowledged, to the second; whether there is credit for it or not."""
+        offered, now = self._offered, self._clock.monotonic()
+        while offered and offered[0][1] <= self._subscription.acknowledged_scn:
+            offered.popleft()
+        if offered and (now - offered[-1][0] < 1.0 or len(offered) >= _OFFERED_MAX):
+            offered[-1] = (offered[-1][0], max(offered[-1][1], scn))
+        elif scn > max(self._subscription.acknowledged_scn, offered[-1][1] if offered else scn - 1):
+            offered.append((now, scn))
 
     @property
     def _is_held_no_more(self) -> bool:

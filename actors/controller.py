@@ -46,7 +46,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -86,7 +86,7 @@ from topology.edits.capture_scns import scn_findings
 from topology.edits.changes import Component, bypassed_of, components_of
 from topology.edits.overtaken import overtaken
 from topology.edits.receivers import Receivers
-from topology.edits.replaced import replaced
+from topology.edits.replaced import moved, replaced
 from topology.edits.stored import PREPARED_FILE, prepared_topology, spec_to_json
 from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.functions import functions_of
@@ -514,7 +514,7 @@ class Controller(Host):
                 if self._findings:
                     self._phase = "REFUSED"
                 else:
-                    leave_out_dropped(self._actors, None, self._spec)  # by an earlier version
+                    leave_out_dropped(self._actors, None, self._spec, is_edit=False)  # by an earlier version
                     self._settled()
             else:
                 self._phase = "PREFLIGHT"
@@ -544,7 +544,7 @@ class Controller(Host):
         prepared = prepared_topology(self._spec.state_dir)
         findings += [*self._stopped_against_edit(), *self._splitting.misfits, *self._scn_findings(prepared)]
         if prepared is not None:
-            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec), *overtaken(prepared, self._spec, self._subscribers)]
+            findings += [*subset_changes(prepared, self._spec), *shape_changes(prepared, self._spec), *overtaken(prepared, self._spec, self._subscribers(prepared))]
         findings += self._earlier_shapes_on_the_way(prepared)
         for apply in self._spec.applies:
             try:
@@ -556,18 +556,22 @@ class Controller(Host):
         self._findings = tuple(findings)
         self._phase = "REFUSED" if any(finding.is_error for finding in findings) else "PREPARING"
 
-    def _subscribers(self, queue: str) -> Iterable[Mapping[str, Any]]:
-        """What a queue said last of its subscribers; nothing: it did not answer."""
-        found: Iterable[Mapping[str, Any]] = next((each.get("subscribers", ()) for each in self._latest if each["name"] == f"queue:{queue}"), ())
-        return found
+    def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[Mapping[str, Any]]]:
+        """What a queue says of its subscribers, and a capture process of the apply process it is combined with instead; nothing: it does not answer."""
+        said = {each["name"]: each.get("subscribers", ()) for each in (*self._latest, *gather(self._actors, self._leaving(prepared, {"queue", "capture"})))}
+        by_queue = {each.name: [f"queue:{each.name}", *(f"capture:{one.name}" for one in prepared.captures if one.queue == each.name)] for each in prepared.queues}
+        return lambda queue: [found for name in by_queue.get(queue, ()) for found in said.get(name, ())]
+
+    def _leaving(self, prepared: TopologySpec, kinds: Collection[str]) -> tuple[Component, ...]:
+        """Components that leave with this edit, or are renamed; they still run."""
+        known = {status["name"] for status in self._latest}
+        return tuple(each for each in components_of(prepared) if each.kind in kinds and each.name not in known)
 
     def _earlier_shapes_on_the_way(self, prepared: TopologySpec | None) -> Iterator[Finding]:
         """See `on_the_way`. Apply processes that leave with this edit, or are renamed, still run, and are asked, too."""
         watermarks = self._watermarks(self._latest)
         if self._shapes and prepared is not None:
-            known = {component.name for component in self._components}
-            leaving = tuple(each for each in components_of(prepared) if each.kind == "apply" and each.name not in known)
-            watermarks |= self._watermarks(gather(self._actors, leaving))
+            watermarks |= self._watermarks(gather(self._actors, self._leaving(prepared, {"apply"})))
         return on_the_way(self._shapes, prepared, self._spec, watermarks)
 
     def _watermarks(self, statuses: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -603,14 +607,18 @@ class Controller(Host):
             return None
 
     def _stopped_against_edit(self) -> tuple[Finding, ...]:
-        """Components that an operator stopped and that the topology bypasses, for one source at least, or has under another name: what they hold back would be applied."""
+        """Components that an operator stopped and that the topology bypasses, for one source at least, or has under another name or elsewhere: what they hold back would be applied."""
         before = prepared_topology(self._spec.state_dir)
-        partly, taken = ({}, {}) if before is None else (newly_bypassed(before, self._spec), replaced(before, self._spec))
+        partly, taken, elsewhere = ({}, {}, {}) if before is None else (newly_bypassed(before, self._spec), replaced(before, self._spec), moved(before, self._spec))
         bypassed = {**self._bypassed, **{component: partly[component.name] for component in self._components if component.name in partly}}
         stopped: set[str] = set()
-        for site in {component.site for component in (*bypassed, *taken)} & {site.name for site in self._spec.sites}:
-            names = [component.name for component in (*bypassed, *taken) if component.site == site]
-            stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
+        for site in {component.site for component in (*bypassed, *taken, *elsewhere)}:
+            names = [component.name for component in (*bypassed, *taken, *elsewhere) if component.site == site]
+            # One that leaves may be away, and the edit may be because of that: then nobody knows.
+            with contextlib.suppress(*(() if site in {each.name for each in self._spec.sites} else (StreamsError,))):
+                stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
+        # Sites of one machine have one record, so there such a component stays stopped.
+        lifted = [c for c, site in elsewhere.items() if c.name in stopped and not self._actors.call(f"site:{site}", "stopped", (c.name,))]
         started = f"start it with `headrace start {self._spec.file}"
         return tuple(
             Finding(
@@ -627,6 +635,13 @@ class Controller(Host):
                 fix=f"keep its name in the file; or {started} {c.name.partition(':')[2]}` and run `headrace up` again: {by} can be stopped then",
             )
             for c, by in taken.items() if c.name in stopped
+        ) + tuple(
+            Finding(
+                path=f"{c.kind}s.{c.name.partition(':')[2]}",
+                problem=f"is stopped at {c.site}, and would not be at {elsewhere[c]}: the changes that it holds back would be applied",
+                fix=f"leave it at {c.site}; or {started} {c.name.partition(':')[2]}` and run `headrace up` again: it can be stopped then",
+            )
+            for c in lifted
         )
 
     def _scn_findings(self, before: TopologySpec | None) -> tuple[Finding, ...]:

@@ -456,7 +456,11 @@ class DatabaseSite(RedoKeeper, SiteHost):
 
         Returns:
             The names of the tables that left.
+
+        Raises:
+            RunsElsewhere: another copy of the topology uses the database: what is recorded there is of its apply processes.
         """
+        self._claim.hold()
         with closing(self._open_destination()) as destination:
             return tuple(f"{table.owner}.{table.name}" for table in destination.leave_out(self._spec.name, apply, kept=kept))
 
@@ -468,7 +472,11 @@ class DatabaseSite(RedoKeeper, SiteHost):
 
         Returns:
             The names of those that left.
+
+        Raises:
+            RunsElsewhere: as `leave_out`.
         """
+        self._claim.hold()
         with closing(self._open_destination()) as destination:
             others = tuple(name for name in destination.recorded_applies(self._spec.name) if name not in applies)
             return tuple(name for name in others if destination.leave_out(self._spec.name, name, kept=()))

@@ -19,7 +19,7 @@ from topology.edits.receivers import Receivers
 from topology.ways import arriving, ways_to
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from actors.runtime import ActorSystem
     from databases.ports import CapturedTable
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["captured_of", "identities", "kept_at_call", "leave_out", "leave_out_dropped", "note_first_receivers", "note_receivers", "receivers_of"]
 
 TIMEOUT_S = 120.0  # catalog queries over every table of a large database
-LEFT_TIMEOUT_S = 10.0  # a site that leaves and does not answer must not hold up the edit
+ASKED_AT_ONCE = 500  # tables: each takes four round trips, of 50 ms to a distant database
+LEFT_TIMEOUT_S = 10.0  # a site that leaves, or one that is frozen while nothing is edited, must not hold up the others
 
 
 def captured_of(actors: ActorSystem, source: str) -> tuple[CapturedTable, ...]:
@@ -94,7 +95,7 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
     actors.call(f"site:{apply.site}", "leave_out", apply.name, coming, timeout_s=TIMEOUT_S)
 
 
-def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: TopologySpec) -> None:
+def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: TopologySpec, *, is_edit: bool = True) -> None:
     """Make destinations record that nothing comes to the apply processes which a topology has no more: their rows keep nobody from a table.
 
     At a destination of the topology those are LEFT that were dropped at any time: an earlier version left their records as they were, and every other copy
@@ -104,14 +105,15 @@ def leave_out_dropped(actors: ActorSystem, before: TopologySpec | None, spec: To
         actors: the sites, also those that leave; the apply processes have ended.
         before: the topology that was prepared last; None: the same, or unknown.
         spec: the topology that is wanted.
+        is_edit: nothing may go on while a destination of the topology fails. Without an edit the others go on, and the next call tries it again.
     """
     earlier = () if before is None else before.applies
     without = {each.name for each in spec.sites if each.database.kind == "none"}  # its database is not in the file any more
     for site in dict.fromkeys(apply.site for apply in (*spec.applies, *earlier) if apply.site not in without):
-        is_left = site not in {each.name for each in spec.sites}
+        may_fail = not is_edit or site not in {each.name for each in spec.sites}
         wanted = [apply.name for apply in spec.applies if apply.site == site]
-        with contextlib.suppress(*((StreamsError,) if is_left else ())):
-            actors.call(f"site:{site}", "leave_out_others", wanted, timeout_s=LEFT_TIMEOUT_S if is_left else TIMEOUT_S)
+        with contextlib.suppress(*((StreamsError,) if may_fail else ())):
+            actors.call(f"site:{site}", "leave_out_others", wanted, timeout_s=LEFT_TIMEOUT_S if may_fail else TIMEOUT_S)
 
 
 def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> tuple[str, ...]:
@@ -128,7 +130,9 @@ def kept_at_call(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capt
     """
     tables = {table.source.identity: TableName.of(table.destination) for table in arriving(ways_to(spec, apply), captured)}
     names = tuple(sorted(set(tables.values())))
-    filled: Collection[TableName] = actors.call(f"site:{apply.site}", "filled", apply.name, names, timeout_s=TIMEOUT_S) if names else ()
+    filled: set[TableName] = set()
+    for first in range(0, len(names), ASKED_AT_ONCE):
+        filled |= set(actors.call(f"site:{apply.site}", "filled", apply.name, names[first : first + ASKED_AT_ONCE], timeout_s=TIMEOUT_S))
     return tuple(sorted(identity for identity, name in tables.items() if name in filled))
 
 

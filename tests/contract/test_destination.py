@@ -13,6 +13,7 @@ from streams.errors import BugError, DatabaseUnavailable, DataError, UnfitTableE
 from streams.lcr_batch import ABSENT, Partition
 from streams.scn import Scn
 from tests.support.destination_contract import (
+    PostgresHarness,
     commit,
     keyed,
     keyless,
@@ -254,6 +255,27 @@ def test_a_row_is_removed_behind_what_was_written_ahead(harness, session):
     assert ahead() == (1,)
     session.commit([], Scn(0))
     assert harness.rows("t") == [(int4(2), b"x", None)]
+
+
+def test_a_question_that_was_prepared_before_a_column_got_another_type_is_asked_again_in_another_session(harness, session, open_session):
+    """The rows are not at fault: the server does not answer with other types than it did. Here the column is one that does not arrive."""
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("nothing is prepared")
+    table = keyed(harness, session)
+    row, version = (int4(1), b"x"), version_of(table, without=["b"])
+    commit(session, insert(table, [row], version))
+
+    def found(session):
+        session.begin()
+        answer = session.find_rows(update(table, [row], [row], version=version), RowQuestion(by_key=True))
+        session.rollback()
+        return len(answer)
+
+    assert [found(session), found(session)] == [1, 1]
+    harness._admin.execute("ALTER TABLE t ALTER COLUMN b TYPE varchar(9)")
+    with pytest.raises(DatabaseUnavailable, match="was altered"):
+        found(session)
+    assert found(open_session()) == 1
 
 
 @pytest.mark.parametrize("follows", ["write", "write_ahead", "commit", "savepoint"])

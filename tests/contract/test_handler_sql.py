@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from databases.ports import HandlerSql
-from streams.errors import BugError, DataError
+from streams.errors import BugError, DatabaseUnavailable, DataError
 from tests.support.conflicts import COLUMNS, raw
 from tests.support.destination_contract import MemoryHarness, PostgresHarness
 
@@ -250,3 +250,24 @@ def test_a_value_that_cannot_be_sent_is_the_statements_error(harness, session, t
     put(session, 1)
     session.commit((), 0)
     assert keys(harness) == [1]
+
+
+def test_a_statement_that_was_prepared_before_an_alter_is_run_again_in_another_session(harness, session, open_session):
+    """What runs often is prepared, with the columns that its table has then. The transaction is not at fault."""
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    harness._admin.execute("DROP TABLE IF EXISTS public.looked_up; CREATE TABLE public.looked_up (a int4); INSERT INTO public.looked_up VALUES (1)")
+
+    def looked_up(session):
+        session.begin()
+        (found,) = session.run_sql([HandlerSql(sql="SELECT * FROM public.looked_up")], timeout_s=5)
+        session.rollback()
+        return found.rows[0]
+
+    assert {looked_up(session) for _ in range(10)} == {(1,)}
+    harness._admin.execute("ALTER TABLE public.looked_up ADD COLUMN b int4 NOT NULL DEFAULT 2")
+    with pytest.raises(DatabaseUnavailable, match="was altered"):
+        looked_up(session)
+    with pytest.raises(DatabaseUnavailable, match="open a new one"):
+        session.begin()
+    assert looked_up(open_session()) == (1, 2)

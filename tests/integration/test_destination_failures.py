@@ -330,6 +330,20 @@ def test_table_that_is_published_without_a_replica_identity_is_waited_for(at: Se
     assert (result.errors, at.errors(), at.rows()) == ((), [], [(1, "new"), (2, "new"), (3, "new")])
 
 
+def test_so_is_one_that_only_a_trigger_writes(at: Serving):
+    at.user.execute(
+        "CREATE TABLE last (v text); INSERT INTO last VALUES ('none'); CREATE PUBLICATION further FOR TABLE last;"
+        "CREATE FUNCTION note_last() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN UPDATE public.last SET v = NEW.v; RETURN NEW; END';"
+        "CREATE TRIGGER note_last BEFORE INSERT OR UPDATE ON plain FOR EACH ROW EXECUTE FUNCTION note_last(); ALTER TABLE plain ENABLE ALWAYS TRIGGER note_last"
+    )
+    at.assign(Transaction(1, [update(1), update(2)]), Transaction(2, [insert(3)]))
+    at.step_until(lambda: "replica identity" in at.server.last_error)
+    assert at.errors() == []
+    at.user.execute("ALTER TABLE last REPLICA IDENTITY FULL")
+    result = at.finish()
+    assert (result.errors, at.errors(), at.rows()) == ((), [], [(1, "new"), (2, "new"), (3, "new")])
+
+
 def test_value_too_long_for_an_index_of_the_destination_goes_into_the_error_queue(at: Serving):
     at.user.execute("CREATE INDEX ON plain (v)")
     long = random.Random(1).randbytes(10_000).hex().encode()  # does not compress

@@ -150,7 +150,7 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     assert finding.is_error
     assert "topology copies runs already from" in finding.problem
     assert str(one._spec.state_dir) in finding.problem
-    for refused in (lambda: two.prepare(two._spec), two.claimed_dsn, two.remove):
+    for refused in (lambda: two.prepare(two._spec), two.claimed_dsn, two.remove, lambda: two.leave_out("x", ()), lambda: two.leave_out_others(())):
         with pytest.raises(RunsElsewhere):
             refused()
     (problem,) = Deployment(two._spec)._remove_from_databases(None, print)

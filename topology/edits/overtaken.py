@@ -8,10 +8,12 @@ So it is where a destination gets its changes from the queue of another capture 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from databases.ports import Finding
+from topology.combined import combined
 from topology.edits.changes import brought_from, queues_before
 from topology.spec import TopologySpec
 
@@ -26,7 +28,7 @@ def overtaken(before: TopologySpec, after: TopologySpec, subscribers: Callable[[
     Args:
         before: the topology that was prepared last, routed.
         after: the one that is wanted, routed.
-        subscribers: what a queue (its name) says of its subscribers; nothing: it does not answer.
+        subscribers: what a queue (its name) says of its subscribers, or the capture process that bypasses it; nothing: it does not answer.
     """
     yield from _from_other_queues(before, after, subscribers)
     for queue in sorted({each.name for each in before.queues} & {each.name for each in after.queues}):
@@ -50,24 +52,45 @@ def overtaken(before: TopologySpec, after: TopologySpec, subscribers: Callable[[
 def _from_other_queues(before: TopologySpec, after: TopologySpec, subscribers: Callable[[str], Iterable[Mapping[str, Any]]]) -> Iterator[Finding]:
     """Sites that are behind in the queue that brought them a source's changes, and would get them from another queue, which is not on the way to that one."""
     stay = sorted({each.name for each in before.queues} & {each.name for each in after.queues})
-    gained = {name: (brought_from(before, name), brought_from(after, name)) for name in stay}
+    gained = {name: (_brought(before, name), _brought(after, name)) for name in stay}
+    applied = _applied(before, subscribers)
     for queue in sorted(each.name for each in before.queues):
-        now = brought_from(after, queue) if queue in gained else {}
+        now = _brought(after, queue) if queue in gained else {}
         known = {(each["subscriber"], each["source"]): each for each in subscribers(queue)}
-        for source, brought in brought_from(before, queue).items():
+        for source, brought in _brought(before, queue).items():
             kept = {site for _, site in now.get(source, ())}
             for giver, site in sorted(each for each in brought if each[1] not in kept):
                 behind = known.get((giver, source))
-                if behind is None or behind.get("unacknowledged_s", 0.0) < BEHIND_S:
+                # Who is refused has nothing to lose, and does not catch up.
+                if behind is None or behind.get("gone_scn") is not None or behind.get("unacknowledged_s", 0.0) < BEHIND_S:
                     continue
                 for other in sorted(gained.keys() - {queue, *queues_before(before, queue, source)}):
                     earlier, later = (each[source] for each in gained[other])
                     furthest = max((each["acknowledged_scn"] for each in subscribers(other) if each["source"] == source and each.get("gone_scn") is None), default=0)
                     for taker in sorted(name for name, there in later - earlier if there == site):
-                        if behind["acknowledged_scn"] < furthest:
+                        if max(behind["acknowledged_scn"], applied.get((source, site), 0)) < furthest:
                             yield Finding(
                                 path=f"{'applies' if taker in {each.name for each in after.applies} else 'propagations'}.{taker}",
                                 problem=f"would bring the changes of {source} to {site} from {other}, where others are ahead of it: {queue} holds some for {giver}, since"
                                 f" {behind['unacknowledged_s']:.0f} s, and nobody would hold them any longer. {site} might be refused, as its redo is purged",
                                 fix=f"wait until {site} has caught up (`headrace wait {after.file} --caught-up`) and run `headrace up` again",
                             )
+
+
+def _applied(spec: TopologySpec, subscribers: Callable[[str], Iterable[Mapping[str, Any]]]) -> dict[tuple[str, str], int]:
+    """By source and site, up to where the site's own apply processes have the changes: on the way to it there may be others that have less."""
+    sites = {(apply.name, apply.source): apply.site for apply in spec.applies}
+    found: dict[tuple[str, str], int] = {}
+    for each in (each for queue in spec.queues for each in subscribers(queue.name)):
+        if (site := sites.get((each["subscriber"], each["source"]))) is not None and each.get("gone_scn") is None:
+            found[each["source"], site] = min(found.get((each["source"], site), each["acknowledged_scn"]), each["acknowledged_scn"])
+    return found
+
+
+def _brought(spec: TopologySpec, queue: str) -> defaultdict[str, set[tuple[str, str]]]:
+    """As `brought_from`, also of a capture process that brings an apply process what the queue would."""
+    found = brought_from(spec, queue)
+    for pair in combined(spec):
+        if pair.capture.queue == queue and pair.apply is not None:
+            found[pair.apply.source].add((pair.apply.name, pair.apply.site))
+    return found

@@ -1,4 +1,4 @@
-"""Components that an edit takes out while another one gets their work: most of them are renamed."""
+"""Components whose work an edit gives to another one, or to another site: most of them are renamed, or moved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from topology.edits.changes import Component, components_of, published_to
 from topology.spec import TopologySpec
 from topology.ways import sites_behind, ways_to
 
-__all__ = ["replaced"]
+__all__ = ["moved", "replaced"]
 
 
 def replaced(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
@@ -26,6 +26,21 @@ def replaced(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
         if taker:
             found[component] = taker
     return found
+
+
+def moved(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
+    """Components of which an edit has the work done at another site, under the same name, and that site: what was wanted of them is recorded where they were.
+
+    Args:
+        before: the topology that was prepared last, routed.
+        after: the one that is wanted, routed.
+    """
+    earlier, now = _work(before), _work(after)
+    sites = {component.name: component.site for component in components_of(after)}
+    return {
+        each: sites[each.name] for each in components_of(before)
+        if sites.get(each.name, each.site) != each.site and earlier.get(each.name, set()) & now.get(each.name, set())
+    }
 
 
 def _work(spec: TopologySpec) -> dict[str, set[tuple[str, str, str]]]:

@@ -37,6 +37,7 @@ _NO_PARAMETER = (ArithmeticError, AttributeError, LookupError, RecursionError, T
 _CANCELED = "57014"  # by statement_timeout
 _TEXTS = ("pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar")
 _SYNTAX = "42601"
+_PROTOCOL = "08P01"
 # Connections, serialization and deadlocks, shutdowns, a server that became a standby, disks: the same statement may succeed later.
 # The rest of 08, 53, 55 and 57 is what a statement or a function says each time again: 55P03 too, which a NOWAIT or a row that is
 # locked longer than the lock timeout means; 08P01, which too few values for the text mean; 08003, which dblink says of a name that
@@ -96,8 +97,13 @@ def refused_sql(error: DatabaseError) -> DatabaseError:
 
 
 def _ended_session(error: DatabaseError) -> bool:
-    """Whether the error was the last message of its session, whatever its class."""
-    return isinstance(error.__cause__, psycopg.Error) and error.__cause__.diag.severity_nonlocalized in ("FATAL", "PANIC")
+    """Whether the error was the last message of its session, or of one to another server, whatever its class."""
+    if not isinstance(error.__cause__, psycopg.Error):
+        return False
+    said = error.__cause__.diag
+    # PgBouncer sends no severity but the one that a server would translate. What it says of a lost session of dblink, or of a foreign table,
+    # comes as an error of the function that used it; of too few values the server says it of the statement itself, without a place in it.
+    return (said.severity_nonlocalized or said.severity) in ("FATAL", "PANIC") or (said.sqlstate == _PROTOCOL and bool(said.context))
 
 
 def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> RawCursor[Any]:

@@ -105,7 +105,7 @@ from databases.postgres.destination.writing.truncation import (
     explain_undescribed,
     same_partition,
 )
-from databases.postgres.destination.writing.write_errors import explain, is_stale, raise_refused
+from databases.postgres.destination.writing.write_errors import explain, is_outdated, is_stale, raise_refused
 from databases.postgres.destination.writing.writes import (
     COPY_ROWS_MIN,
     SetStatement,
@@ -813,6 +813,7 @@ class PostgresSession:
         except DatabaseError as error:
             self._fail()
             self._raise_changed(error, is_check=False)
+            self._raise_outdated(error)
             refused = refused_sql(error)
             if refused is error:
                 raise
@@ -852,6 +853,12 @@ class PostgresSession:
         if changed is not None:
             self._is_changed = True  # for good: see `rollback`
             raise changed from error
+
+    def _raise_outdated(self, error: DatabaseError) -> None:
+        """What is prepared goes with the session; the rows, or the handler, are not at fault."""
+        if is_outdated(error):
+            self._close()
+            raise DatabaseUnavailable(f"{error.message}: a table was altered", hint="the statement is prepared again, in another session") from error
 
     def mark(self) -> int:
         """See `DestinationSession.mark`. Travels with the next statement."""
@@ -1048,6 +1055,7 @@ class PostgresSession:
         except DatabaseError as error:
             self._fail()
             self._raise_changed(error, is_check=False)
+            self._raise_outdated(error)
             raise
         except BaseException:
             self._fail()

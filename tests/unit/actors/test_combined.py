@@ -63,6 +63,9 @@ class Combined:
         self.core.offer(codec.header_of(found), data)
         return len(data)
 
+    def unacknowledged_s(self) -> float:
+        return float(self.core.status()["unacknowledged_s"])
+
     def taken(self, session: SubscriberSession) -> list[tuple[int, int]]:
         found = []
         while (delivery := self.core.dequeue(session)) is not None:
@@ -96,6 +99,27 @@ def test_nothing_is_taken_while_the_apply_process_is_away() -> None:
     with pytest.raises(WouldBlock):
         combined.offer(20, 30)
     assert combined.core.status()["waiting_bytes"] == 0
+
+
+def test_status_says_for_how_long_the_apply_process_has_lacked_something_whether_it_is_there_or_not() -> None:
+    combined = Combined()
+    session = combined.begin(10)
+    assert combined.unacknowledged_s() == 0.0
+    for through in (20, 30, 40):
+        combined.offer(through - 10, through)
+        combined.clock.advance(5.0)
+    assert combined.unacknowledged_s() == 15.0
+    combined.taken(session)
+    combined.core.acknowledge(session, "dbs1", Scn(20))
+    assert combined.unacknowledged_s() == 10.0
+    combined.core.acknowledge(session, "dbs1", Scn(40))
+    assert combined.unacknowledged_s() == 0.0
+    combined.core.close_subscriber(session)
+    for _ in range(3):
+        with pytest.raises(WouldBlock):
+            combined.offer(40, 50)
+        combined.clock.advance(5.0)
+    assert combined.unacknowledged_s() == 15.0
 
 
 def test_batch_that_was_mined_for_an_older_stream_is_not_taken_for_a_newer_one() -> None:

@@ -22,6 +22,7 @@ from tests.support.controllers import (
     with_another_source,
 )
 from topology.spec import QueueSpec, TopologySpec
+from topology.ways import route
 
 BETWEEN = {"queue:qa", "propagation:p", "queue:qb"}
 
@@ -171,6 +172,56 @@ def test_an_edit_that_renames_a_stopped_component_is_refused_until_it_is_started
     for _ in range(10):
         controller.step()
     assert (controller.detail_state(), f"{name}_new" in actors.running, name in actors.running) == ("RUNNING", True, False)
+
+
+@pytest.mark.parametrize("is_one_machine", [True, False])
+def test_an_edit_that_moves_a_stopped_capture_process_to_another_machine_is_refused_until_it_is_started(spec, actors, monkeypatch, is_one_machine):
+    """There it would begin enabled; on the same machine it stays stopped."""
+    asked = FakeActors.call
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        return () if (name, method, is_one_machine) == ("site:b", "stopped", False) else asked(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(actors, "call", call)
+    spec = route(spec)
+    after = route(replace(spec, queues=spec.queues[1:], propagations=(), captures=(replace(spec.captures[0], site="b", queue="qb"),)))
+    started(spec, actors, steps=10)
+    stopped = stop(spec, "capture:c")
+    controller = started(after, actors, steps=10)
+    if is_one_machine:
+        assert controller.detail_state() == "RUNNING"
+        assert stopped.exists()
+        return
+    (finding,) = controller.overview()["findings"]
+    assert finding["problem"] == "is stopped at a, and would not be at b: the changes that it holds back would be applied"
+    stopped.unlink()
+    call_again(controller)
+    for _ in range(10):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_site_that_leaves_says_what_was_stopped_there_if_it_can(spec, actors, monkeypatch, is_away):
+    """Its capture process goes on elsewhere, under its name. Of a site that is away nobody knows, and the edit may be because of that."""
+    asked = FakeActors.call
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        return () if (name, method) == ("site:a", "stopped") else asked(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(actors, "call", call)
+    after = route(spec)
+    before = route(replace(
+        spec, sites=(*spec.sites, replace(spec.sites[0], name="d")), queues=(*spec.queues, QueueSpec(name="qd", site="d")),
+        captures=(replace(spec.captures[0], site="d", queue="qd"),), propagations=(replace(spec.propagations[0], from_queue="qd"),),
+    ))
+    started(before, actors, steps=10)
+    stop(before, "capture:c")
+    if is_away:
+        actors.silent.add("site:d")
+    controller = started(after, actors, steps=10)
+    problems = [each["problem"] for each in controller.overview()["findings"]]
+    assert problems == ([] if is_away else ["is stopped at d, and would not be at a: the changes that it holds back would be applied"])
 
 
 def test_another_component_may_come_when_a_stopped_one_leaves(spec, actors):

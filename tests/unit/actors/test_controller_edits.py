@@ -242,6 +242,82 @@ def test_an_edit_that_gives_a_destination_the_changes_of_another_capture_process
         assert "qa holds some for p, since 3600 s" in finding["problem"]
 
 
+def with_a_sibling(spec):
+    """Site c gets the changes of a from a second capture process, and queue."""
+    straight = with_another_destination(spec)
+    return route(replace(
+        straight, queues=(*straight.queues, QueueSpec(name="qa2", site="a")), captures=(*straight.captures, replace(straight.captures[0], name="c_also", queue="qa2")),
+        propagations=(straight.propagations[0], replace(straight.propagations[1], from_queue="qa2")),
+    ))
+
+
+def all_from_the_sibling(both):
+    """Site b does, too, and the first capture process leaves with its queue."""
+    return route(replace(
+        both, queues=tuple(each for each in both.queues if each.name != "qa"), captures=both.captures[1:],
+        propagations=(replace(both.propagations[0], from_queue="qa2"), both.propagations[1]),
+    ))
+
+
+@pytest.mark.parametrize(("gone_scn", "phase"), [(None, "REFUSED"), (60, "RUNNING")])
+def test_a_queue_that_leaves_says_that_a_destination_is_behind_as_long_as_that_is_not_refused(spec, actors, gone_scn, phase):
+    """Who is refused has nothing to lose, and can never catch up."""
+    both = with_a_sibling(spec)
+    started(both, actors, steps=10)
+    actors.statuses["queue:qa"] = {"subscribers": [
+        {"subscriber": "p", "source": "a", "acknowledged_scn": 40, "held_alone_s": 0.0, "unacknowledged_s": 3600.0, "gone_scn": gone_scn},
+    ]}
+    actors.statuses["queue:qa2"] = {"subscribers": [
+        {"subscriber": "p2", "source": "a", "acknowledged_scn": 90, "held_alone_s": 0.0, "unacknowledged_s": 0.0, "gone_scn": None},
+    ]}
+    controller = started(all_from_the_sibling(both), actors, steps=10)
+    assert controller.detail_state() == phase
+    assert [each["path"] for each in controller.overview()["findings"]] == (["propagations.p"] if phase == "REFUSED" else [])
+
+
+@pytest.mark.parametrize(("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")])
+def test_destinations_that_are_combined_with_their_capture_processes_are_compared_likewise(spec, actors, behind_s, ahead_scn, phase):
+    """Their queues do not run: the capture processes say it."""
+    apart = with_a_sibling(spec)
+    both = replace(apart, applies=tuple(replace(each, combined=True) for each in apart.applies))
+    started(both, actors, steps=10)
+    assert "queue:qa" not in actors.running
+    for capture, apply, scn, unacknowledged_s in (("c", "x", 40, behind_s), ("c_also", "y", ahead_scn, 0.0)):
+        actors.statuses[f"capture:{capture}"] = {"subscribers": [
+            {"subscriber": apply, "source": "a", "acknowledged_scn": scn, "unacknowledged_s": unacknowledged_s, "gone_scn": None},
+        ]}
+    controller = started(all_from_the_sibling(both), actors, steps=10)
+    assert controller.detail_state() == phase
+    assert [each["path"] for each in controller.overview()["findings"]] == (["applies.x"] if phase == "REFUSED" else [])
+
+
+@pytest.mark.parametrize(("applied_scn", "phase"), [(90, "RUNNING"), (40, "REFUSED")])
+def test_a_destination_behind_a_hub_is_not_behind_because_another_one_there_is(spec, actors, applied_scn, phase):
+    """What the propagation to the hub has not acknowledged is of the hub's own apply process. Site c says itself what it has."""
+    both = with_another_destination(spec)
+    both = route(replace(
+        both, sites=(*both.sites, replace(both.sites[2], name="d")),
+        queues=(*both.queues, QueueSpec(name="qa2", site="a"), QueueSpec(name="qd", site="d")),
+        captures=(*both.captures, replace(both.captures[0], name="c_also", queue="qa2")),
+        propagations=(
+            both.propagations[0], replace(both.propagations[1], from_queue="qb"), replace(both.propagations[0], name="p3", from_queue="qa2", to_queue="qd"),
+        ),
+        applies=(*both.applies, ApplySpec(name="z", site="d", source="a", queue="qd")),
+    ))
+    after = route(replace(both, propagations=(both.propagations[0], replace(both.propagations[1], from_queue="qa2"), both.propagations[2])))
+    started(both, actors, steps=10)
+    for queue, subscribers in {
+        "qa": {"p": 40}, "qb": {"x": 40, "p2": applied_scn}, "qc": {"y": applied_scn}, "qa2": {"p3": 90}, "qd": {"z": 90},
+    }.items():
+        actors.statuses[f"queue:{queue}"] = {"subscribers": [
+            {
+                "subscriber": name, "source": "a", "acknowledged_scn": scn, "held_alone_s": 0.0, "gone_scn": None,
+                "unacknowledged_s": 3600.0 if scn < 90 else 0.0,
+            } for name, scn in subscribers.items()
+        ]}
+    assert started(after, actors, steps=10).detail_state() == phase
+
+
 @pytest.mark.parametrize(("behind_s", "phase"), [(3600.0, "REFUSED"), (2.0, "RUNNING")])
 def test_an_edit_by_which_two_propagations_exchange_their_names_is_refused_while_one_is_far_behind(spec, actors, behind_s, phase):
     """The queue knows each by its name, and would hold for the one that is behind what follows the other one's position."""

@@ -8,6 +8,7 @@ import pytest
 
 from actors.controller import Controller
 from rules.rule import Rule, RuleSet
+from streams.errors import DatabaseError
 from streams.table_name import TableName
 from tests.support.controllers import (
     call_again,
@@ -136,6 +137,16 @@ def test_rows_that_another_topology_copies_after_the_call_are_not_kept_by_it(spe
     assert kept(actors) == ("id of u",)
 
 
+def test_a_destination_is_asked_for_some_of_many_tables_at_once(spec, actors):
+    """A call has a bound of time, and a distant database takes long for each table."""
+    names = [f"t{number}" for number in range(1200)]
+    actors.captured["site:a"] = captured(*names)
+    actors.empty = {TableName("public", "t7")}
+    started(spec, actors, keep_call="one")
+    assert set(kept(actors)) == {f"id of {name}" for name in names} - {"id of t7"}
+    assert actors.calls.count(("site:b", "filled")) == 3
+
+
 def test_tables_of_an_apply_process_that_is_dropped_are_recorded_as_left(spec, actors):
     """Its record would keep every other one from the table."""
     actors.captured |= {"site:a": captured("t"), "site:c": captured("t")}
@@ -172,6 +183,27 @@ def test_tables_of_an_apply_process_that_an_earlier_version_dropped_are_recorded
             controller.step()
     assert controller.detail_state() == "RUNNING"
     assert (actors.kept["long_gone"], actors.kept["x"]) == ((), ("id of t",))
+
+
+def test_a_destination_that_cannot_say_whose_records_it_has_holds_up_no_call_of_up_that_changes_nothing(spec, actors, monkeypatch):
+    """A right of its role was taken away, for example: the others go on, and the next call asks again."""
+    spec = with_another_destination(spec)
+    actors.captured |= {"site:a": captured("t")}
+    controller = started(spec, actors, steps=10)
+    actors.recorded["site:c"].add("long_gone")
+    asked = actors.call
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        if (name, method) == ("site:b", "leave_out_others"):
+            raise DatabaseError("permission denied")
+        return asked(name, method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(actors, "call", call)
+    call_again(controller)
+    for _ in range(6):
+        controller.step()
+    assert controller.detail_state() == "RUNNING"
+    assert actors.kept["long_gone"] == ()
 
 
 def test_a_destination_that_has_no_database_in_the_file_any_more_is_not_asked_for_its_records(spec, actors):

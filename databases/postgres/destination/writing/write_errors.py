@@ -9,7 +9,7 @@ import psycopg
 from databases.postgres.connection import NOT_IN_STATE
 from streams.errors import DatabaseError, DataError, UnfitTableError
 
-__all__ = ["NO_RIGHT", "explain", "is_stale", "raise_refused"]
+__all__ = ["NO_RIGHT", "explain", "is_outdated", "is_stale", "raise_refused"]
 
 # The table is not what its description says: it was altered meanwhile.
 _STALE_STATES = frozenset({"42703", "42P01", "42804", "42883", "42704", "42846", "428C9"})
@@ -25,6 +25,11 @@ NO_RIGHT = "42501"
 def is_stale(error: DatabaseError) -> bool:
     """Whether the table is not as it was described."""
     return error.context.get("sqlstate") in _STALE_STATES
+
+
+def is_outdated(error: DatabaseError) -> bool:
+    """Whether a statement is refused only because it was prepared for a table whose columns have other types, or are others, by now."""
+    return isinstance(error.__cause__, psycopg.errors.FeatureNotSupported) and error.__cause__.diag.source_function == "RevalidateCachedQuery"
 
 
 def explain(error: DatabaseError, names: Sequence[str], command: str) -> None:
@@ -64,6 +69,7 @@ def _is_from_function(error: DatabaseError) -> bool:
     """Whether a function of the destination failed, for example of a trigger: only then does the server say where.
 
     A row for which a function finds something "not in prerequisite state" finds it so each time. The server itself says that of a table that is published and
-    has no replica identity: every row waits until the operator gives it one.
+    has no replica identity, also of one that only a trigger writes: every row waits until the operator gives it one.
     """
-    return isinstance(error.__cause__, psycopg.Error) and bool(error.__cause__.diag.context)
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and bool(cause.diag.context) and cause.diag.source_function != "CheckCmdReplicaIdentity"
