@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.ports import DestinationTable, TruncatedTable, Write
+from databases.ports import DestinationTable, HandlerSql, TruncatedTable, Write
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.destination.writing import pipeline as destination_pipeline
@@ -759,3 +759,26 @@ def test_wide_tables_pass(site):
     assert site.commit(insert(table, rows), update(table, rows, rows)) == (50, 50)
 
 
+
+
+@pytest.mark.parametrize("key", ["id int PRIMARY KEY", "id int, k text COLLATE \"C\" DEFAULT 'k', PRIMARY KEY (k, id)"])
+def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_transaction_filled_it(site, key):
+    """PostgreSQL takes it for empty then, as nothing in it is committed, and would read it whole for each set."""
+    table = site.table(f"CREATE TABLE t ({key}, v int)")
+    names = [column.name for column in table.columns]
+
+    def row(number: int, value: int) -> list[bytes]:
+        cells = {"id": int4(number), "k": b"k", "v": int4(value)}
+        return [cells[name] for name in names]
+
+    site.session.begin()
+    site.session.write([insert(table, [row(number, 0) for number in range(3000)])])
+    site.user.execute("VACUUM t")
+    assert site.rows("SELECT reltuples, relpages > 0 FROM pg_class WHERE oid = 't'::regclass") == [(0, True)]
+    site.session.write([update(table, [row(number, 0) for number in (1, 2)], [row(number, 1) for number in (1, 2)])])
+    site.session.write([delete(table, [row(3, 0)])])
+    fetched = "SELECT pg_catalog.pg_stat_get_xact_tuples_fetched(indexrelid) FROM pg_catalog.pg_index WHERE indrelid = 'public.t'::pg_catalog.regclass"
+    (found,) = site.session.run_sql([HandlerSql(sql=fetched)], timeout_s=5)
+    site.session.commit([], 0)
+    assert found.rows == ((3,),)
+    assert site.rows("SELECT count(*), sum(v) FROM t") == [(2999, 2)]

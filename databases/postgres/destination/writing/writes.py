@@ -32,7 +32,7 @@ Longer than 500 lines: the forms of one statement, whose parts are numbered toge
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,9 @@ _COPY_HEADER = np.frombuffer(b"PGCOPY\n\xff\r\n\0" + bytes(8), np.uint8)
 _COPY_TRAILER = np.frombuffer(b"\xff\xff", np.uint8)
 _BYTEA = 17
 _TEXT = 25
+_PLAIN = frozenset(f"pg_catalog.{name}" for name in (
+    "int2", "int4", "int8", "numeric", "float4", "float8", "text", "varchar", "bpchar", "bytea", "bool", "uuid", "date", "time", "timestamp", "timestamptz", "oid",
+))
 # What the header of an array of wrapped values names as its elements' type. The server compares it with what it
 # expects only when both are built in.
 _RECORD = 2249
@@ -156,6 +159,11 @@ class SetBuilder:
         column = self.write.version.columns[position]
         place = self.catalog.positions[column.name]
         return conversion_of(column, self.catalog.table.columns[place], self.catalog.columns[place])
+
+    def is_plain(self, position: int) -> bool:
+        """Whether the destination's column has a type of which an array of one is compared as the value itself: no array, no domain, nothing of a user's."""
+        target = self.catalog.table.columns[self.catalog.positions[self.write.version.columns[position].name]]
+        return target.type_name in _PLAIN
 
     def form(self, position: int) -> ValueForm:
         """How the values of a position in `version.columns` travel."""
@@ -311,7 +319,8 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         is_paired = rows.is_whole
         with_, source, condition = _paired(builder, rows.found) if is_paired else _first_found(builder, rows)
     else:
-        with_, source, condition = "", f"({builder.select()}) u", keyed(builder, rows.find, rows.compare) + builder.not_later_here()
+        with_, source = "", f"({builder.select()}) u"
+        condition = keyed(builder, rows.find, rows.compare, row_by_row=_row_by_row(builder, rows)) + builder.not_later_here()
     statements = []
     if write.command is Command.DELETE:
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
@@ -364,22 +373,38 @@ def numbered(builder: SetBuilder, *, timed: bool = False) -> str:
     return f"(SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM ({builder.select(timed=timed)}) s) u"
 
 
-def keyed(builder: SetBuilder, find: list[int], compare: list[int]) -> str:
+def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, row_by_row: Collection[int] = ()) -> str:
     """The condition that finds the row of a set's row `u` in the table `t`.
 
     Args:
         builder: of the set.
         find: positions in the write's version, of a key.
         compare: positions whose values must be the row's, to the byte.
+        row_by_row: those among `find` by which the server must not join, see `_row_by_row`.
     """
     by_operator = [p for p in find if builder.details(p).equals]
-    terms = [f"t.{builder.details(p).name} {builder.details(p).equals} u.o{p}" for p in by_operator]
+    terms = [
+        f"t.{builder.details(p).name} {builder.details(p).equals} " + (f"ANY (ARRAY[u.o{p}])" if p in row_by_row else f"u.o{p}") for p in by_operator
+    ]
     images = [p for p in find if p not in by_operator] + compare
     if images:
         rows = ", ".join(f"t.{builder.details(p).name}" for p in images)
         values = ", ".join(f"u.o{p}" for p in images)
         terms.append(f"pg_catalog.record_image_eq(ROW({rows}), ROW({values}))")
     return " AND ".join(terms)
+
+
+def _row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
+    """Positions of the first columns of the unique indexes that find a set's rows: those are compared with an array of one, for each row of the set.
+
+    Hash and merge joins know nothing of it, so that the server cannot read the whole index instead. It did so for each set where it took the table for empty:
+    one that was vacuumed while a transaction filled it. (With all columns of an index so, PostgreSQL 15 and 16 may look for the first ones only.)
+    """
+    if rows.found is not FoundRows.ONE:
+        return frozenset()
+    at = {p: builder.catalog.positions[builder.write.version.columns[p].name] for p in rows.find}
+    first = {key[0] for key in builder.catalog.table.identifying_keys if set(key) <= set(at.values())}
+    return frozenset(p for p, place in at.items() if place in first and builder.is_plain(p))
 
 
 def _first_found(builder: SetBuilder, rows: Located) -> tuple[str, str, str]:
