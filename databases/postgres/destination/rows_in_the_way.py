@@ -19,6 +19,7 @@ from databases.postgres.destination.writing.writes import (
     keyed,
     located,
     numbered,
+    row_by_row,
 )
 from streams.lcr_batch import NULL, Command
 
@@ -46,7 +47,8 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
         None: there is no unique key by which to look.
     """
     is_insert = write.command is Command.INSERT
-    find = [] if is_insert else located(write, catalog).find
+    rows = None if is_insert else located(write, catalog)
+    find = [] if rows is None else rows.find
     keys = [] if question.by_key else list(_whole_keys(write, catalog))
     if not question.by_key and not keys:
         return None
@@ -54,7 +56,7 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
     old = dict.fromkeys((*find, *(() if is_insert else question.compare), *question.sums))
     new = dict.fromkeys((*of_keys, *(question.compare if is_insert else ()), *question.order, *question.sums))
     builder = SetBuilder(write, catalog, generation, old=list(old), new=list(new))
-    own = keyed(builder, find, []) if find else ""
+    own = keyed(builder, find, [], one_by_one=row_by_row(builder, rows)) if rows is not None and find else ""
     same = "true"
     condition = own
     if not question.by_key:
@@ -99,7 +101,7 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         if rows.found is not FoundRows.ONE:
             return None
         builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[])
-        own = keyed(builder, rows.find, rows.compare) + builder.not_later_here(timed=is_noted)
+        own = keyed(builder, rows.find, rows.compare, one_by_one=row_by_row(builder, rows)) + builder.not_later_here(timed=is_noted)
         condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {own})"
     if is_noted:
         condition += f" OR {noted_later(write, catalog)}"

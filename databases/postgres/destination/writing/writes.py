@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COPY_ROWS_MIN", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "numbered", "parameters",
-    "plan_write", "row_chunks", "wrapper_name",
+    "plan_write", "row_by_row", "row_chunks", "wrapper_name",
 ]
 
 # From here on COPY is worth the round trips it cannot share. Server CPU seconds per 100,000 rows of eight columns, COPY
@@ -320,7 +320,7 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         with_, source, condition = _paired(builder, rows.found) if is_paired else _first_found(builder, rows)
     else:
         with_, source = "", f"({builder.select()}) u"
-        condition = keyed(builder, rows.find, rows.compare, row_by_row=_row_by_row(builder, rows)) + builder.not_later_here()
+        condition = keyed(builder, rows.find, rows.compare, one_by_one=row_by_row(builder, rows)) + builder.not_later_here()
     statements = []
     if write.command is Command.DELETE:
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
@@ -373,18 +373,18 @@ def numbered(builder: SetBuilder, *, timed: bool = False) -> str:
     return f"(SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM ({builder.select(timed=timed)}) s) u"
 
 
-def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, row_by_row: Collection[int] = ()) -> str:
+def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, one_by_one: Collection[int] = ()) -> str:
     """The condition that finds the row of a set's row `u` in the table `t`.
 
     Args:
         builder: of the set.
         find: positions in the write's version, of a key.
         compare: positions whose values must be the row's, to the byte.
-        row_by_row: those among `find` by which the server must not join, see `_row_by_row`.
+        one_by_one: those among `find` by which the server must not join, see `row_by_row`.
     """
     by_operator = [p for p in find if builder.details(p).equals]
     terms = [
-        f"t.{builder.details(p).name} {builder.details(p).equals} " + (f"ANY (ARRAY[u.o{p}])" if p in row_by_row else f"u.o{p}") for p in by_operator
+        f"t.{builder.details(p).name} {builder.details(p).equals} " + (f"ANY (ARRAY[u.o{p}])" if p in one_by_one else f"u.o{p}") for p in by_operator
     ]
     images = [p for p in find if p not in by_operator] + compare
     if images:
@@ -394,11 +394,15 @@ def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, row_by_ro
     return " AND ".join(terms)
 
 
-def _row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
+def row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
     """Positions of the first columns of the unique indexes that find a set's rows: those are compared with an array of one, for each row of the set.
 
     Hash and merge joins know nothing of it, so that the server cannot read the whole index instead. It did so for each set where it took the table for empty:
     one that was vacuumed while a transaction filled it. (With all columns of an index so, PostgreSQL 15 and 16 may look for the first ones only.)
+
+    Args:
+        builder: of the set.
+        rows: how its rows are found.
     """
     if rows.found is not FoundRows.ONE:
         return frozenset()
