@@ -238,6 +238,34 @@ def test_domain_that_is_narrower_here_than_at_the_source_is_an_error_and_the_fix
     assert not [finding for finding in checked.about("t") if finding.is_error]
 
 
+@pytest.mark.parametrize(("types", "here", "column", "problem"), [
+    ("CREATE DOMAIN p AS numeric(9,4)", "CREATE DOMAIN p AS numeric(5,2)", "p[]", "where v[] is numeric(5,2), and at the source numeric(9,4)"),
+    ("CREATE DOMAIN p AS timestamp", "CREATE DOMAIN p AS timestamp(0)", "p[]", "where v[] is timestamp(0), and at the source timestamp"),
+    ("CREATE TYPE p AS (a int, b varchar)", "CREATE TYPE p AS (a int, b varchar(3))", "p", "where v.b is varchar(3), and at the source varchar"),
+    ("CREATE TYPE p AS (a numeric[])", "CREATE TYPE p AS (a numeric(5,2)[])", "p[]", "where v[].a is numeric(5,2)[], and at the source numeric[]"),
+    ("CREATE TYPE p AS (a int, b int)", "CREATE TYPE p AS (b int, a int)", "p", "fields are in another order than at the source (.a, .b)"),
+])
+def test_types_whose_parts_are_narrower_or_in_another_order_here_are_an_error(checked: Checked, types: str, here: str, column: str, problem: str) -> None:
+    checked.execute("a", types, f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
+    checked.execute("b", here, f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
+    (finding,) = [finding for finding in checked.about("t") if finding.is_error]
+    assert problem in finding.problem
+    checked.execute("b", "DROP TABLE t", f"DROP {'DOMAIN' if 'DOMAIN' in here else 'TYPE'} p", types, f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
+    assert not [finding for finding in checked.about("t") if finding.is_error]
+
+
+@pytest.mark.parametrize(("types", "here", "column"), [
+    ("CREATE DOMAIN p AS numeric(5,2)", "CREATE DOMAIN p AS numeric(9,2)", "p[]"), ("CREATE DOMAIN p AS varchar(5)[]", "CREATE DOMAIN p AS varchar(9)[]", "p"),
+    ("CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS o", "CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS timestamp(6)", "p"),
+    ("CREATE TYPE p AS (a varchar(3), gone int, b int); ALTER TYPE p DROP ATTRIBUTE gone", "CREATE TYPE p AS (a varchar, b int)", "p"),
+    ("CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "p"),
+])
+def test_types_whose_parts_take_every_value_are_no_error(checked: Checked, types: str, here: str, column: str) -> None:
+    for site, statements in (("a", types), ("b", here)):
+        checked.execute(site, *statements.split("; "), f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
+    assert not [finding for finding in checked.about("t") if finding.is_error]
+
+
 def test_keys_of_the_destination_on_other_columns_than_the_source_are_said(checked: Checked) -> None:
     columns = "id int NOT NULL, email text NOT NULL, v int"
     checked.execute("a", f"CREATE TABLE t ({columns}, PRIMARY KEY (id))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id))")
