@@ -72,7 +72,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from databases.embedded import EmbeddedServer
-    from databases.ports import CapturedTable, DestinationDatabase, DictionaryBuild, Finding, LogStream, SourceDatabase, TableShape
+    from databases.ports import (
+        CapturedTable,
+        DestinationDatabase,
+        DictionaryBuild,
+        Finding,
+        LogStream,
+        SourceDatabase,
+        TableShape,
+    )
     from protos.admission import Admission
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter

@@ -33,6 +33,12 @@ _OBJECTS: Final[dict[str, type]] = {
 }
 """By type: the objects that are its values, where a dumper takes others."""
 
+_WITHOUT_ZONE: Final = frozenset({"time", "timestamp"})
+"""Types whose text form takes an object with a zone, and loses the zone."""
+
+_BOUNDS: Final = {"int4range": "int4", "daterange": "date", "tsrange": "timestamp"}
+"""By range: the type of its bounds, where psycopg or the server would make something else of other objects."""
+
 _ARRAY = "pg_catalog._"
 _NO_OBJECT: Final = type(_TRANSFORMER.get_loader(0, Format.BINARY))
 """What loads values of types that psycopg does not know: as bytes."""
@@ -148,7 +154,7 @@ def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
     if name in ("json", "jsonb"):
         return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json_text(value).encode()
     if not is_binary:
-        return lambda value: _as_text(_of_type(value, name) if not isinstance(value, str) else value)
+        return lambda value: _as_text(_parts_of_type(value, name))
     if name.startswith("_"):
         return lambda value: _array(name[1:], value)
     return _dumped(_DUMPERS.get(name, _refuse), name)
@@ -179,19 +185,33 @@ def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 -
 
     def dump(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
         # As PostgreSQL writes a number of its own: what a person reads in both.
-        value = _of_type(value, name)
+        value = _of_type(value, name, is_binary=True)
         made = Decimal(str(value)) if name == "numeric" and isinstance(value, int | float) and not isinstance(value, bool) else value
         return bytes(dumper(type(made), None).dump(made))
 
     return dump
 
 
-def _of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the user gives
+def _parts_of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the user gives
+    """The object, as `_of_type` of it, or of the elements of an array; a text is taken for the form that the column has."""
+    if isinstance(value, list) and name.startswith("_"):
+        for each in value:
+            if each is not None:
+                _parts_of_type(each, name if isinstance(each, list) else name[1:])
+        return value
+    return value if isinstance(value, str) else _of_type(value, name, is_binary=False)
+
+
+def _of_type(value: Any, name: str, *, is_binary: bool) -> Any:  # noqa: ANN401 - what the user gives
     """The object, if psycopg would not make something else of it: TRUE of every text, a day of a moment."""
     wanted = _OBJECTS.get(name)
     is_other = wanted is not None and (not isinstance(value, wanted) or (wanted is date and isinstance(value, datetime)))
-    if is_other or (name == "time" and value.tzinfo is not None):
+    if is_other or (name in _WITHOUT_ZONE and value.tzinfo is not None):
         raise TypeError("an object of another type")
+    if name in _BOUNDS:
+        for bound in (value.lower, value.upper):
+            if bound is not None:
+                _form_of(_BOUNDS[name], is_binary=is_binary)(bound)
     return value
 
 
