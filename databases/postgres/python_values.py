@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta
 from typing import Any, Final
 
@@ -77,12 +77,13 @@ def decoded(column: Column, value: bytes) -> object:
         raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
 
 
-def decoded_of_copy(column: Column, value: bytes) -> object:
+def decoded_of_copy(column: Column, value: bytes, texts: Collection[str]) -> object:
     """A value of a row that is read as text to be copied, as `decoded` gives it of the log's binary form.
 
     Args:
         column: the source's column.
         value: as text.
+        texts: types that are not built in whose values are the same bytes in both forms.
 
     Raises:
         LcrError: as of `decoded`; or Python has no object for the type, so that the log gives bytes that the text does not have.
@@ -90,8 +91,10 @@ def decoded_of_copy(column: Column, value: bytes) -> object:
     number = builtin_number(column)
     name = column.type_name.removeprefix("pg_catalog.").removeprefix("_")
     element = _NUMBERS.get(f"pg_catalog.{name}", 0)
-    # The text of "char" has its byte 0 as nothing, and others in octal digits.
-    if name == "char" or (number and name != "bytea" and type(_TRANSFORMER.get_loader(element, Format.BINARY)) is _NO_OBJECT):
+    # Values of composite types, of ranges of one's own and of an extension's types are bytes in either form, and others. The text of "char" has its byte 0 as
+    # nothing, and others in octal digits.
+    is_other = number == 0 and column.type_name not in texts
+    if is_other or name == "char" or (number and name != "bytea" and type(_TRANSFORMER.get_loader(element, Format.BINARY)) is _NO_OBJECT):
         raise LcrError(
             f"values of type {name} are no Python objects: of the column {column.name} a copied row has other bytes than a change",
             hint="let functions leave such columns alone", column=column.name,
