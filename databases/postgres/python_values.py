@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta
@@ -39,6 +40,7 @@ _WITHOUT_ZONE: Final = frozenset({"time", "timestamp"})
 _BOUNDS: Final = {"int4range": "int4", "daterange": "date", "tsrange": "timestamp"}
 """By range: the type of its bounds, where psycopg or the server would make something else of other objects."""
 
+_BYTEA_TEXT: Final = re.compile(rb"\\x([0-9a-f]{2})*")
 _ARRAY = "pg_catalog._"
 _NO_OBJECT: Final = type(_TRANSFORMER.get_loader(0, Format.BINARY))
 """What loads values of types that psycopg does not know: as bytes."""
@@ -122,11 +124,13 @@ def encoded(column: Column, value: object) -> bytes:
 
     Args:
         column: the source's column.
-        value: not None.
+        value: not None; bytes are in that form already, but for a `bytea`, whose object they are.
 
     Raises:
         LcrError: the object does not fit the type.
     """
+    if isinstance(value, bytes):
+        return _encoded_bytes(column, value)
     owner, _, name = column.type_name.rpartition(".")
     try:
         if owner != "pg_catalog" and isinstance(value, str):
@@ -137,6 +141,13 @@ def encoded(column: Column, value: object) -> bytes:
             f"a Python {type(value).__name__} does not fit column {column.name} of type {name}", column=column.name,
             hint="give a Python object of that type, or bytes in the column's encoding",
         ) from error
+
+
+def _encoded_bytes(column: Column, value: bytes) -> bytes:
+    # What was read as `raw` of a text form reads so, and an object hardly ever.
+    if column.type_name != "pg_catalog.bytea" or column.is_binary or _BYTEA_TEXT.fullmatch(value):
+        return value
+    return b"\\x" + value.hex().encode()
 
 
 def is_written_binary(type_name: str) -> bool:
