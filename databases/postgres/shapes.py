@@ -211,7 +211,7 @@ def domain_findings(path: str, wanted: TableShape, here: TableShape) -> Iterator
         alter, domain = f"ALTER TABLE {qualified(here.owner, here.name)} ALTER COLUMN {quote(column.name)} TYPE", type_with_modifier(column.domain, -1)
         if column.part:
             yield Finding(
-                path=path, fix=_made_anew(column),
+                path=path, fix=_made_anew(here, column),
                 problem=f"{column.name} is of type {column.domain}, where {column.name}{column.part} is {mine}, and at the source {theirs}, whose values it would round or cut",
             )
             continue
@@ -229,13 +229,18 @@ def _fields_in_another_order(path: str, wanted: TableShape, here: TableShape) ->
         mine, theirs = ([each.part for each in shape.domains if each.name == column.name] for shape in (here, wanted))
         if mine != theirs and sorted(mine) == sorted(theirs):
             yield Finding(
-                path=path, fix=_made_anew(column),
+                path=path, fix=_made_anew(here, column),
                 problem=f"{column.name} is of type {column.domain}, whose fields are in another order than at the source ({', '.join(theirs)}): they would get each other's values",
             )
 
 
-def _made_anew(column: DomainColumn) -> str:
-    return f"make a type like the source's, and give it to the column with ALTER TABLE ... ALTER COLUMN {quote(column.name)} TYPE ... USING"
+def _made_anew(here: TableShape, column: DomainColumn) -> str:
+    # Under its name, which the log says. A type that columns have cannot be altered.
+    name = quote(column.name)
+    return (
+        "ALTER TYPE ... RENAME TO ...; then make the type anew as it is at the source, under the name it had, and give it to the column:"
+        f" ALTER TABLE {qualified(here.owner, here.name)} ALTER COLUMN {name} TYPE ... USING {name}::text::...;"
+    )
 
 
 def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:
