@@ -9,13 +9,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
 from databases.ports import Finding, Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from headrace.inspection import check_topology, plan_topology
+from rules.conflict_handlers import NO_CONFLICT_RULES
 from rules.rule import Rule, RuleSet
+from rules.table_settings import NO_TABLE_SETTINGS
 from streams.scn import Scn
+from streams.table_name import TableName
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -50,6 +54,14 @@ class Checked:
         found = check_topology(self.file, ask_databases=True).findings
         assert set(plan_topology(self.file, ask_databases=True).findings) == set(found)
         return found
+
+    def at_up(self, table: str) -> list[Finding]:
+        """What the sites say when the controller asks them about a table that arrives under its name."""
+        spec, rules = read_topology(self.file), RuleSet(include=(Rule(owner="public", name=table),))
+        source, destination = (DatabaseSite(spec, site, "") for site in ("a", "b"))
+        domains = source.domain_shapes([TableName("public", table)])
+        versions = source.table_versions([rules])
+        return list(destination.preflight_tables(versions, spec.applies[0].name, NO_CONFLICT_RULES, NO_TABLE_SETTINGS, {}, domains))
 
     def about(self, table: str) -> list[Finding]:
         return [finding for finding in self.findings() if finding.path.endswith(f"table public.{table}")]
@@ -250,6 +262,7 @@ def test_types_whose_parts_are_narrower_or_in_another_order_here_are_an_error(ch
     checked.execute("b", here, f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
     (finding,) = [finding for finding in checked.about("t") if finding.is_error]
     assert problem in finding.problem
+    assert checked.at_up("t") == [finding]
     checked.execute(
         "b", f"ALTER {'DOMAIN' if 'DOMAIN' in here else 'TYPE'} p RENAME TO before", types, f"ALTER TABLE public.t ALTER COLUMN v TYPE {column} USING v::text::{column}",
     )
