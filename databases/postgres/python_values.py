@@ -6,6 +6,7 @@ import re
 import struct
 from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import psycopg
@@ -69,10 +70,10 @@ def decoded(column: Column, value: bytes) -> object:
         LcrError: it is none of Python's, such as a date before year 1.
     """
     try:
-        number = builtin_number(column) or column.type_number
-        if number not in BUILTIN_TYPES and not _is_array(column):
+        number, is_array = _read_as(column.type_name, column.type_number)
+        if number is None:
             return bytes(value)  # of an enumerated type its label, in either form
-        if column.type_name.startswith(_ARRAY) and has_other_bounds(value, is_binary=column.is_binary):
+        if is_array and has_other_bounds(value, is_binary=column.is_binary):
             raise ValueError("a list begins at 1")
         return _TRANSFORMER.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
@@ -104,8 +105,13 @@ def decoded_of_copy(column: Column, value: bytes, texts: Collection[str]) -> obj
     return decoded(column, value)
 
 
-def _is_array(column: Column) -> bool:
-    return column.type_name.rpartition(".")[2].startswith("_")
+@lru_cache(maxsize=4096)
+def _read_as(type_name: str, type_number: int) -> tuple[int | None, bool]:
+    """The number by which psycopg knows what loads values of a type, None where nothing does, and whether it is an array of a built-in type."""
+    number = _NUMBERS.get(type_name) or type_number
+    if number not in BUILTIN_TYPES and not type_name.rpartition(".")[2].startswith("_"):
+        return None, False
+    return number, type_name.startswith(_ARRAY)
 
 
 def builtin_number(column: Column) -> int:
