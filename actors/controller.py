@@ -73,7 +73,7 @@ from actors.site.receivers import (
 from actors.site.redo_keeper import add_capture_scns
 from actors.splitting.facts import ObservedFacts
 from actors.splitting.phases import Splitting
-from databases.ports import Finding
+from databases.ports import Finding, TableShape
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, PropagationError, StreamsError
 from streams.plain_data import as_json, from_json
@@ -669,9 +669,13 @@ class Controller(Host):
         self._names.setdefault(apply.source, {}).update({int(version.object_number): TableName.of(version) for version in versions})
         findings, fitting = arrival_findings(apply, ways, versions, ways_before(self._spec, apply))
         came, captured = arriving(ways, fitting), arriving(ways, captured_of(self._actors, apply.source))
+        domains: tuple[TableShape, ...] = self._actors.call(
+            f"site:{apply.source}", "domain_shapes", tuple(TableName.of(table.source) for table in came), timeout_s=PREFLIGHT_TIMEOUT_S
+        )
         found: tuple[Finding, ...] = self._actors.call(
             f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in came), apply.name,
             apply.conflicts, apply.tables, {TableName.of(table.destination): table.source.identity for table in captured},
+            tuple(table.destination for table in arriving(ways, domains)),
             timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return (*findings, *found, *unseen_conflicts(self._spec, apply, came))

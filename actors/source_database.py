@@ -72,7 +72,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from databases.embedded import EmbeddedServer
-    from databases.ports import CapturedTable, DestinationDatabase, DictionaryBuild, Finding, LogStream, SourceDatabase
+    from databases.ports import (
+        CapturedTable,
+        DestinationDatabase,
+        DictionaryBuild,
+        Finding,
+        LogStream,
+        SourceDatabase,
+        TableShape,
+    )
     from protos.admission import Admission
     from protos.redo_link import RedoServer
     from redo.log_writer import LogWriter
@@ -499,9 +507,14 @@ class DatabaseSite(RedoKeeper, SiteHost):
         with closing(self._open_source()) as source:
             return source.table_versions(source.tables(rules))
 
+    def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """What the log does not say of the types of these tables' columns."""
+        with closing(self._open_source()) as source:
+            return source.domain_shapes(tables)
+
     def preflight_tables(
         self, versions: Sequence[TableVersion], apply: str = "", conflicts: ConflictRules = NO_CONFLICT_RULES,
-        tables: TableSettings = NO_TABLE_SETTINGS, identities: Mapping[TableName, str] | None = None,
+        tables: TableSettings = NO_TABLE_SETTINGS, identities: Mapping[TableName, str] | None = None, domains: Sequence[TableShape] = (),
     ) -> tuple[Finding, ...]:
         """The reasons why these tables of a source, as they are now, cannot be applied here.
 
@@ -511,10 +524,11 @@ class DatabaseSite(RedoKeeper, SiteHost):
             conflicts: its conflict handlers, which must fit the tables.
             tables: what is set for its tables.
             identities: of those that are captured, by their names here.
+            domains: from `domain_shapes` of the source, by their names here.
         """
         with closing(self._open_destination(tables)) as destination:
             old_names = renamed(identities or {}, destination.instantiations(self._spec.name, apply))
-            found = list(table_findings(destination, versions, old_names, self._site.name))
+            found = [*table_findings(destination, versions, old_names, self._site.name), *destination.preflight_domains(domains)]
             if conflicts.times is not None:
                 found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)
             for version in versions if conflicts != NO_CONFLICT_RULES else ():

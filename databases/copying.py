@@ -13,7 +13,7 @@ rows travel as bytes that only the two connectors understand, and are written by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -98,6 +98,10 @@ class OpenPiece(Protocol):
 
     def values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
         """The rows in text form, in blocks of some hundred; anything else may be asked of the piece meanwhile."""
+        ...
+
+    def texts_of_log(self, types: Collection[str]) -> frozenset[str]:
+        """Those of these types (`owner.name`) whose values are the same bytes as text and in the binary form of the log."""
         ...
 
     def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:

@@ -136,11 +136,12 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         with closing(open_source(source)) as database:
             versions = database.table_versions(database.tables(captured_by(ways)))
             shapes = database.table_shapes([TableName.of(version) for version in versions])
+            domains = database.domain_shapes([TableName.of(version) for version in versions])
             identities = {TableName.of(each.destination): each.source.identity for each in arriving(ways, database.captured(spec.name))}
         unfit, versions = arrival_findings(apply, ways, versions, ways_before(spec, apply))
         findings += unfit
         fitting = {TableName.of(version) for version in versions}
-        shapes = tuple(shape for shape in shapes if TableName.of(shape) in fitting)
+        shapes, domains = (tuple(shape for shape in each if TableName.of(shape) in fitting) for each in (shapes, domains))
         came = arriving(ways, versions)
         tables = [table.destination for table in came]
         with closing(open_destination(replace(destination, tables=apply.tables))) as target:
@@ -159,6 +160,7 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
             findings += _keys_of_nothing(apply, tables)
             findings += dependency_column_findings(apply.name, apply.dependencies, tables, target.describe)
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
+            findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
             # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
             begun = {TableName.of(record) for record in recorded} | old_names.keys()
             findings += _never_copied(spec, apply, target.filled([name for name in map(TableName.of, tables) if name not in begun]))

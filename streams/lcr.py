@@ -597,7 +597,7 @@ class RowLcr:
             return LcrValue(column=column, raw=None, decode=self._decode) if is_bare else value
         if value is None:
             raise LcrError(f"the value for column {column_name} is no value: NULL is written lcr.NULL", column=column_name)
-        if not isinstance(value, bytes) and self._encode is not None and column.type_name:
+        if self._encode is not None and column.type_name:
             value = self._encode(column, value)
         if not isinstance(value, bytes):
             raise LcrError(

@@ -7,14 +7,19 @@ binary form of numbers that are not negative.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from decimal import InvalidOperation, localcontext
+from typing import Any, Final
 
 from databases.memory.store import Row, StoredTable, rows_of
 from databases.ports import DestinationTable, FoundRows, RowInTheWay, RowQuestion, Write
 from rules.conditions.values import Kind, ValueTypes
+from streams.errors import DataError
+from streams.lcr import LcrError
 from streams.lcr_batch import NULL, Column, ColumnValues, Command
 
 __all__ = ["conflicting", "find_rows", "targets"]
+
+_NUMERIC_DIGITS_MAX: Final = 150_000  # of PostgreSQL's numeric: 131,072 before the point, 16,383 behind it
 
 
 def find_rows(
@@ -157,7 +162,17 @@ def _sum(there: bytes | None, new: bytes | None, old: bytes | None, column: Colu
         return None
     if types is not None:
         numbers: list[Any] = [types.decoded(column, value) for value in (there, new, old)]
-        return types.encoded(column, numbers[0] + numbers[1] - numbers[2])
+        try:
+            with localcontext(prec=_NUMERIC_DIGITS_MAX):
+                total = numbers[0] + numbers[1] - numbers[2]
+        except InvalidOperation:  # infinity less infinity
+            return None
+        if total != total:  # noqa: PLR0124 - NaN
+            return None
+        try:
+            return types.encoded(column, total)
+        except LcrError as error:
+            raise DataError(f"the sum is no value of the type of column {column.name}") from error
     total = sum(sign * int.from_bytes(value, "big", signed=True) for sign, value in ((1, there), (1, new), (-1, old)))
     return total.to_bytes(len(there), "big", signed=True)
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -202,6 +202,10 @@ class _OpenPiece:
         rows = list(self._chosen(columns))
         for first in range(0, len(rows), _BLOCK_ROWS):
             yield rows[first : first + _BLOCK_ROWS]
+
+    def texts_of_log(self, types: Collection[str]) -> frozenset[str]:
+        """See `OpenPiece.texts_of_log`."""
+        return frozenset(types)
 
     def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:  # noqa: ARG002 - a row is its bytes
         """See `OpenPiece.digest_values`."""

@@ -127,6 +127,11 @@ class MemoryDestination:
         self._reach()
         return ()
 
+    def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:  # noqa: ARG002 - as above
+        """See `DestinationDatabase.preflight_domains`."""
+        self._reach()
+        return ()
+
     def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:  # noqa: ARG002
         """See `DestinationDatabase.plan`: there is nothing to create."""
         self._reach()

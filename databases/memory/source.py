@@ -411,6 +411,10 @@ class MemorySource:
         """See `SourceDatabase.table_shapes`: nothing here differs from one database to another."""
         return tuple(TableShape(owner=table.owner, name=table.name) for table in tables)
 
+    def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:  # noqa: ARG002
+        """See `SourceDatabase.domain_shapes`: there are no such types."""
+        return ()
+
     def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:  # noqa: ARG002
         """See `SourceDatabase.supplemental_logging`: what a table logs is said where it is made."""
         return ()

@@ -973,6 +973,14 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:
+        """Which columns would change values of these source tables without an error, though their types have the same names.
+
+        Args:
+            shapes: from `SourceDatabase.domain_shapes`, under the names the tables have here.
+        """
+        ...
+
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """Read the key hashes of every error transaction of an apply process, in the order of the error queue.
 

@@ -203,19 +203,21 @@ class EnumLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainColumn:
-    """A column of a domain: its name, the domain's own, and what is below it.
+    """A column of a domain, of an array of such or of a composite type: its name, the type's own, and one of the types that are below it.
 
     Args:
         name: of the column.
-        domain: `owner.name`.
-        base_type: below the domain, `owner.name`.
+        domain: its type, `owner.name`.
+        base_type: below it, `owner.name`.
         modifier: of the base type; -1: none.
+        part: which one is meant: `[]` are an array's elements, `.name` is a field.
     """
 
     name: str
     domain: str
     base_type: str
     modifier: int
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +229,7 @@ class TableShape:
         partitioned_by: how; empty: it is not partitioned.
         partitions: at every level, parents first.
         enums: the types of its columns, and those that are part of them.
-        domains: its columns of a domain, of which the log has the base type alone.
+        domains: what is below its columns of types that are not built in, of which the log does not say it; only from `domain_shapes`, which read nothing else.
         keys: columns of each unique key.
         identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or nothing.
     """

@@ -97,6 +97,10 @@ class SourceDatabase(Protocol):
         """Partitions, enum labels and keys of those of the tables that exist: for comparing them with a destination's beforehand."""
         ...
 
+    def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """Of those tables that exist and have such columns: what the log does not say of their types; nothing else of their shapes."""
+        ...
+
     def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
         """What the log must have of the captured tables' rows beyond their keys, and whether it has it.
 

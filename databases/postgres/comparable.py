@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -135,11 +135,11 @@ class PostgresValueTypes:
 
         return decoded(column, raw)
 
-    def decoded_of_copy(self, column: Column, raw: bytes) -> object:
+    def decoded_of_copy(self, column: Column, raw: bytes, *, texts: Collection[str]) -> object:
         """See `ValueTypes.decoded_of_copy`."""
         from databases.postgres.python_values import decoded_of_copy  # as above
 
-        return decoded_of_copy(column, raw)
+        return decoded_of_copy(column, raw, texts)
 
     def encoded(self, column: Column, value: object) -> bytes:
         """See `ValueTypes.encoded`."""

@@ -128,13 +128,21 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - what the user gives
     Args:
         value: of the types that JSON has.
     """
+    if not _has_exact(value):
+        return json.dumps(value)  # in one piece: this is an order of magnitude faster
     if isinstance(value, ExactFloat):
-        return getattr(value, "text", None) or json.dumps(float(value))
+        return value.text
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps({key: None})[1:-_AN_EXAMPLE]}: {json_text(each)}" for key, each in value.items()) + "}"
+    return "[" + ", ".join(map(json_text, value)) + "]"
+
+
+def _has_exact(value: Any) -> bool:  # noqa: ANN401 - as above
+    if isinstance(value, dict):
+        return any(map(_has_exact, value.values()))
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(json_text, value)) + "]"
-    return json.dumps(value)
+        return any(map(_has_exact, value))
+    return isinstance(value, ExactFloat) and hasattr(value, "text")
 
 
 def exact_context() -> AdaptContext:

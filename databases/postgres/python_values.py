@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import psycopg
@@ -33,6 +35,13 @@ _OBJECTS: Final[dict[str, type]] = {
 }
 """By type: the objects that are its values, where a dumper takes others."""
 
+_WITHOUT_ZONE: Final = frozenset({"time", "timestamp"})
+"""Types whose text form takes an object with a zone, and loses the zone."""
+
+_BOUNDS: Final = {"int4range": "int4", "daterange": "date", "tsrange": "timestamp"}
+"""By range: the type of its bounds, where psycopg or the server would make something else of other objects."""
+
+_BYTEA_TEXT: Final = re.compile(rb"\\x([0-9a-f]{2})*")
 _ARRAY = "pg_catalog._"
 _NO_OBJECT: Final = type(_TRANSFORMER.get_loader(0, Format.BINARY))
 """What loads values of types that psycopg does not know: as bytes."""
@@ -61,22 +70,23 @@ def decoded(column: Column, value: bytes) -> object:
         LcrError: it is none of Python's, such as a date before year 1.
     """
     try:
-        number = builtin_number(column) or column.type_number
-        if number not in BUILTIN_TYPES and not _is_array(column):
+        number, is_array = _read_as(column.type_name, column.type_number)
+        if number is None:
             return bytes(value)  # of an enumerated type its label, in either form
-        if column.type_name.startswith(_ARRAY) and has_other_bounds(value, is_binary=column.is_binary):
+        if is_array and has_other_bounds(value, is_binary=column.is_binary):
             raise ValueError("a list begins at 1")
         return _TRANSFORMER.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
         raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
 
 
-def decoded_of_copy(column: Column, value: bytes) -> object:
+def decoded_of_copy(column: Column, value: bytes, texts: Collection[str]) -> object:
     """A value of a row that is read as text to be copied, as `decoded` gives it of the log's binary form.
 
     Args:
         column: the source's column.
         value: as text.
+        texts: types that are not built in whose values are the same bytes in both forms.
 
     Raises:
         LcrError: as of `decoded`; or Python has no object for the type, so that the log gives bytes that the text does not have.
@@ -84,8 +94,10 @@ def decoded_of_copy(column: Column, value: bytes) -> object:
     number = builtin_number(column)
     name = column.type_name.removeprefix("pg_catalog.").removeprefix("_")
     element = _NUMBERS.get(f"pg_catalog.{name}", 0)
-    # The text of "char" has its byte 0 as nothing, and others in octal digits.
-    if name == "char" or (number and name != "bytea" and type(_TRANSFORMER.get_loader(element, Format.BINARY)) is _NO_OBJECT):
+    # Values of composite types, of ranges of one's own and of an extension's types are bytes in either form, and others. The text of "char" has its byte 0 as
+    # nothing, and others in octal digits.
+    is_other = number == 0 and column.type_name not in texts
+    if is_other or name == "char" or (number and name != "bytea" and type(_TRANSFORMER.get_loader(element, Format.BINARY)) is _NO_OBJECT):
         raise LcrError(
             f"values of type {name} are no Python objects: of the column {column.name} a copied row has other bytes than a change",
             hint="let functions leave such columns alone", column=column.name,
@@ -93,8 +105,13 @@ def decoded_of_copy(column: Column, value: bytes) -> object:
     return decoded(column, value)
 
 
-def _is_array(column: Column) -> bool:
-    return column.type_name.rpartition(".")[2].startswith("_")
+@lru_cache(maxsize=4096)
+def _read_as(type_name: str, type_number: int) -> tuple[int | None, bool]:
+    """The number by which psycopg knows what loads values of a type, None where nothing does, and whether it is an array of a built-in type."""
+    number = _NUMBERS.get(type_name) or type_number
+    if number not in BUILTIN_TYPES and not type_name.rpartition(".")[2].startswith("_"):
+        return None, False
+    return number, type_name.startswith(_ARRAY)
 
 
 def builtin_number(column: Column) -> int:
@@ -113,11 +130,13 @@ def encoded(column: Column, value: object) -> bytes:
 
     Args:
         column: the source's column.
-        value: not None.
+        value: not None; bytes are in that form already, but for a `bytea`, whose object they are.
 
     Raises:
         LcrError: the object does not fit the type.
     """
+    if isinstance(value, bytes):
+        return _encoded_bytes(column, value)
     owner, _, name = column.type_name.rpartition(".")
     try:
         if owner != "pg_catalog" and isinstance(value, str):
@@ -128,6 +147,13 @@ def encoded(column: Column, value: object) -> bytes:
             f"a Python {type(value).__name__} does not fit column {column.name} of type {name}", column=column.name,
             hint="give a Python object of that type, or bytes in the column's encoding",
         ) from error
+
+
+def _encoded_bytes(column: Column, value: bytes) -> bytes:
+    # What was read as `raw` of a text form reads so, and an object hardly ever.
+    if column.type_name != "pg_catalog.bytea" or column.is_binary or _BYTEA_TEXT.fullmatch(value):
+        return value
+    return b"\\x" + value.hex().encode()
 
 
 def is_written_binary(type_name: str) -> bool:
@@ -148,7 +174,7 @@ def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
     if name in ("json", "jsonb"):
         return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json_text(value).encode()
     if not is_binary:
-        return lambda value: _as_text(_of_type(value, name) if not isinstance(value, str) else value)
+        return lambda value: _as_text(_parts_of_type(value, name))
     if name.startswith("_"):
         return lambda value: _array(name[1:], value)
     return _dumped(_DUMPERS.get(name, _refuse), name)
@@ -179,19 +205,33 @@ def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 -
 
     def dump(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
         # As PostgreSQL writes a number of its own: what a person reads in both.
-        value = _of_type(value, name)
+        value = _of_type(value, name, is_binary=True)
         made = Decimal(str(value)) if name == "numeric" and isinstance(value, int | float) and not isinstance(value, bool) else value
         return bytes(dumper(type(made), None).dump(made))
 
     return dump
 
 
-def _of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the user gives
+def _parts_of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the user gives
+    """The object, as `_of_type` of it, or of the elements of an array; a text is taken for the form that the column has."""
+    if isinstance(value, list) and name.startswith("_"):
+        for each in value:
+            if each is not None:
+                _parts_of_type(each, name if isinstance(each, list) else name[1:])
+        return value
+    return value if isinstance(value, str) else _of_type(value, name, is_binary=False)
+
+
+def _of_type(value: Any, name: str, *, is_binary: bool) -> Any:  # noqa: ANN401 - what the user gives
     """The object, if psycopg would not make something else of it: TRUE of every text, a day of a moment."""
     wanted = _OBJECTS.get(name)
     is_other = wanted is not None and (not isinstance(value, wanted) or (wanted is date and isinstance(value, datetime)))
-    if is_other or (name == "time" and value.tzinfo is not None):
+    if is_other or (name in _WITHOUT_ZONE and value.tzinfo is not None):
         raise TypeError("an object of another type")
+    if name in _BOUNDS:
+        for bound in (value.lower, value.upper):
+            if bound is not None:
+                _form_of(_BOUNDS[name], is_binary=is_binary)(bound)
     return value
 
 

@@ -18,7 +18,7 @@ from databases.postgres.partitions import partition_rows
 from databases.postgres.types import modifier_fits, type_with_modifier
 from streams.table_name import TableName
 
-__all__ = ["shape_findings", "table_shapes"]
+__all__ = ["domain_findings", "domain_shapes", "shape_findings", "table_shapes"]
 
 _DEFAULT = "DEFAULT"  # the bound of a default partition
 
@@ -57,17 +57,28 @@ FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid JOIN pg_catalog.pg_names
 WHERE t.typtype = 'e' ORDER BY 1, 2
 """
 
+# What is below columns of types that are not built in: an array's element, a domain's base, a composite's fields; of all tables at once.
 _DOMAINS = """
-WITH RECURSIVE walk (name, domain, oid, modifier, depth) AS (
-    SELECT a.attname, a.atttypid, a.atttypid, -1, 0 FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+WITH RECURSIVE walk (owner, name, "column", part, place, type, oid, modifier) AS (
+    SELECT n.nspname::text, c.relname::text, a.attname::text, ''::text, ARRAY[a.attnum], a.atttypid, a.atttypid, a.atttypmod
+    FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind IN ('r', 'p')
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.atttypid >= 10000
   UNION ALL
-    SELECT w.name, w.domain, t.typbasetype, t.typtypmod, w.depth + 1 FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.oid AND t.typtype = 'd'
+    SELECT w.owner, w.name, w."column", w.part || below.part COLLATE "default", w.place || below.place, w.type, below.oid, below.modifier
+    FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.oid AND t.oid >= 10000
+    CROSS JOIN LATERAL (
+        SELECT '', '{}'::int2[], t.typbasetype, t.typtypmod WHERE t.typtype = 'd'
+        UNION ALL SELECT '[]', '{}', t.typelem, w.modifier WHERE t.typtype = 'b' AND t.typcategory = 'A' AND t.typelem <> 0
+        UNION ALL SELECT '.' || a.attname::text, ARRAY[a.attnum], a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
+                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS below (part, place, oid, modifier)
 )
-SELECT DISTINCT ON (w.name) w.name::text, format('%%s.%%s', dn.nspname, d.typname) AS domain, format('%%s.%%s', bn.nspname, b.typname) AS base_type, w.modifier
-FROM walk w JOIN pg_catalog.pg_type d ON d.oid = w.domain JOIN pg_catalog.pg_namespace dn ON dn.oid = d.typnamespace
+SELECT w.owner, w.name, w."column", w.part, format('%%s.%%s', dn.nspname, d.typname) AS domain, format('%%s.%%s', bn.nspname, b.typname) AS base_type, w.modifier
+FROM walk w JOIN pg_catalog.pg_type d ON d.oid = w.type JOIN pg_catalog.pg_namespace dn ON dn.oid = d.typnamespace
 JOIN pg_catalog.pg_type b ON b.oid = w.oid JOIN pg_catalog.pg_namespace bn ON bn.oid = b.typnamespace
-WHERE w.depth > 0 ORDER BY w.name, w.depth DESC
+WHERE w.oid <> w.type AND b.typtype NOT IN ('c', 'd') AND (b.oid < 10000 OR b.typcategory <> 'A') ORDER BY w.owner, w.name, w.place
 """
 
 _KEYS = """
@@ -97,7 +108,6 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
             return None
         partitions = cursor.execute(_PARTITIONS, (found["oid"],)).fetchall()
         enums = cursor.execute(_ENUMS, (found["oid"],)).fetchall()
-        domains = cursor.execute(_DOMAINS, (found["oid"],)).fetchall()
         keys = cursor.execute(_KEYS, (found["oid"],)).fetchall()
     rows = partition_rows(connection, [partition["oid"] for partition in partitions])
     return TableShape(
@@ -110,10 +120,24 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
             for each in partitions
         ),
         enums=tuple(EnumLabels(owner=each["owner"], name=each["name"], labels=tuple(each["labels"])) for each in enums),
-        domains=tuple(DomainColumn(**each) for each in domains),
         keys=tuple(tuple(key["columns"]) for key in keys),
         identity=next((tuple(key["columns"]) for key in keys if key["is_identity"]), ()),
     )
+
+
+def domain_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+    """Read what is below the columns of those tables that have some of types that are not built in; nothing else of their shapes.
+
+    Args:
+        connection: with an empty search_path.
+        tables: plain tables and roots of partitioned ones.
+    """
+    found: dict[TableName, list[DomainColumn]] = {}
+    with connection.cursor(row_factory=dict_row) as cursor:
+        for row in cursor.execute(_DOMAINS, ([each.owner for each in tables], [each.name for each in tables])):
+            column = DomainColumn(name=row["column"], part=row["part"], domain=row["domain"], base_type=row["base_type"], modifier=row["modifier"])
+            found.setdefault(TableName(row["owner"], row["name"]), []).append(column)
+    return tuple(TableShape(owner=table.owner, name=table.name, domains=tuple(columns)) for table, columns in found.items())
 
 
 def shape_findings(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:
@@ -127,7 +151,6 @@ def shape_findings(path: str, wanted: TableShape, here: TableShape, columns: fro
     """
     yield from _missing_partitions(path, wanted, here)
     yield from _missing_labels(path, wanted, here)
-    yield from _narrower_domains(path, wanted, here)
     yield from _other_keys(path, wanted, here, columns)
 
 
@@ -171,20 +194,53 @@ def _missing_labels(path: str, wanted: TableShape, here: TableShape) -> Iterator
             )
 
 
-def _narrower_domains(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
-    """Domains that would round or cut the source's values without an error: of those that are no domain there, the log says enough (`types.column_fits`)."""
-    there = {column.name: column for column in wanted.domains}
+def domain_findings(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+    """Types that would change the source's values without an error: of those that are built in, the log says enough (`types.column_fits`).
+
+    Args:
+        path: of the findings.
+        wanted: from `domain_shapes` of the source.
+        here: of the destination.
+    """
+    there = {(column.name, column.part): column for column in wanted.domains}
     for column in here.domains:
-        source = there.get(column.name)
+        source = there.get((column.name, column.part))
         if source is None or source.base_type != column.base_type or modifier_fits(column.base_type, source.modifier, column.modifier):
             continue
         mine, theirs = (type_with_modifier(each.base_type, each.modifier) for each in (column, source))
         alter, domain = f"ALTER TABLE {qualified(here.owner, here.name)} ALTER COLUMN {quote(column.name)} TYPE", type_with_modifier(column.domain, -1)
+        if column.part:
+            yield Finding(
+                path=path, fix=_made_anew(here, column),
+                problem=f"{column.name} is of type {column.domain}, where {column.name}{column.part} is {mine}, and at the source {theirs}, whose values it would round or cut",
+            )
+            continue
         yield Finding(
             path=path,
             problem=f"{column.name} is of the domain {column.domain} over {mine}, and at the source of {source.domain} over {theirs}, whose values it would round or cut",
             fix=f"{alter} {theirs};\nDROP DOMAIN {domain};\nCREATE DOMAIN {domain} AS {theirs}; -- with the checks that it has\n{alter} {domain};",
         )
+    yield from _fields_in_another_order(path, wanted, here)
+
+
+def _fields_in_another_order(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+    """A composite's values have no names: each field would get another one's, if the types allow it."""
+    for column in {each.name: each for each in here.domains}.values():
+        mine, theirs = ([each.part for each in shape.domains if each.name == column.name] for shape in (here, wanted))
+        if mine != theirs and sorted(mine) == sorted(theirs):
+            yield Finding(
+                path=path, fix=_made_anew(here, column),
+                problem=f"{column.name} is of type {column.domain}, whose fields are in another order than at the source ({', '.join(theirs)}): they would get each other's values",
+            )
+
+
+def _made_anew(here: TableShape, column: DomainColumn) -> str:
+    # Under its name, which the log says. A type that columns have cannot be altered.
+    name = quote(column.name)
+    return (
+        "ALTER TYPE ... RENAME TO ...; then make the type anew as it is at the source, under the name it had, and give it to the column:"
+        f" ALTER TABLE {qualified(here.owner, here.name)} ALTER COLUMN {name} TYPE ... USING {name}::text::...;"
+    )
 
 
 def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -246,6 +246,17 @@ class _OpenPiece:
             finally:
                 with contextlib.suppress(psycopg.Error):  # an error of the transaction has closed it
                     self._connection.execute(f"CLOSE {_CURSOR}".encode())
+
+    def texts_of_log(self, types: Collection[str]) -> frozenset[str]:
+        """See `OpenPiece.texts_of_log`: what sends a value says it, of enumerated types and of extensions' texts such as citext."""
+        with translated("reading the catalog"):
+            found = self._connection.execute(
+                "SELECT pg_catalog.format('%%s.%%s', n.nspname, t.typname) FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace"
+                " JOIN pg_catalog.pg_proc p ON p.oid = t.typsend JOIN pg_catalog.pg_language l ON l.oid = p.prolang AND l.lanname = 'internal'"
+                " WHERE p.prosrc IN ('enum_send', 'textsend', 'varcharsend', 'bpcharsend')"
+                " AND pg_catalog.format('%%s.%%s', n.nspname, t.typname) = ANY (%s::text[])", (list(types),),
+            ).fetchall()
+        return frozenset(name for (name,) in found)
 
     def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:
         """See `OpenPiece.digest_values`: the server reads the values as the columns' types, and shows them as rows of its own."""

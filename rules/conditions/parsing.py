@@ -87,8 +87,23 @@ def parse(text: str, form: str) -> Condition:
     """
     # Two that differ in blanks alone read alike.
     condition = Condition(text=text.strip() if any(each in text for each in _WHERE_BLANKS_COUNT) else " ".join(text.split()), form=form)
+    _refuse_line_comments(condition.text)
     _ = condition.tree
     return condition
+
+
+def _refuse_line_comments(text: str) -> None:
+    """YAML folds the lines of a text into one, and what stands in the next line would belong to the comment.
+
+    Where a condition is written, and not where one is read again: an earlier build took such comments, and no edit could replace a stored topology
+    that cannot be read.
+    """
+    for found in _QUOTED_OR_COMMENT.finditer(text):
+        if found[0] == "--":
+            raise ConditionError(
+                f"at '--' (character {found.start() + 1}): cannot be a condition",
+                hint="write a comment as /* ... */: how far this one goes depends on the ends of lines, which YAML may remove",
+            )
 
 
 def parsed(text: str, form: str) -> Node:
@@ -142,9 +157,6 @@ class _Reader:
             raise ConditionError(
                 f"has {len(self._text)} characters", hint=f"at most {CONDITION_CHARACTERS_MAX}: put what the list says into a column of the table",
             )
-        if "--" in _QUOTED_OR_COMMENT.findall(self._text):
-            # YAML folds the lines of a text into one, and what stands in the next line would belong to the comment.
-            raise self._at("--", "write a comment as /* ... */: how far this one goes depends on the ends of lines, which YAML may remove")
         try:
             if "==" in [token.text for token in sqlglot.tokenize(self._text, read="postgres")]:
                 raise self._at("==", "SQL compares with =")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
@@ -112,12 +112,13 @@ class ValueTypes(Protocol):
         """
         ...
 
-    def decoded_of_copy(self, column: Column, raw: bytes) -> object:
+    def decoded_of_copy(self, column: Column, raw: bytes, *, texts: Collection[str]) -> object:
         """A value of a copied row, which is read as text, as `decoded` gives the value that the log has in binary form.
 
         Args:
             column: says the type.
             raw: its text, not NULL.
+            texts: see `OpenPiece.texts_of_log`.
 
         Raises:
             LcrError: as of `decoded`; or the text does not show what `decoded` gives of the log.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rules.reshaping import Reshaping
@@ -82,7 +83,10 @@ class ReshapedPiece:
     def __init__(self, piece: OpenPiece, table: ReshapedTable, types: ValueTypes) -> None:
         self._piece, self._table = piece, table
         # Functions must see the same object of a copied row as of a change, or they would mask it otherwise.
-        decode = types.decoded_of_copy if any(column.is_binary for column in table.columns) else types.decoded
+        decode = types.decoded
+        if any(column.is_binary for column in table.columns):
+            texts = piece.texts_of_log({column.type_name for column in table.columns})
+            decode = partial(types.decoded_of_copy, texts=texts)
         self._steps = tuple(
             Reshaping(lambda _owner, _name, each=each: each, lambda: table.time_us, types, decode=decode)  # type: ignore[misc]
             for each in table.transformations

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from psycopg.types.json import Json, Jsonb
+
+from databases.connectors import column_of_type
 from databases.ports import HandlerSql
+from databases.postgres.python_values import decoded
 from streams.errors import BugError, DatabaseUnavailable, DataError
 from tests.support.conflicts import COLUMNS, raw
 from tests.support.destination_contract import MemoryHarness, PostgresHarness
@@ -136,6 +141,18 @@ def test_values_travel_as_python_objects_and_rows_come_back(harness, session):
     ], timeout_s=5)
     assert result.rows == ((1, "x", None, 1.5), (2, "x", None, 1.5))
     assert changed.row_count == 1
+    session.commit((), 0)
+
+
+def test_numbers_of_json_that_was_read_are_sent_as_they_were(harness, session):
+    """A float has 17 digits; a list needs `Jsonb`."""
+    if not isinstance(harness, PostgresHarness):
+        pytest.skip("there is no SQL")
+    text = "0.1234567890123456789"
+    read = [decoded(replace(column_of_type("c", "jsonb"), is_binary=False), written) for written in (f'{{"a": {text}}}'.encode(), f"[{text}]".encode())]
+    session.begin()
+    (result,) = session.run_sql([HandlerSql(sql="SELECT $1::jsonb ->> 'a', $2::jsonb ->> 'a', $3::jsonb ->> 0", values=(read[0], Json(read[0]), Jsonb(read[1])))], timeout_s=5)
+    assert result.rows == ((text, text, text),)
     session.commit((), 0)
 
 

@@ -9,13 +9,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
 from databases.ports import Finding, Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from headrace.inspection import check_topology, plan_topology
+from rules.conflict_handlers import NO_CONFLICT_RULES
 from rules.rule import Rule, RuleSet
+from rules.table_settings import NO_TABLE_SETTINGS
 from streams.scn import Scn
+from streams.table_name import TableName
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -50,6 +54,14 @@ class Checked:
         found = check_topology(self.file, ask_databases=True).findings
         assert set(plan_topology(self.file, ask_databases=True).findings) == set(found)
         return found
+
+    def at_up(self, table: str) -> list[Finding]:
+        """What the sites say when the controller asks them about a table that arrives under its name."""
+        spec, rules = read_topology(self.file), RuleSet(include=(Rule(owner="public", name=table),))
+        source, destination = (DatabaseSite(spec, site, "") for site in ("a", "b"))
+        domains = source.domain_shapes([TableName("public", table)])
+        versions = source.table_versions([rules])
+        return list(destination.preflight_tables(versions, spec.applies[0].name, NO_CONFLICT_RULES, NO_TABLE_SETTINGS, {}, domains))
 
     def about(self, table: str) -> list[Finding]:
         return [finding for finding in self.findings() if finding.path.endswith(f"table public.{table}")]
@@ -235,6 +247,38 @@ def test_domain_that_is_narrower_here_than_at_the_source_is_an_error_and_the_fix
     assert finding.is_error
     assert "v is of the domain public.price over numeric(5,2), and at the source of public.price over numeric(9,4)" in finding.problem
     checked.execute("b", *finding.fix.splitlines())
+    assert not [finding for finding in checked.about("t") if finding.is_error]
+
+
+@pytest.mark.parametrize(("types", "here", "column", "problem"), [
+    ("CREATE DOMAIN p AS numeric(9,4)", "CREATE DOMAIN p AS numeric(5,2)", "p[]", "where v[] is numeric(5,2), and at the source numeric(9,4)"),
+    ("CREATE DOMAIN p AS timestamp", "CREATE DOMAIN p AS timestamp(0)", "p[]", "where v[] is timestamp(0), and at the source timestamp"),
+    ("CREATE TYPE p AS (a int, b varchar)", "CREATE TYPE p AS (a int, b varchar(3))", "p", "where v.b is varchar(3), and at the source varchar"),
+    ("CREATE TYPE p AS (a numeric[])", "CREATE TYPE p AS (a numeric(5,2)[])", "p[]", "where v[].a is numeric(5,2)[], and at the source numeric[]"),
+    ("CREATE TYPE p AS (a int, b int)", "CREATE TYPE p AS (b int, a int)", "p", "fields are in another order than at the source (.a, .b)"),
+])
+def test_types_whose_parts_are_narrower_or_in_another_order_here_are_an_error(checked: Checked, types: str, here: str, column: str, problem: str) -> None:
+    checked.execute("a", types, f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
+    checked.execute("b", here, f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
+    (finding,) = [finding for finding in checked.about("t") if finding.is_error]
+    assert problem in finding.problem
+    assert checked.at_up("t") == [finding]
+    checked.execute(
+        "b", f"ALTER {'DOMAIN' if 'DOMAIN' in here else 'TYPE'} p RENAME TO before", types, f"ALTER TABLE public.t ALTER COLUMN v TYPE {column} USING v::text::{column}",
+    )
+    assert 'ALTER TABLE "public"."t" ALTER COLUMN "v" TYPE ... USING "v"::text::...' in finding.fix
+    assert not [finding for finding in checked.about("t") if finding.is_error]
+
+
+@pytest.mark.parametrize(("types", "here", "column"), [
+    ("CREATE DOMAIN p AS numeric(5,2)", "CREATE DOMAIN p AS numeric(9,2)", "p[]"), ("CREATE DOMAIN p AS varchar(5)[]", "CREATE DOMAIN p AS varchar(9)[]", "p"),
+    ("CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS o", "CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS timestamp(6)", "p"),
+    ("CREATE TYPE p AS (a varchar(3), gone int, b int); ALTER TYPE p DROP ATTRIBUTE gone", "CREATE TYPE p AS (a varchar, b int)", "p"),
+    ("CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "p"),
+])
+def test_types_whose_parts_take_every_value_are_no_error(checked: Checked, types: str, here: str, column: str) -> None:
+    for site, statements in (("a", types), ("b", here)):
+        checked.execute(site, *statements.split("; "), f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
     assert not [finding for finding in checked.about("t") if finding.is_error]
 
 

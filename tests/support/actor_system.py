@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.intermediate_database import IntermediateSite
-from databases.ports import CapturedTable, Finding
+from databases.ports import CapturedTable, Finding, TableShape
 from streams.errors import PropagationError
 from streams.lcr_batch import TableVersion
 from streams.table_name import TableName
@@ -31,6 +31,7 @@ class FakeActors:
         self.findings: dict[str, tuple[Finding, ...]] = {}
         self.identities: dict[str, str] = {}  # of databases, by site
         self.versions: tuple[TableVersion, ...] = ()
+        self.domains: tuple[TableShape, ...] = ()
         self.table_findings: dict[str, tuple[Finding, ...]] = {}
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
@@ -41,6 +42,7 @@ class FakeActors:
         self.noted: dict[str, Receivers] = {}  # cleared by tests; `receivers` is what the sites have
         self.receivers: dict[str, Receivers] = {}
         self.calls: list[tuple[str, str]] = []
+        self.compared_domains: list[tuple[TableShape, ...]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
         self.identified: list[Mapping[TableName, str]] = []  # of each comparison: the captured tables' identities
         self.oldest: dict[str, int] = {}  # by who keeps redo: from where on it can be mined
@@ -101,7 +103,10 @@ class FakeActors:
             return self.findings.get(name, ())
         if method == "table_versions":
             return self.versions
+        if method == "domain_shapes":
+            return self.domains
         if method == "preflight_tables":
+            self.compared_domains.append(arguments[5])
             self.compared.append((name, tuple(version.name for version in arguments[0])))
             self.identified.append(arguments[4])
             return self.table_findings.get(name, ())

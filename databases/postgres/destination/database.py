@@ -61,7 +61,7 @@ from databases.postgres.destination.table_records import (
     recorded_applies,
 )
 from databases.postgres.planning import plan_destination
-from databases.postgres.shapes import shape_findings, table_shapes
+from databases.postgres.shapes import domain_findings, domain_shapes, shape_findings, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import DatabaseUnavailable, FencedError
@@ -143,6 +143,17 @@ class PostgresDestination:
         return tuple(
             finding for shape in here for name in [TableName.of(shape)]
             for finding in shape_findings(f"sites.{self._site} table {name}", wanted[name], shape, columns[name])
+        )
+
+    def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight_domains`."""
+        wanted = {TableName.of(shape): shape for shape in shapes}
+        if not wanted:
+            return ()
+        with self._use("comparing the types of the tables") as connection:
+            here = domain_shapes(connection, list(wanted))
+        return tuple(
+            finding for shape in here for name in [TableName.of(shape)] for finding in domain_findings(f"sites.{self._site} table {name}", wanted[name], shape)
         )
 
     def preflight_tables(

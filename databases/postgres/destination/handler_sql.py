@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json, Jsonb
 
 from databases.ports import HandlerSql, SqlResult
 from databases.postgres.connection import translate
@@ -178,6 +178,8 @@ def _sent(value: Any, number: int) -> Any:  # noqa: ANN401 - what a handler give
         return value
     if isinstance(value, dict):  # a JSON object is read as a dict; of a list nobody can tell whether it is an array
         return Jsonb(value, dumps=json_text)
+    if isinstance(value, Jsonb | Json) and value.dumps is None:
+        return type(value)(value.obj, dumps=json_text)
     if not isinstance(value, LcrValue):
         return value
     if value.raw is None:

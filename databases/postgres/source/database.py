@@ -28,7 +28,7 @@ from databases.ports import (
 from databases.postgres.comparable import PostgresValueTypes
 from databases.postgres.connection import connect, database_identity, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
-from databases.postgres.shapes import table_shapes
+from databases.postgres.shapes import domain_shapes, table_shapes
 from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from databases.postgres.source.catalog import (
     captured_tables,
@@ -160,6 +160,11 @@ class PostgresSource:
         """See `SourceDatabase.table_shapes`."""
         with translated("reading the shapes of the tables"):
             return table_shapes(self._session(), tables)
+
+    def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """See `SourceDatabase.domain_shapes`."""
+        with translated("reading the types of the tables"):
+            return domain_shapes(self._session(), tables)
 
     def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
         """See `SourceDatabase.supplemental_logging`."""

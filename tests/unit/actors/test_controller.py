@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from actors.controller import CONTROLLER, Controller, fingerprint_of, gather
-from databases.ports import CapturedTable, Finding
+from databases.ports import CapturedTable, DomainColumn, Finding, TableShape
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
 from streams.errors import ConfigError, DatabaseError, PropagationError
@@ -107,6 +107,14 @@ def test_tables_that_arrive_are_compared_with_the_destinations(spec, actors):
     assert actors.compared[0] == ("site:b", ("t",))
     assert controller.detail_state() == "REFUSED"
     assert not actors.prepared
+
+
+def test_what_the_log_does_not_say_of_types_is_compared_too_before_anything_is_prepared(spec, actors):
+    actors.versions = (table("public", "t"),)
+    below = (DomainColumn(name="v", domain="public.price", base_type="pg_catalog.numeric", modifier=-1),)
+    actors.domains = (TableShape(owner="public", name="t", domains=below), TableShape(owner="private", name="u", domains=below))
+    started(spec, actors)
+    assert actors.compared_domains[0] == (TableShape(owner="public", name="t", domains=below),)
 
 
 def test_tables_are_compared_as_what_they_are_so_that_one_the_source_renamed_is_known(spec, actors):

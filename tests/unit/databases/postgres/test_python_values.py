@@ -65,10 +65,47 @@ def test_what_no_integer_is_is_refused(value: object) -> None:
         encoded(replace(column_of_type("c", "int4"), is_binary=True), value)
 
 
+MOMENT = datetime(2026, 1, 31, 8, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+@pytest.mark.parametrize("value", [b"", b"abc", b"\xff\x00", b"\\101", b"\\x4", b"\\xZZ"])
+def test_bytes_are_the_object_of_a_bytea_in_either_form(value: bytes, is_binary: bool) -> None:
+    column = replace(column_of_type("c", "bytea"), is_binary=is_binary)
+    assert decoded(column, encoded(column, value)) == value
+
+
+@pytest.mark.parametrize("value", [b"\\x", b"\\xff00"])
+def test_the_raw_text_of_a_bytea_can_be_written_back(value: bytes) -> None:
+    assert encoded(replace(column_of_type("c", "bytea"), is_binary=False), value) == value
+
+
+def test_bytes_are_raw_values_of_any_other_type() -> None:
+    assert encoded(replace(column_of_type("c", "bool"), is_binary=False), b"f") == b"f"
+
+
+def test_a_bound_that_the_range_does_not_hold_is_refused() -> None:
+    """The server would take four of its eight bytes."""
+    with pytest.raises(LcrError, match="does not fit column c of type int4range"):
+        encoded(replace(column_of_type("c", "int4range"), is_binary=True), Range(None, 1 << 40))
+
+
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize(("kind", "value"), [
-    ("bool", 0), ("bool", b"f"), ("bool", []), ("date", datetime(2026, 1, 31, 8, 30)), ("time", time(8, 30, tzinfo=UTC)), ("time", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - none is what is meant
-    ("timestamp", date(2026, 1, 31)), ("interval", 5), ("int4range", [1, 2]),
+    ("int4range", Range(1, 2)), ("int4range", Range(None, None)), ("int4range", Range(empty=True)), ("tsrange", Range(MOMENT.replace(tzinfo=None), None)),
+    ("daterange", Range(date(2026, 1, 31), None)), ("tstzrange", Range(MOMENT, None)), ("_date", [[date(2026, 1, 31)], [None]]), ("_bool", [True, None]),
+    ("_timestamptz", [MOMENT]),
+])
+def test_objects_of_the_type_are_read_as_they_were_written(kind: str, value: object, is_binary: bool) -> None:
+    column = replace(column_of_type("c", kind), is_binary=is_binary)
+    assert decoded(column, encoded(column, value)) == value
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+@pytest.mark.parametrize(("kind", "value"), [
+    ("bool", 0), ("bool", []), ("date", datetime(2026, 1, 31, 8, 30)), ("time", time(8, 30, tzinfo=UTC)), ("time", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - none is what is meant
+    ("timestamp", date(2026, 1, 31)), ("interval", 5), ("int4range", [1, 2]), ("timestamp", MOMENT), ("_timestamp", [[MOMENT]]), ("_date", [None, MOMENT]),
+    ("tsrange", Range(MOMENT, None)), ("_tsrange", [Range(None, MOMENT)]), ("daterange", Range(MOMENT, None)),
 ])
 def test_nothing_is_made_of_an_object_of_another_type(kind: str, value: object, is_binary: bool) -> None:
     with pytest.raises(LcrError, match=f"does not fit column c of type {kind}"):

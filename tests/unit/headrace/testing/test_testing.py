@@ -273,6 +273,21 @@ def test_delta_adds_to_what_is_there(kind: str, expected: object, tmp_path: Path
     assert (destination.rows("hr.e"), destination.errors) == ([{"id": 1, "n": expected}], [])
 
 
+@pytest.mark.parametrize(("kind", "there", "old", "new", "total"), [
+    ("numeric", Decimal("1234567890123456789012345678901.50"), 0, 1, Decimal("1234567890123456789012345678902.50")),
+    ("int4", 2_000_000_000, 1_999_999_999, 2_000_000_000, 2_000_000_001),
+    ("numeric", Decimal("Infinity"), 1, Decimal("-Infinity"), None), ("numeric", Decimal(5), 1, Decimal("NaN"), None), ("int4", 2_000_000_000, 0, 2_000_000_000, None),
+])
+def test_delta_adds_exactly_and_what_is_no_number_is_an_error(kind: str, there: object, old: object, new: object, total: object, tmp_path: Path) -> None:
+    (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler="method: delta, columns: [n]"))
+    table = Table(name="hr.e", columns={"id": "int4", "n": kind})
+    destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])
+    destination.insert("hr.e", {"id": 1, "n": there})
+    destination.apply(row_lcr(table, "UPDATE", old={"id": 1, "n": old}, new={"n": new}))
+    assert len(destination.errors) == (total is None)
+    assert destination.rows("hr.e") == [{"id": 1, "n": there if total is None else total}]
+
+
 @pytest.mark.parametrize("is_later", [False, True])
 def test_latest_timestamp_compares_with_when_a_user_of_the_destination_committed(*, is_later: bool) -> None:
     rooms = Table(name="shop.rooms", columns={"id": "int4", "n": "text"})

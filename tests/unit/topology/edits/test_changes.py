@@ -14,9 +14,11 @@ from streams.errors import ConfigError
 from tests.support.topologies import SITES, read
 from topology.edits.changes import adopted_first, changes
 from topology.edits.stored import spec_from_json, spec_to_json, with_secrets_of
+from topology.edits.subset_changes import leaves_tables, shape_changes, strangers_on_the_way, subset_changes
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
 
+EXAMPLES = Path(__file__).parents[4] / "examples"
 NEVER = "combined: never\n"
 ONE = NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"
 TWO_TABLES = NEVER + SITES + "replicate: [{tables: [hr.a, hr.b], from: dbs1, to: [dbs2]}]"
@@ -165,6 +167,21 @@ def test_a_topology_survives_its_storage_without_its_secrets(tmp_path):
     assert all(change.action == "same" for change in changes(again, spec))
     other = read(tmp_path, text, {"D": "password=hunter3"})
     assert {c.component: c.action for c in changes(again, other) if c.action != "same"} == {"site:dbs1": "restarts", "apply:a": "restarts"}
+
+
+@pytest.mark.parametrize("written", ["department_id = 50", "new.status = 'shipped'", "old.id > 1 and command_type = 'DELETE'"])
+def test_a_stored_topology_with_a_condition_that_is_refused_now_can_be_replaced(tmp_path, written):
+    """An earlier build took comments to the end of the line; without the stored topology no `up` could bring the corrected file."""
+    text = (EXAMPLES / "rules.yaml").read_text(encoding="utf-8").replace('"command_type = \'DELETE\'"', '"old.id > 1 and command_type = \'DELETE\'"')
+    corrected = read(tmp_path, text.replace("state_dir: ../.headrace/rules\n", ""))
+    stored = json.dumps(spec_to_json(corrected))
+    assert written in stored
+    before = route(spec_from_json(json.loads(stored.replace(written, f"{written} -- and why"))))
+    assert any(change.action != "same" for change in changes(before, corrected))
+    assert not [*shape_changes(before, corrected)]
+    assert bool([*strangers_on_the_way(before, corrected)]) is not written.startswith("new.")
+    assert not [*subset_changes(before, corrected)]  # without the comment it says the same
+    assert not leaves_tables(before, corrected)
 
 
 @pytest.mark.parametrize("document", [None, {}, [], {"name": "t"}, {"name": "t", "unknown": 1}])
