@@ -657,6 +657,7 @@ class Controller(Host):
         found: tuple[Finding, ...] = self._actors.call(
             f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in came), apply.name,
             apply.conflicts, apply.tables, {TableName.of(table.destination): table.source.identity for table in captured},
+            {TableName.of(table.destination): TableName.of(table.source) for table in came},
             timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return (*findings, *found, *unseen_conflicts(self._spec, apply, came))

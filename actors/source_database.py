@@ -494,6 +494,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
     def preflight_tables(
         self, versions: Sequence[TableVersion], apply: str = "", conflicts: ConflictRules = NO_CONFLICT_RULES,
         tables: TableSettings = NO_TABLE_SETTINGS, identities: Mapping[TableName, str] | None = None,
+        at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
         """The reasons why these tables of a source, as they are now, cannot be applied here.
 
@@ -503,15 +504,18 @@ class DatabaseSite(RedoKeeper, SiteHost):
             conflicts: its conflict handlers, which must fit the tables.
             tables: what is set for its tables.
             identities: of those that are captured, by their names here.
+            at_source: the names that they have there, by their names here; None: not known.
         """
         with closing(self._open_destination(tables)) as destination:
             old_names = renamed(identities or {}, destination.instantiations(self._spec.name, apply))
-            found = list(table_findings(destination, versions, old_names, self._site.name))
+            found = list(table_findings(destination, versions, old_names, self._site.name, at_source=at_source))
             if conflicts.times is not None:
                 found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)
             for version in versions if conflicts != NO_CONFLICT_RULES else ():
                 table = destination.describe(version.owner, version.name)
-                found += () if table is None else conflict_list_findings(apply, conflicts, version, table)
+                found += () if table is None else conflict_list_findings(
+                    apply, conflicts, version, table, at_source=(at_source or {}).get(TableName.of(version)),
+                )
             return tuple(found)
 
     def write_marker(self, content: bytes) -> int:
