@@ -95,6 +95,7 @@ def test_another_version_on_the_python_path_is_refused() -> None:
         ("def mask(a, b): ...\n", "masks:mask", "missing a required argument: 'b'"),
         ("\nimport nowhere_at_all\n", "masks:mask", "failed at handlers/masks.py, line 2.*nowhere_at_all"),
         ("x = 1\n1 / 0\n", "masks:mask", "failed at handlers/masks.py, line 2, in <module>: ZeroDivisionError"),
+        ("import sys\nsys.exit(3)\n", "masks:mask", "failed at handlers/masks.py, line 2, in <module>: SystemExit: 3"),
     ],
 )
 def test_what_cannot_be_loaded_is_named_with_its_place(text: str, name: str, message: str) -> None:
