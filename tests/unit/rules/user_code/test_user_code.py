@@ -134,3 +134,8 @@ def test_a_folder_is_read_with_its_packages(tmp_path: Path) -> None:
 def test_code_that_cannot_travel_is_refused() -> None:
     with pytest.raises(ConfigError, match="1,000,000 at most"):
         code_of(masks="x = '" + "x" * 1_000_000 + "'\n").needed_by(["masks:mask"])
+
+
+def test_a_function_without_a_version_is_named_without_empty_parentheses() -> None:
+    assert str(UserFunction(name="f:up", version="")) == "f:up"
+    assert str(UserFunction(name="f:up", version="12ab")) == "f:up (12ab)"
