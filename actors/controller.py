@@ -145,7 +145,8 @@ def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: fl
         if isinstance(answer, Mapping):
             status |= answer
         else:
-            words = answer.message if isinstance(answer, StreamsError) else "no answer"
+            # As of a component that answers: who it is stands beside it.
+            words = answer.message.removeprefix(f"{component.name} ").removeprefix(f"{component.name}: ") if isinstance(answer, StreamsError) else "no answer"
             status |= {"state": "UNREACHABLE", "problem": words}
         gathered.append(status)
     _wait_for_databases(gathered)
