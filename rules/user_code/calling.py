@@ -18,7 +18,15 @@ import numpy as np
 from rules.transformation import TransformationError
 from rules.user_code.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
 from rules.user_code.last_call import CRASHES_MAX, LastCall
-from rules.user_code.loading import is_interruption, load, message_of, place_of, place_of_call, place_of_function, words_of
+from rules.user_code.loading import (
+    is_interruption,
+    load,
+    message_of,
+    place_of,
+    place_of_call,
+    place_of_function,
+    words_of,
+)
 from rules.user_code.threads import THREADS_MAX, threads_of
 from rules.user_code.time_limit import TooLong, time_limit
 from streams.building import values_of_lcrs

@@ -91,6 +91,8 @@ class Handling:
         self._session, self.handlers, self._resolution, self._writer, self._attempts = session, handlers, resolution, writer, attempts
         self._guard, self._told = guard, told
         self._waiting = Waiting()
+        self.late_scn: Scn | None = None
+        """Commit SCN of the transaction in which a call had its time; None: there is none."""
         self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
         self._is_calling = False
         self._has_asked = False  # a handler has run SQL: the next one may too
@@ -379,6 +381,8 @@ class Handling:
             self._raise_broken(error)
             raise
         except HandlerError as error:
+            if isinstance(error.__cause__, TooLong):
+                self.late_scn = scn
             self._end_marks(depth)
             self._raise_broken(error)
             return self._failure(_with_hint(error), error, at)

@@ -41,6 +41,22 @@ def test_a_handler_that_hangs_is_interrupted_and_told(wait: str) -> None:
     assert at.values() == {2: "a"}
 
 
+@pytest.mark.parametrize("late", [1, 3, 5])
+def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_with(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = types.ModuleType("own_state")
+    state.calls = 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_state", state)
+    text = (
+        "import time, own_state\ndef run(lcr, session):\n    lcr.execute(True)\n"
+        f"    if lcr.get_value('new', 'id').decoded == {late}:\n        own_state.calls += 1\n        time.sleep(60)\n"
+    )
+    at = Handled(rules_of(text, dml=["run"], timeout_s=0.1))
+    at.apply(*map(inserts, range(1, 6)))
+    assert "did not end within 0.1 s" in only(at)
+    assert at.values() == {number: "a" for number in range(1, 6) if number != late}
+    assert state.calls == 2  # type: ignore[attr-defined]
+
+
 def test_a_handler_that_catches_the_interruption_has_still_had_its_time() -> None:
     text = "import time\ndef run(lcr, session):\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass\n"
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
