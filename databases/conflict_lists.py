@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from databases.ports import DestinationTable, Finding
 from rules.conflict_handlers import BY_COLUMN, ConflictHandler, ConflictRules
 from streams.lcr_batch import OldImage, TableVersion
-from streams.table_name import Named, quoted_name
+from streams.table_name import Named, quoted, quoted_name
 
 __all__ = ["conflict_list_findings"]
 
@@ -88,7 +88,7 @@ def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion
         yield Finding(
             path=path, is_error=False,
             problem=f"texts of the resolution column {decides.name} have the order of a collation: a site with another one, or another version of it, decides otherwise, and the sites differ",
-            fix=f'name a column with a number or a time; or at every site: ALTER TABLE {quoted_name(version)} ALTER COLUMN {decides.name} TYPE ... COLLATE "C";',
+            fix=f'name a column with a number or a time; or at every site: ALTER TABLE {quoted_name(version)} ALTER COLUMN {quoted(decides.name)} TYPE ... COLLATE "C";',
         )
 
 

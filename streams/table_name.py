@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-__all__ = ["Named", "TableName", "quoted_name"]
+__all__ = ["Named", "TableName", "quoted", "quoted_name"]
 
 
 class Named(Protocol):
@@ -42,4 +42,9 @@ class TableName(NamedTuple):
 
 def quoted_name(table: Named) -> str:
     """A table's name for a statement that an operator runs: `"schema"."name"`, whatever characters it has."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in (table.owner, table.name))
+    return f"{quoted(table.owner)}.{quoted(table.name)}"
+
+
+def quoted(name: str) -> str:
+    """A column's name, or one part of another, for such a statement."""
+    return '"' + name.replace('"', '""') + '"'

@@ -209,6 +209,7 @@ def test_texts_that_other_sites_may_order_otherwise_are_a_warning():
     (finding,) = conflict_list_findings("a1", ConflictRules(handlers=(of("maximum", "v", by="v"),)), version_of(table), here)
     assert not finding.is_error
     assert "texts of the resolution column v have the order of a collation" in finding.problem
+    assert 'ALTER TABLE "hr"."t" ALTER COLUMN "v" TYPE ... COLLATE "C";' in finding.fix
     assert not list(conflict_list_findings("a1", ConflictRules(handlers=(of("overwrite", "v"),)), version_of(table), here))
 
 
