@@ -8,7 +8,7 @@ Main path
     tasks of the site's Spark application (`actors.spark_application`).
 
 States
-    The driver's: INITIALIZING, INSTANTIATING, APPLYING, PAUSED: ..., ABORTING; see `spark_apply`. Memory only.
+    The driver's: INITIALIZING, INSTANTIATING, APPLYING, PAUSED: ..., SHUTTING DOWN CLEANLY, ABORTING; see `spark_apply`. Memory only.
 
 Durable when
     Nothing is kept here: progress is in the destination.
@@ -131,14 +131,18 @@ class ApplyHost(Host):
     def close(self) -> None:
         """End the driver, orderly if possible; returns when nothing of it runs."""
         driver, self._driver = self._driver, None
-        self._latest = {}
         if driver is None:
+            self._latest = {}
             return
-        driver.stop(STOP_TIMEOUT_S)
-        if not driver.join(END_TIMEOUT_S):
-            # Two drivers must never run in one process. Ray restarts this process, and its epoch fences the old driver out.
-            log.error("%s: its driver does not end: the process ends with it", self.name)
-            _end_process()
+        self._latest = {"state": "SHUTTING DOWN CLEANLY"}
+        try:
+            driver.stop(STOP_TIMEOUT_S)
+            if not driver.join(END_TIMEOUT_S):
+                # Two drivers must never run in one process. Ray restarts this process, and its epoch fences the old driver out.
+                log.error("%s: its driver does not end: the process ends with it", self.name)
+                _end_process()
+        finally:
+            self._latest = {}
 
     def detail_state(self) -> str:
         """The driver's own state."""

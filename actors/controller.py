@@ -145,7 +145,8 @@ def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: fl
         if isinstance(answer, Mapping):
             status |= answer
         else:
-            words = answer.message if isinstance(answer, StreamsError) else "no answer"
+            # As of a component that answers: who it is stands beside it.
+            words = answer.message.removeprefix(f"{component.name} ").removeprefix(f"{component.name}: ") if isinstance(answer, StreamsError) else "no answer"
             status |= {"state": "UNREACHABLE", "problem": words}
         gathered.append(status)
     _wait_for_databases(gathered)
@@ -676,6 +677,7 @@ class Controller(Host):
             f"site:{apply.site}", "preflight_tables", tuple(table.destination for table in came), apply.name,
             apply.conflicts, apply.tables, {TableName.of(table.destination): table.source.identity for table in captured},
             tuple(table.destination for table in arriving(ways, domains)),
+            {TableName.of(table.destination): TableName.of(table.source) for table in came},
             timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         return (*findings, *found, *unseen_conflicts(self._spec, apply, came))

@@ -515,6 +515,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
     def preflight_tables(
         self, versions: Sequence[TableVersion], apply: str = "", conflicts: ConflictRules = NO_CONFLICT_RULES,
         tables: TableSettings = NO_TABLE_SETTINGS, identities: Mapping[TableName, str] | None = None, domains: Sequence[TableShape] = (),
+        at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
         """The reasons why these tables of a source, as they are now, cannot be applied here.
 
@@ -525,15 +526,18 @@ class DatabaseSite(RedoKeeper, SiteHost):
             tables: what is set for its tables.
             identities: of those that are captured, by their names here.
             domains: from `domain_shapes` of the source, by their names here.
+            at_source: the names that they have there, by their names here; None: not known.
         """
         with closing(self._open_destination(tables)) as destination:
             old_names = renamed(identities or {}, destination.instantiations(self._spec.name, apply))
-            found = [*table_findings(destination, versions, old_names, self._site.name), *destination.preflight_domains(domains)]
+            found = [*table_findings(destination, versions, old_names, self._site.name, at_source=at_source), *destination.preflight_domains(domains)]
             if conflicts.times is not None:
                 found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)
             for version in versions if conflicts != NO_CONFLICT_RULES else ():
                 table = destination.describe(version.owner, version.name)
-                found += () if table is None else conflict_list_findings(apply, conflicts, version, table)
+                found += () if table is None else conflict_list_findings(
+                    apply, conflicts, version, table, at_source=(at_source or {}).get(TableName.of(version)),
+                )
             return tuple(found)
 
     def write_marker(self, content: bytes) -> int:

@@ -8,8 +8,11 @@ from databases.ports import DestinationTable
 from rules.table_settings import TableSettings
 from streams.errors import DataError, UnfitTableError
 from streams.lcr_batch import OldImage, TableVersion
+from streams.table_name import Named, quoted_name
 
 __all__ = ["missing_key", "unfit_error", "unfit_key", "with_settings"]
+
+_NAME_THERE = " under the name that it has there, if a rule renames it:"
 
 
 def with_settings(table: DestinationTable, settings: TableSettings, *, is_hidden: bool) -> DestinationTable:
@@ -64,13 +67,14 @@ def unfit_key(table: DestinationTable, settings: TableSettings, comparable: froz
     return None
 
 
-def missing_key(version: TableVersion, settings: TableSettings) -> str:
+def missing_key(version: TableVersion, settings: TableSettings, at_source: Named | None = None) -> str:
     """What the source must do so that its LCRs carry a table's substitute key; empty: they do, or none is set.
 
     Args:
         version: the source's description of the table. With `version` 0 it was made from the catalog, which does not show what the log
             identifies rows by: supplemental logging is checked at the source then.
         settings: of the apply process.
+        at_source: the table under the name it has there; None: not known here, and the text says so.
     """
     arriving = {column.name: column for column in version.columns}
     names = settings.key_of(version.owner, version.name)
@@ -79,7 +83,7 @@ def missing_key(version: TableVersion, settings: TableSettings) -> str:
         return f"key_columns: leave out {', '.join(lacking)}: the LCRs of {version.qualified_name} do not carry it"
     if version.old_image is OldImage.KEY and version.version and any(not arriving[name].is_key for name in names):
         return (
-            f"at the source: ALTER TABLE {version.qualified_name} REPLICA IDENTITY FULL; -- the log lacks old values of the substitute key"
-            f" ({', '.join(names)}); `headrace copy` brings the table up to date if changes were logged without them"
+            f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL; --{'' if at_source else _NAME_THERE} the log lacks old values of the"
+            f" substitute key ({', '.join(names)}); `headrace copy` brings the table up to date if changes were logged without them"
         )
     return ""

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from databases.ports import DestinationTable, Finding
 from rules.conflict_handlers import BY_COLUMN, ConflictHandler, ConflictRules
 from streams.lcr_batch import OldImage, TableVersion
+from streams.table_name import Named, quoted, quoted_name
 
 __all__ = ["conflict_list_findings"]
 
 
 def conflict_list_findings(
-    apply: str, rules: ConflictRules, version: TableVersion, table: DestinationTable, *, at_source: str = "",
+    apply: str, rules: ConflictRules, version: TableVersion, table: DestinationTable, *, at_source: Named | None = None,
 ) -> Iterator[Finding]:
     """Check what is set for one table of an apply process.
 
@@ -21,7 +22,7 @@ def conflict_list_findings(
         rules: its handlers.
         version: the table as its rows come, under the destination's name.
         table: the destination's.
-        at_source: the table's name there; empty: the same.
+        at_source: the table under the name it has there; None: the same.
     """
     path = f"applies.{apply} table {version.qualified_name}"
     mine = rules.of(version.owner, version.name)
@@ -52,7 +53,7 @@ def conflict_list_findings(
     if version.old_image is not OldImage.FULL and (needed := _needing_old_values(mine.handlers)):
         yield Finding(
             path=path, problem=f"the source's log has no old values of the table outside its key, and {', '.join(needed)} needs them",
-            fix=f"at the source: ALTER TABLE {at_source or version.qualified_name} REPLICA IDENTITY FULL;",
+            fix=f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL;",
         )
 
 
@@ -87,7 +88,7 @@ def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion
         yield Finding(
             path=path, is_error=False,
             problem=f"texts of the resolution column {decides.name} have the order of a collation: a site with another one, or another version of it, decides otherwise, and the sites differ",
-            fix=f'name a column with a number or a time; or at every site: ALTER TABLE {version.qualified_name} ALTER COLUMN {decides.name} TYPE ... COLLATE "C";',
+            fix=f'name a column with a number or a time; or at every site: ALTER TABLE {quoted_name(version)} ALTER COLUMN {quoted(decides.name)} TYPE ... COLLATE "C";',
         )
 
 

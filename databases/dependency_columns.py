@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from databases.ports import DestinationColumn, DestinationTable, Finding, are_comparable
 from rules.virtual_dependencies import VirtualDependencies
 from streams.lcr_batch import OldImage, TableVersion
+from streams.table_name import TableName, quoted_name
 
 __all__ = ["dependency_column_findings"]
 
 
 def dependency_column_findings(
     apply: str, definitions: VirtualDependencies, versions: Sequence[TableVersion], describe: Callable[[str, str], DestinationTable | None],
+    *, at_source: Mapping[TableName, TableName] | None = None,
 ) -> Iterator[Finding]:
     """Check the definitions of one apply process.
 
@@ -21,6 +23,7 @@ def dependency_column_findings(
         definitions: of it.
         versions: the tables that it gets, as their rows come, under the destination's names.
         describe: the destination's description of a table (owner, name).
+        at_source: the names that the tables have there, by their names here; a table that is not in it has the same.
     """
     arriving = {(version.owner, version.name): version for version in versions}
     for owner, name in dict.fromkeys(definitions.tables()):
@@ -53,7 +56,7 @@ def dependency_column_findings(
                     path=here, is_error=False,
                     problem=f"the source's log has no old values of {', '.join(lacking)} of {each.owner}.{each.name}: every UPDATE and DELETE of it"
                     " waits for all others of this definition",
-                    fix=f"at the source: ALTER TABLE {each.owner}.{each.name} REPLICA IDENTITY FULL;",
+                    fix=f"at the source: ALTER TABLE {quoted_name((at_source or {}).get(TableName.of(version), TableName.of(version)))} REPLICA IDENTITY FULL;",
                 )
         if not are_comparable(list(found.values())):
             yield Finding(

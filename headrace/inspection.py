@@ -144,21 +144,25 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
         shapes, domains = (tuple(shape for shape in each if TableName.of(shape) in fitting) for each in (shapes, domains))
         came = arriving(ways, versions)
         tables = [table.destination for table in came]
+        at_source = {TableName.of(each.destination): TableName.of(each.source) for each in came}
         with closing(open_destination(replace(destination, tables=apply.tables))) as target:
             recorded = target.instantiations(spec.name, apply.name)
             old_names = renamed(identities, recorded)
-            findings += table_findings(target, tables, old_names, apply.site)
+            findings += table_findings(target, tables, old_names, apply.site, at_source=at_source)
             if apply.conflicts.times is not None:
                 findings += target.preflight_times(apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones)
             for each in came if apply.conflicts != NO_CONFLICT_RULES else ():
                 version, table = each.destination, target.describe(each.destination.owner, each.destination.name)
                 findings += () if table is None else conflict_list_findings(
-                    apply.name, apply.conflicts, version, table, at_source=each.source.qualified_name,
+                    apply.name, apply.conflicts, version, table, at_source=each.source,
                 )
             findings += unseen_conflicts(spec, apply, came)
             findings += _handlers_of_nothing(apply, tables)
             findings += _keys_of_nothing(apply, tables)
-            findings += dependency_column_findings(apply.name, apply.dependencies, tables, target.describe)
+            findings += dependency_column_findings(
+                apply.name, apply.dependencies, tables, target.describe,
+                at_source=at_source,
+            )
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
             findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
             # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.

@@ -288,10 +288,12 @@ def summary_line(overview: Mapping[str, Any]) -> str:
         parts.append(f"{created_later} components to be created")
     parts += filter(None, [copying_line([table for c in components for table in c.get("instantiation", ())])])
     parts += [overview["problem"]] if overview.get("problem") else []
-    parts += [
-        f"{note.component}: {note.problem}" for c in components if c["state"] in _BAD | STARTING or c.get("held_up_by") or c.get("closed_until")
-        for note in _notes(c)
-    ]
+    alike: dict[str, list[str]] = {}  # when a site's process is busy, all of its components say the same
+    for component in components:
+        if component["state"] in _BAD | STARTING or component.get("held_up_by") or component.get("closed_until"):
+            for note in _notes(component):
+                alike.setdefault(note.problem, []).append(note.component)
+    parts += [f"{', '.join(dict.fromkeys(names))}: {problem}" for problem, names in alike.items()]
     return f"{overview['state'].lower()}" + (f": {'; '.join(parts)}" if parts else "")
 
 

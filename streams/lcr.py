@@ -582,7 +582,7 @@ class RowLcr:
         kinds = (ValueType.OLD, ValueType.NEW) if kind is ValueType.BOTH else (kind,)
         for each in kinds:
             if not self._carries(column_name, (each,)):
-                raise self._absent(each, column_name)
+                raise self._absent(each, column_name) if kind is not ValueType.BOTH else self._absent_of_both(each, column_name)
         return kinds
 
     def _column(self, column_name: str) -> Column:
@@ -605,6 +605,16 @@ class RowLcr:
                 hint="give bytes, or an LcrValue with a column of that type",
             )
         return LcrValue(column=column, raw=value, decode=self._decode)
+
+    def _absent_of_both(self, missing: ValueType, column_name: str) -> LcrError:
+        """The error of a call for old and new values, which no argument named, where the LCR has one kind or none."""
+        other = ValueType.NEW if missing is ValueType.OLD else ValueType.OLD
+        if not self._carries(column_name, (other,)):
+            return LcrError(f"the {self.command_type} has neither an old nor a new value of column {column_name}", column=column_name)
+        return LcrError(
+            f'the {self.command_type} has no {missing.value} value of column {column_name}, and value_type is "*": the old and the new one', column=column_name,
+            hint=f'give value_type "{other.value}", the only value that it has',
+        )
 
     def _absent(self, value_type: ValueType | str, column_name: str) -> LcrError:
         if ValueType(value_type) is not ValueType.OLD and column_name in self._unchanged:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-__all__ = ["Named", "TableName"]
+__all__ = ["Named", "TableName", "quoted", "quoted_name"]
 
 
 class Named(Protocol):
@@ -38,3 +38,13 @@ class TableName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.owner}.{self.name}"
+
+
+def quoted_name(table: Named) -> str:
+    """A table's name for a statement that an operator runs: `"schema"."name"`, whatever characters it has."""
+    return f"{quoted(table.owner)}.{quoted(table.name)}"
+
+
+def quoted(name: str) -> str:
+    """A column's name, or one part of another, for such a statement."""
+    return '"' + name.replace('"', '""') + '"'

@@ -107,10 +107,12 @@ class MemoryDestination:
 
     def preflight_tables(
         self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (),  # noqa: ARG002 - types never change here
+        at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
         found = [
-            (version, missing_alter(version, self.describe(version.owner, version.name)) or missing_key(version, self._settings)) for version in versions
+            (version, missing_alter(version, self.describe(version.owner, version.name)) or missing_key(version, self._settings, (at_source or {}).get(TableName.of(version))))
+            for version in versions
         ]
         return tuple(
             Finding(

@@ -953,7 +953,7 @@ class DestinationDatabase(Protocol):
         ...
 
     def preflight_tables(
-        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = ()
+        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (), at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
         """What keeps these source tables from being applied here: missing tables, columns that do not fit, ...
 
@@ -961,6 +961,7 @@ class DestinationDatabase(Protocol):
             versions: the tables as their rows come.
             now: those of them that are known as the source has them at this moment. Where a column has another type here,
                 they tell whether the rows are older than the column, or the column is to be altered: one fix of two.
+            at_source: the names that they have at the source, by their names here, for fixes there; None: not known.
         """
         ...
 

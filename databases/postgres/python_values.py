@@ -140,8 +140,10 @@ def encoded(column: Column, value: object) -> bytes:
     owner, _, name = column.type_name.rpartition(".")
     try:
         if owner != "pg_catalog" and isinstance(value, str):
-            return value.encode()  # enumerated types, and domains and others over texts: both forms are the text
+            return _text(value)  # enumerated types, and domains and others over texts: both forms are the text
         return _form_of(name, is_binary=column.is_binary)(value)
+    except _NoText as error:
+        raise LcrError(f"the text for column {column.name} holds {error}", column=column.name, hint=error.hint) from error
     except (psycopg.Error, struct.error, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
         raise LcrError(
             f"a Python {type(value).__name__} does not fit column {column.name} of type {name}", column=column.name,
@@ -219,7 +221,7 @@ def _parts_of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the use
             if each is not None:
                 _parts_of_type(each, name if isinstance(each, list) else name[1:])
         return value
-    return value if isinstance(value, str) else _of_type(value, name, is_binary=False)
+    return _checked(value) if isinstance(value, str) else _of_type(value, name, is_binary=False)
 
 
 def _of_type(value: Any, name: str, *, is_binary: bool) -> Any:  # noqa: ANN401 - what the user gives
@@ -242,7 +244,25 @@ def _refuse(*_: object) -> Any:  # noqa: ANN401 - never returns
 def _text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
     if not isinstance(value, str):
         raise TypeError("a text is needed")
-    return value.encode()
+    return _checked(value).encode()
+
+
+class _NoText(ValueError):  # noqa: N818 - what it holds
+    """A `str` that is no text of PostgreSQL."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+def _checked(text: str) -> str:
+    if "\0" in text:
+        raise _NoText("a NUL character", "PostgreSQL's texts cannot hold one: take it out")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _NoText("a lone surrogate", "it has no form in UTF-8: replace it") from error
+    return text
 
 
 def _bytes(value: Any) -> bytes:  # noqa: ANN401 - what the user gives

@@ -62,7 +62,7 @@ class ErrorQueue:
         errors = self._all(apply)
         output.json({"errors": errors})
         for error in errors:
-            output.result(_line(error))
+            output.result(_line(error, is_short=True))
         output.result(counted(len(errors), "error transaction"))
         if errors and not output.as_json:
             file = self._spec.file
@@ -320,7 +320,7 @@ def _one_by_one(
             outcome["failure"] = None
         outcomes.append({"apply": error["apply"], **outcome})
         is_stopped = is_stopped or (stops and not outcome["done"])
-        words = word if outcome["done"] else f"not {word}: {_why(outcome)}"
+        words = word if outcome["done"] else f"not {word}: {' '.join(_why(outcome).splitlines())}"
         output.result(f"{place}/{len(errors)} {error['apply']} {error['number']}: {words}")
     output.json({"outcomes": outcomes})
     if not outcomes:
@@ -340,13 +340,15 @@ def _time(time_us: int) -> str:
     return dt.datetime.fromtimestamp(time_us / 1e6, tz=dt.UTC).isoformat(timespec="seconds")
 
 
-def _line(error: Mapping[str, Any]) -> str:
+def _line(error: Mapping[str, Any], *, is_short: bool = False) -> str:
+    """One error transaction; short: in one line, whatever its message has."""
     when, edited = _time(error["created_us"]), f", edited {counted(error['edits'], 'time')}" if error["edits"] else ""
     why = error["message"]
     if error["waits_behind"]:
         why = f"waits behind {error['waits_behind']}"
     elif error["depends_on"]:
         why = f"waited behind {error['depends_on']}, which is gone: execute it now"
+    why = " ".join(why.splitlines()) if is_short else why
     kind = error["conflict_type"] or error["sqlstate"]
     return (
         f"{error['number']} {error['apply']} from {error['source']}: transaction {error['transaction_id']} at "

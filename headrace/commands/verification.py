@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from headrace.status_view import Note, stuck_notes
 from headrace.waiting import LOOK_INTERVAL_S, wait_caught_up
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError
+from streams.table_name import TableName
 from topology.patterns import parse_table
+from topology.ways import ways_to
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
     from headrace.waiting import Look
-    from topology.spec import TopologySpec
+    from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["KNOWN_TABLES", "comparison_line", "difference_lines", "table_name", "verify_topology"]
 
@@ -69,7 +71,11 @@ def verify_topology(
         )
         answers = [answer for answer in answers if not tables or NOT_REPLICATED not in answer["problem"]]
         comparisons += [
-            {"apply": apply.name, "source": apply.source, "destination": apply.site, **answer} for answer in answers
+            {
+                "apply": apply.name, "source": apply.source, "destination": apply.site, **answer,
+                "conditions": list(discarding_conditions(spec, apply, TableName(answer["owner"], answer["name"]))),
+            }
+            for answer in answers
         ]
     for owner, name in tables:
         if not any((each["owner"], each["name"]) == (owner, name) for each in comparisons):
@@ -103,6 +109,31 @@ def _stuck(overview: Look | None) -> list[Note]:
     return found
 
 
+def discarding_conditions(spec: TopologySpec, apply: ApplySpec, table: TableName) -> tuple[str, ...]:
+    """The conditions that keep some changes of a table from an apply process: its destination may differ from its source, as meant.
+
+    Args:
+        spec: routed.
+        apply: of `spec`.
+        table: as the source calls it.
+
+    Returns:
+        Each as text, with who has it. None of subsets: copies and comparisons are of the subset, too.
+    """
+    found: dict[str, None] = {}
+    for way in ways_to(spec, apply):
+        kinds = ("capture", *("propagation" for _ in way.propagations), "apply")
+        for kind, client, passage in zip(kinds, way.clients, way.passages(table), strict=True):
+            rules = [rule for rule in client.rules.include or () if rule.dml and rule.matches_object(*passage.table)]
+            # A rule without a condition takes what another one's condition leaves.
+            wanted = [rule for rule in rules if all(each.condition is not None for each in rules)]
+            unwanted = [rule for rule in client.rules.exclude if rule.dml and rule.matches_object(*passage.table)]
+            for word, rule in [*(("only", each) for each in wanted), *(("not", each) for each in unwanted)]:
+                if rule.condition is not None:
+                    found[f"{kind} {client.name}: {word} where {rule.condition.text}"] = None
+    return tuple(found)
+
+
 def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
     """The rows that differ, for people."""
     lines = []
@@ -112,7 +143,14 @@ def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
             for column, value, is_null in zip(row["columns"], row["values"], row["nulls"], strict=True)
         )
         lines.append(f"  {', '.join(values)}: {row['what']}")
-    return [*lines, "  ... and others"] if comparison.get("has_more_differences") else lines
+    if comparison.get("has_more_differences"):
+        lines.append("  ... and others")
+    if not comparison["equal"] and not comparison["problem"] and (conditions := comparison.get("conditions")):
+        lines.append(
+            f"  conditions discard some of its changes ({'; '.join(conditions)}), and a copy has all rows: it may differ as the file says, and would again"
+            " behind a new copy. To copy and compare the rows of a condition only, write it as `subset`"
+        )
+    return lines
 
 
 def comparison_line(comparison: Mapping[str, Any]) -> str:

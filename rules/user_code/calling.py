@@ -18,7 +18,15 @@ import numpy as np
 from rules.transformation import TransformationError
 from rules.user_code.custom import CUSTOM_PARAMETERS, LCRS_MAX, CustomTransformation
 from rules.user_code.last_call import CRASHES_MAX, LastCall
-from rules.user_code.loading import load, message_of, place_of, place_of_call, place_of_function, words_of
+from rules.user_code.loading import (
+    is_interruption,
+    load,
+    message_of,
+    place_of,
+    place_of_call,
+    place_of_function,
+    words_of,
+)
 from rules.user_code.threads import THREADS_MAX, threads_of
 from rules.user_code.time_limit import TooLong, time_limit
 from streams.building import values_of_lcrs
@@ -133,8 +141,6 @@ class CustomCalls:
             found = _lcrs(result, custom)
             for each in found:
                 _check(each, batch, row, custom)
-        except KeyboardInterrupt:
-            raise
         except TooLong as error:
             raise _failure(
                 batch, row, f"{custom.function} did not end within {custom.timeout_s:g} s; it was at {place_of(error, custom.code)}",
@@ -144,7 +150,9 @@ class CustomCalls:
             raise _failure(batch, row, f"{custom.function} {error}", error.hint) from error
         except ConfigError as error:
             raise TransformationError(error.message, hint=error.hint) from error
-        except BaseException as error:  # what a user's code raises, SystemExit among it, is an error of the transformation
+        except BaseException as error:  # what a user's code raises, SystemExit and KeyboardInterrupt among it, is an error of the transformation
+            if is_interruption(error):
+                raise
             text = words_of(error) if isinstance(error, StreamsError) else message_of(error)
             raise _failure(
                 batch, row, f"{custom.function} failed at {place_of(error, custom.code)}: {text}",

@@ -10,6 +10,7 @@ An error names the file, the line and the function of the user's code, wherever 
 from __future__ import annotations
 
 import builtins
+import dis
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -24,8 +25,9 @@ from typing import Any
 from rules.user_code.source import CodeFile, UserCode, UserFunction
 from streams.errors import ConfigError, StreamsError
 
-__all__ = ["load", "message_of", "place_of", "place_of_call", "place_of_function", "words_of"]
+__all__ = ["is_interruption", "load", "message_of", "place_of", "place_of_call", "place_of_function", "words_of"]
 
+_RAISE = dis.opmap["RAISE_VARARGS"]
 _ROOT = "headrace_code_"
 _WORDS_MAX = 4_000  # characters of what users' code says of an error: a message travels, and is kept with each error transaction
 
@@ -102,6 +104,20 @@ def _place(frames: traceback.StackSummary, code: UserCode) -> str:
     return f"{users[-1].filename}, line {users[-1].lineno}, in {users[-1].name}"
 
 
+def is_interruption(error: BaseException) -> bool:
+    """Whether an error of users' code is an operator's Ctrl-C, which ends the process, and not a `raise KeyboardInterrupt` of theirs.
+
+    Args:
+        error: with its traceback. A signal interrupts any line; what code raises comes from a `raise`.
+    """
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place is None or place.tb_frame.f_code.co_code[place.tb_lasti] != _RAISE
+
+
 def words_of(error: BaseException) -> str:
     """What users' code raised: its type and its message, as text that every log, wire, database and terminal takes.
 
@@ -111,7 +127,10 @@ def words_of(error: BaseException) -> str:
         error: of any class.
     """
     try:
-        said = error.message if isinstance(error, StreamsError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, StreamsError):
+            said = f"{error.message} ({error.hint})" if error.hint else error.message  # what keeps the words keeps no hint beside them
+        else:
+            said = f"{type(error).__name__}: {error}"
         said = said[:_WORDS_MAX].rstrip() + (f" ... ({len(said):,} characters)" if len(said) > _WORDS_MAX else "")
     except BaseException as second:  # noqa: BLE001 - its own `__str__` is users' code, too
         said = f"{type(error).__name__} (its message cannot be read: {type(second).__name__})"
@@ -152,7 +171,9 @@ def _import(name: str, code: UserCode) -> ModuleType:
         raise _broken(name, error, code) from error
     except SyntaxError as error:
         raise ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}", hint="fix the file") from error
-    except Exception as error:
+    except BaseException as error:  # SystemExit, too: a module that is a program would end the command that loads it
+        if is_interruption(error):
+            raise
         raise _broken(name, error, code) from error
 
 
@@ -162,7 +183,7 @@ def _is_missing(error: ImportError, name: str, code: UserCode) -> bool:
     return isinstance(error, ModuleNotFoundError) and (name == missing or name.startswith(f"{missing}."))
 
 
-def _broken(name: str, error: Exception, code: UserCode) -> ConfigError:
+def _broken(name: str, error: BaseException, code: UserCode) -> ConfigError:
     text = str(error).replace(f"{_ROOT}{code.version}.", "")
     return ConfigError(
         f"importing {name} failed at {place_of(error, code)}: {type(error).__name__}: {text}",

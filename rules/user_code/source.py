@@ -124,7 +124,7 @@ class UserFunction:
     version: str
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.version})"
+        return f"{self.name} ({self.version})" if self.version else self.name
 
 
 def read_folder(folder: Path, shown: str) -> UserCode:

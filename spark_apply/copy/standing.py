@@ -222,7 +222,8 @@ def rename_findings(
 
 
 def table_findings(
-    destination: DestinationDatabase, versions: Sequence[TableVersion], old_names: Mapping[TableName, TableName], site: str
+    destination: DestinationDatabase, versions: Sequence[TableVersion], old_names: Mapping[TableName, TableName], site: str,
+    *, at_source: Mapping[TableName, TableName] | None = None,
 ) -> tuple[Finding, ...]:
     """Why tables that arrive cannot be applied at a destination as it is now; the rename is the one fix of those that only the source has renamed.
 
@@ -231,10 +232,11 @@ def table_findings(
         versions: the tables that arrive, under the names they have at the destination now.
         old_names: see `renamed`.
         site: the destination's name, for the findings.
+        at_source: the names that the tables have there, by their names here; None: not known.
     """
     to_rename = rename_findings(destination, versions, old_names, site)
     named = [version for version in versions if TableName.of(version) not in to_rename]
-    return (*to_rename.values(), *destination.preflight_tables(named, now=named))
+    return (*to_rename.values(), *destination.preflight_tables(named, now=named, at_source=at_source))
 
 
 def remade_problem(table: TableName, *, source: TableName) -> str:

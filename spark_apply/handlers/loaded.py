@@ -14,7 +14,7 @@ from rules.user_code.handlers import (
     ExecutionHandler,
     HandlerRules,
 )
-from rules.user_code.loading import load, place_of, place_of_function, words_of
+from rules.user_code.loading import is_interruption, load, place_of, place_of_function, words_of
 from rules.user_code.time_limit import TooLong, time_limit
 from spark_apply.handlers.process_bounds import ProcessBounds
 from streams.errors import HandlerError
@@ -131,14 +131,16 @@ class Handlers:
         try:
             with self.bounds.call(called), time_limit(self.rules.timeout_s, holds):
                 self._functions[function.name](*arguments)
-        except (AttemptFailed, KeyboardInterrupt):
+        except AttemptFailed:
             raise
         except TooLong as error:
             raise HandlerError(
                 f"{function} did not end within {self.rules.timeout_s:g} s; it was at {place_of(error, self.rules.code)}",
                 hint="make it shorter, or raise handler_timeout_s",
             ) from error
-        except BaseException as error:  # what a user's code raises, SystemExit among it, is the transaction's error
+        except BaseException as error:  # what a user's code raises, SystemExit and KeyboardInterrupt among it, is the transaction's error
+            if is_interruption(error):
+                raise
             raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {words_of(error)}") from error
         finally:
             self.running = ""

@@ -91,6 +91,8 @@ class Handling:
         self._session, self.handlers, self._resolution, self._writer, self._attempts = session, handlers, resolution, writer, attempts
         self._guard, self._told = guard, told
         self._waiting = Waiting()
+        self.late_scn: Scn | None = None
+        """Commit SCN of the transaction in which a call had its time; None: there is none."""
         self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
         self._is_calling = False
         self._has_asked = False  # a handler has run SQL: the next one may too
@@ -357,7 +359,7 @@ class Handling:
                 else:
                     self._run(statement.sql, self._bound(statement, lcr).values)
             except (LcrError, ConflictError, HandlerError) as error:
-                return self._failure(f"statement handler {statement.text!r}: {error.message}", error, lcr)
+                return self._failure(f"statement handler {statement.text!r}: {_with_hint(error)}", error, lcr)
             finally:
                 self._is_calling = False
             self._raise_broken()
@@ -379,9 +381,11 @@ class Handling:
             self._raise_broken(error)
             raise
         except HandlerError as error:
+            if isinstance(error.__cause__, TooLong):
+                self.late_scn = scn
             self._end_marks(depth)
             self._raise_broken(error)
-            return self._failure(error.message, error, at)
+            return self._failure(_with_hint(error), error, at)
         finally:
             self._is_calling = False
             if at is not None:
@@ -446,6 +450,11 @@ class Handling:
             raise HandlerError("a handler used its session in another thread", hint="use it in the thread that called the handler")
         if self._broken is not None:
             raise AttemptFailed
+
+
+def _with_hint(error: StreamsError) -> str:
+    """An error as the error queue keeps it, which has no place for a hint."""
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _value(bind: str, lcr: HandledLcr) -> object:

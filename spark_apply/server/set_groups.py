@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,6 +71,7 @@ class SetsWork(Work):
         self._resolvable: ResolvablePlan | None = None  # the same, where conflicts are expected
         self._handled: GroupPlan | None = None  # the same, where rows go to users' handlers
         self._hashes: KeyHashes | None = None
+        self._late = -1  # the transaction in which a handler's call had its time; -1: there is none
         self._failed: dict[int, int] = {}  # transaction -> its number in the error queue
         self._behind: NDArray[np.int64] | None = None  # see `held_transactions`; None: nothing is held
         self._behind_stale = False
@@ -102,8 +104,10 @@ class SetsWork(Work):
         if self._apply_range(first, last):
             return None
         if last - first > 1:
-            middle = (first + last) // 2
-            self._ranges[-1:] = [(middle, last), (first, middle)]
+            # Halves would call again and again what takes its whole time in each of them.
+            places = [self._late, self._late + 1] if first <= self._late < last else [(first + last) // 2]
+            bounds = sorted({first, *places, last})
+            self._ranges[-1:] = list(pairwise(bounds))[::-1]
             return None
         assert self._go is not None
         if not self._go.below_applied:
@@ -173,6 +177,8 @@ class SetsWork(Work):
     def _apply_range(self, first: int, last: int) -> bool:
         """Apply transactions in one destination transaction; False: it was rolled back."""
         if self._context.handlers is not NOTHING_LOADED:
+            if last - first == 1 and first == self._late:
+                return False  # alone it would have its time once more, and then again one by one
             is_careful = self._assignment.is_careful or self._context.guard.has_lost
             if is_careful and last - first > 1 and self._is_handled(self._slice(first, last, self._behind)):
                 return False  # one at a time: what ends this process or session ends one transaction
@@ -204,6 +210,8 @@ class SetsWork(Work):
                 return True
         except (DataError, AttemptFailed):
             pass
+        if handling.late_scn is not None:
+            self._late = int(np.searchsorted(self._commit_scns, handling.late_scn))
         self._roll_back()
         return False
 

@@ -261,7 +261,7 @@ def test_error_transaction_is_executed_through_a_function_that_changes_its_rows(
 
 def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(run: Callable[..., Any], applying: Applying):
     for given, message in (
-        (("--set", "id=seven"), "'seven' is no pg_catalog.int4"), (("--set", "mood=angry"), "'angry' is no public.mood"),
+        (("--set", "id=seven"), "'seven' is not a value of type int4"), (("--set", "mood=angry"), "'angry' is not a value of type public.mood"),
         (("--null", "id"), "column id is NOT NULL"), (("--set", "nothing=1"), "has no column nothing"),
         (("--set", "id"), "there is no value"), (("--row", 5, "--set", "id=8"), "has no row 5"), ((), "no terminal for an editor"),
     ):

@@ -163,7 +163,7 @@ def test_table_made_after_up_and_table_without_a_copy_are_told_apart(pair: Pair)
 
 
 @pytest.mark.parametrize(("table", "key", "problem"), [
-    ("t", "x,1", "is no numeric"), ("t", "1", "identified by id, line"), ("t", "nothing=1", "no column nothing"), ("none", "1", "no table public.none"),
+    ("t", "x,1", "is not a value of type numeric"), ("t", "1", "identified by id, line"), ("t", "nothing=1", "no column nothing"), ("none", "1", "no table public.none"),
     ("t", "1,1,1", "not by 3 values"), ("t", "a='", "several rows"),
 ])
 def test_key_that_the_table_does_not_have_is_refused_with_what_it_has(pair: Pair, table: str, key: str, problem: str) -> None:

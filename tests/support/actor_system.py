@@ -44,6 +44,7 @@ class FakeActors:
         self.calls: list[tuple[str, str]] = []
         self.compared_domains: list[tuple[TableShape, ...]] = []
         self.compared: list[tuple[str, tuple[str, ...]]] = []
+        self.named_at_source: list[Mapping[TableName, TableName]] = []  # of each comparison: the tables' names at the source
         self.identified: list[Mapping[TableName, str]] = []  # of each comparison: the captured tables' identities
         self.oldest: dict[str, int] = {}  # by who keeps redo: from where on it can be mined
         self.offered: list[Mapping[str, float]] = [{"site_b": 1.0}]  # by each living node of the cluster
@@ -109,6 +110,7 @@ class FakeActors:
             self.compared_domains.append(arguments[5])
             self.compared.append((name, tuple(version.name for version in arguments[0])))
             self.identified.append(arguments[4])
+            self.named_at_source.append(arguments[6])
             return self.table_findings.get(name, ())
         if method == "oldest_scn":
             return self.oldest.get(name, 0)

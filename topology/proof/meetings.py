@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from databases.ports import Finding
 from rules.conflict_handlers import KINDS
-from streams.table_name import TableName
+from streams.table_name import TableName, quoted_name
 from topology.proof.reach import Proof
 from topology.spec import ApplySpec, TopologySpec
 from topology.ways import ArrivingTable, writes_alone
@@ -59,7 +59,7 @@ def unseen_conflicts(spec: TopologySpec, apply: ApplySpec, tables: Iterable[Arri
             path=f"applies.{apply.name} table {version.qualified_name}", is_error=False,
             problem=f"others than {apply.source} write its rows, too, and the log of {apply.source} has no old values of it outside its key: an UPDATE or DELETE of"
             " a row that another one changed at the same time is no conflict that could be seen, and the sites differ from then on",
-            fix=f"at {apply.source}: ALTER TABLE {table.source.qualified_name} REPLICA IDENTITY FULL; or see that each row is written at one site only",
+            fix=f"at {apply.source}: ALTER TABLE {quoted_name(table.source)} REPLICA IDENTITY FULL; or see that each row is written at one site only",
         )
 
 

@@ -157,11 +157,11 @@ class PostgresDestination:
         )
 
     def preflight_tables(
-        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = ()
+        self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (), at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_tables`."""
         with self._use("checking the destination's tables") as connection:
-            return preflight_tables(connection, self._site, versions, now, self._settings)
+            return preflight_tables(connection, self._site, versions, now, self._settings, at_source=at_source or {})
 
     def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - one schema serves every topology
         """See `DestinationDatabase.prepare`."""

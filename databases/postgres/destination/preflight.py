@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -258,7 +258,7 @@ def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
 
 def preflight_tables(
     connection: psycopg.Connection[Any], site: str, versions: Sequence[TableVersion], now: Sequence[TableVersion] = (),
-    settings: TableSettings = NO_TABLE_SETTINGS,
+    settings: TableSettings = NO_TABLE_SETTINGS, *, at_source: Mapping[TableName, TableName],
 ) -> tuple[Finding, ...]:
     """Check the tables that changes will be applied to.
 
@@ -268,6 +268,7 @@ def preflight_tables(
         versions: the tables as the source describes them.
         now: see `DestinationDatabase.preflight_tables`.
         settings: of the apply process.
+        at_source: see `DestinationDatabase.preflight_tables`.
     """
     present = {TableName.of(version): version for version in now}
     findings: list[Finding] = []
@@ -279,7 +280,7 @@ def preflight_tables(
         else:
             path = f"sites.{site} table {version.qualified_name}"
             findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings)
-            findings += _substitute_findings(path, version, catalog, settings)
+            findings += _substitute_findings(path, version, catalog, settings, at_source.get(TableName.of(version)))
     missing = [
         Finding(path=f"sites.{site} table {v.qualified_name}", problem="the table does not exist here", fix=missing_table(v))
         for v in absent
@@ -367,13 +368,13 @@ def _trigger_findings(path: str, version: TableVersion, triggers: Sequence[dict[
             )
 
 
-def _substitute_findings(path: str, version: TableVersion, catalog: CatalogTable, settings: TableSettings) -> Iterator[Finding]:
+def _substitute_findings(path: str, version: TableVersion, catalog: CatalogTable, settings: TableSettings, at_source: TableName | None) -> Iterator[Finding]:
     """A substitute key that cannot find rows, or may find several."""
     unfit = unfit_key(catalog.table, settings, catalog.comparable)
     if unfit is not None:
         yield Finding(path=path, problem=unfit[0], fix=unfit[1])
         return
-    missing = missing_key(version, settings)
+    missing = missing_key(version, settings, at_source)
     if missing:
         yield Finding(path=path, problem="the LCRs do not carry the old values of its substitute key", fix=missing)
     table = catalog.table

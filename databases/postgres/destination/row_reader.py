@@ -97,12 +97,12 @@ class PostgresRowReader:
             return None, None
         number, _ = self._type(column)
         if number == 0 and column.is_binary:
-            raise ConfigError(f"the type {column.type_name} of column {column.name} is not at the destination", hint="its values cannot be edited")
+            raise ConfigError(f"the type {column.type_name.removeprefix('pg_catalog.')} of column {column.name} is not at the destination", hint="its values cannot be edited")
         raw = text.encode() if number == 0 else self._read_as(text, number, int(column.is_binary), column)
         # A cast cuts what is too long for a modifier, where an assignment would refuse it.
         fits = self._asked(f"SELECT $1::{whole} " + (f"= $1::{base}" if whole != base else "IS NOT NULL"), text)
         if fits is None:
-            raise ConfigError(f"{_shortened(text)} is no {whole}", hint=f"column {column.name} has that type at the destination")
+            raise ConfigError(f"{_shortened(text)} is not a value of type {whole}", hint=f"column {column.name} has that type at the destination")
         if fits == b"f" and whole != base:
             raise ConfigError(f"{_shortened(text)} does not fit into {whole}", hint=f"column {column.name} has that type at the destination")
         # In the source's form an array of a user's type has the source's number of it, which this database does not know: as it
@@ -113,7 +113,7 @@ class PostgresRowReader:
         """A text as a value of a type, in one of its two forms."""
         result = self._session().pgconn.exec_params(b"SELECT $1", [text.encode()], [number], [0], form)
         if result.status != ExecStatus.TUPLES_OK:
-            raise ConfigError(f"{_shortened(text)} is no {column.type_name}", hint=f"column {column.name} has that type at the source")
+            raise ConfigError(f"{_shortened(text)} is not a value of type {column.type_name.removeprefix('pg_catalog.')}", hint=f"column {column.name} has that type at the source")
         return result.get_value(0, 0) or b""
 
     def _asked(self, query: str, text: str) -> bytes | None:
@@ -147,7 +147,7 @@ class PostgresRowReader:
         for form in (0, 1):
             result = self._session().pgconn.exec_params(query, [text.encode()], [0], [0], form)
             if result.status != ExecStatus.TUPLES_OK:
-                raise ConfigError(f"{text!r} is no {types[column]}", hint=f"column {column} has that type")
+                raise ConfigError(f"{text!r} is not a value of type {types[column]}", hint=f"column {column} has that type")
             forms.append(result.get_value(0, 0) or b"")
         return KeyValue(column=column, text=forms[0].decode("utf-8", "replace"), binary=forms[1])
 

@@ -69,3 +69,12 @@ def test_apply_process_that_starts_is_looked_at_often_until_it_is_ready_or_waits
     ready[0] = False
     clock.now_us += int(STARTING_S * 1e6)
     assert host.step() == STATUS_INTERVAL_S
+
+
+def test_an_apply_process_that_is_being_stopped_does_not_say_that_it_starts(spec: Any) -> None:
+    host, seen = made(spec, Clock(), pb.ApplyStatus), []
+    look = lambda _: seen.append(host.detail_state()) or True  # noqa: E731
+    host._driver = SimpleNamespace(stop=look, join=look)
+    host.close()
+    assert seen == ["SHUTTING DOWN CLEANLY"] * 2
+    assert host._latest == {}

@@ -122,6 +122,7 @@ def test_tables_are_compared_as_what_they_are_so_that_one_the_source_renamed_is_
     actors.captured["site:a"] = (CapturedTable(identity="id of t", owner="public", name="t2", object_numbers=(1,)),)
     started(spec, actors)
     assert actors.identified[0] == {TableName("public", "t2"): "id of t"}
+    assert actors.named_at_source[0] == {TableName("public", "t2"): TableName("public", "t2")}
 
 
 def test_warnings_of_the_preflight_do_not_stop_it(spec, actors):
@@ -145,7 +146,7 @@ replicate: [{schemas: [public], between: [a, b]}]
     assert controller.detail_state() == "RUNNING"
     found = controller.overview()["findings"]
     assert [(each["path"].rpartition(" ")[2], each["is_error"]) for each in found] == [("public.t", False)] * 2
-    assert "ALTER TABLE public.t REPLICA IDENTITY FULL" in found[0]["fix"]
+    assert 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL' in found[0]["fix"]
 
 
 def test_component_that_ray_gave_up_on_is_created_again(spec, actors):

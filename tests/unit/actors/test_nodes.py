@@ -52,7 +52,7 @@ def test_a_site_that_does_not_answer_on_a_node_that_is_there_is_not_said_to_have
     controller = started(spec, actors)
     actors.silent.add("site:b")
     controller.step()
-    assert [note.problem for note in notes(controller.overview())] == ["site:b does not answer"]
+    assert [note.problem for note in notes(controller.overview())] == ["does not answer"]
 
 
 def test_a_component_that_is_created_while_its_node_is_away_is_created_once(spec, actors):

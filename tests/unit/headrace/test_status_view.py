@@ -305,3 +305,9 @@ def test_versions_of_functions_are_among_the_details_of_who_calls_them() -> None
     found = component("ENABLED", functions={"masks:mask": "0123456789ab", "orders:apply_order": "ba9876543210"})
     Console(file=text, width=400).print(render(overview(found)))
     assert "runs masks:mask (0123456789ab), orders:apply_order (ba9876543210)" in text.getvalue()
+
+
+def test_components_that_wait_for_the_same_are_named_together_once() -> None:
+    busy = [component("UNREACHABLE", problem="has not answered the last call of status yet") | {"name": name} for name in ("spark:b", "apply:x")]
+    line = summary_line(overview(*busy, state="PREPARING"))
+    assert line == "preparing: spark:b, apply:x unreachable; spark:b, apply:x: has not answered the last call of status yet"

@@ -151,7 +151,7 @@ def test_rename_column_keeps_values_and_order_and_refuses_a_taken_name() -> None
     assert raw(lcr.get_value("new", "id")) == b"2"
     with pytest.raises(LcrError, match="has a column c1 already"):
         lcr.rename_column("id", "c1", "new")
-    with pytest.raises(LcrError, match="no old value of column c0"):
+    with pytest.raises(LcrError, match="the UPDATE has neither an old nor a new value of column c0"):
         lcr.rename_column("c0", "again")
 
 
@@ -170,6 +170,13 @@ def test_keep_columns_leaves_out_columns_without_a_value() -> None:
     assert list(lcr.get_values("old")) == ["c0", "c1"]
     lcr.keep_columns(["c0", "c1"])
     assert ([column.name for column in lcr.table_version().columns], lcr.is_changed) == (["c0", "c1"], True)
+
+
+@pytest.mark.parametrize("call", [lambda lcr: lcr.rename_column("c1", "v"), lambda lcr: lcr.delete_column("c1")])
+def test_a_call_for_both_values_says_which_one_an_insert_has(call) -> None:
+    with pytest.raises(LcrError, match=r'the INSERT has no old value of column c1, and value_type is "\*": the old and the new one') as caught:
+        call(RowLcr(batch(), 0))
+    assert caught.value.hint == 'give value_type "new", the only value that it has'
 
 
 def test_set_values_replaces_all_of_a_kind_or_nothing() -> None:

@@ -17,6 +17,7 @@ from rules.conflict_handlers import (
     UncomparedColumns,
 )
 from streams.lcr_batch import OldImage
+from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read
 from tests.support.writes import version_of
 from topology.checks import check
@@ -208,12 +209,13 @@ def test_texts_that_other_sites_may_order_otherwise_are_a_warning():
     (finding,) = conflict_list_findings("a1", ConflictRules(handlers=(of("maximum", "v", by="v"),)), version_of(table), here)
     assert not finding.is_error
     assert "texts of the resolution column v have the order of a collation" in finding.problem
+    assert 'ALTER TABLE "hr"."t" ALTER COLUMN "v" TYPE ... COLLATE "C";' in finding.fix
     assert not list(conflict_list_findings("a1", ConflictRules(handlers=(of("overwrite", "v"),)), version_of(table), here))
 
 
 def test_old_values_that_the_log_does_not_carry_are_asked_for():
     (line,) = checked(of("maximum", "v", "n", by="n"), old_image=OldImage.KEY)
-    assert line.endswith("at the source: ALTER TABLE hr.t REPLICA IDENTITY FULL;")
+    assert line.endswith('at the source: ALTER TABLE "hr"."t" REPLICA IDENTITY FULL;')
     assert checked(of("overwrite", kind="insert_exists"), of("discard", kind="update_missing"), old_image=OldImage.KEY) == []
     assert len(checked(of("overwrite", kind="update_missing"), old_image=OldImage.KEY)) == 1
 
@@ -230,3 +232,11 @@ def test_columns_that_are_not_compared_exist_and_are_outside_the_key():
         "id is in the key, which finds the row: leave it out: only columns outside the key are compared",
         "the table has no column nowhere: name one of id, v, n, doc",
     ]
+
+
+def test_a_fix_at_the_source_names_its_table_there_quoted():
+    table = MemoryStore().create_table("hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("v")], key=("id",))
+    version = replace(version_of(table), old_image=OldImage.KEY)
+    rules = ConflictRules(handlers=(of("maximum", "v", by="v"),))
+    findings = conflict_list_findings("a1", rules, version, table, at_source=TableName("x", 'Odd "emp'))
+    assert [each.fix for each in findings] == ['at the source: ALTER TABLE "x"."Odd ""emp" REPLICA IDENTITY FULL;']

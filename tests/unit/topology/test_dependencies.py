@@ -11,6 +11,7 @@ from databases.dependency_columns import dependency_column_findings
 from databases.memory.store import MemoryStore, destination_column
 from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
 from streams.lcr_batch import OldImage, TableVersion
+from streams.table_name import TableName
 from tests.support.topologies import SITES, problems
 from tests.support.writes import version_of
 from topology.edits.stored import spec_from_json, spec_to_json
@@ -114,3 +115,13 @@ def test_types_that_cannot_be_compared_are_said(orders, payments):
     ((problem, is_error),) = findings(DEFINITIONS, *versions(orders=orders, payments=payments))
     assert "the columns of shop.orders, shop.payments have types whose values cannot be compared" in problem
     assert not is_error
+
+
+def test_a_fix_at_the_source_names_its_table_there():
+    store, tables = versions(old_image=OldImage.KEY)
+    describe = lambda owner, name: store.tables[owner, name].table  # noqa: E731
+    at_source = {TableName.of(each): TableName("x", each.name) for each in tables}
+    found = dependency_column_findings("a", DEFINITIONS, tables, describe, at_source=at_source)
+    fixes = [each.fix for each in found if "REPLICA IDENTITY" in each.fix]
+    assert fixes
+    assert all('ALTER TABLE "x".' in fix for fix in fixes)

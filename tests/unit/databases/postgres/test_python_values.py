@@ -145,3 +145,22 @@ def test_what_is_computed_of_an_interval_is_a_plain_one() -> None:
     assert decoded(column, encoded(column, read + timedelta())) == read
     with pytest.raises(LcrError, match="is no Python object"):
         decoded(column, b"1 mon")
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+@pytest.mark.parametrize(("type_name", "value"), [
+    ("pg_catalog.text", "a{}b"), ("pg_catalog.varchar", "{}"), ("public.mood", "glad{}"), ("pg_catalog.uuid", "{}"),
+])
+@pytest.mark.parametrize(("character", "what"), [("\0", "a NUL character"), ("\ud800", "a lone surrogate")])
+def test_a_text_that_postgresql_cannot_hold_is_refused_with_the_reason(type_name: str, value: str, character: str, what: str, *, is_binary: bool) -> None:
+    if type_name == "pg_catalog.uuid" and is_binary:
+        return  # takes no text at all
+    with pytest.raises(LcrError, match=f"the text for column c holds {what}") as caught:
+        encoded(Column(name="c", type_name=type_name, is_binary=is_binary), value.format(character))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+def test_an_element_that_postgresql_cannot_hold_is_refused_too(character: str) -> None:
+    with pytest.raises(LcrError, match="the text for column c holds a"):
+        encoded(Column(name="c", type_name="pg_catalog._text", is_binary=True), ["a", character])

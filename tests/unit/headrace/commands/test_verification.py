@@ -1,9 +1,13 @@
-"""Tables as commands name them."""
+"""Tables as commands name them, and why one may differ."""
+
+from pathlib import Path
 
 import pytest
 
-from headrace.commands.verification import table_name
+from headrace.commands.verification import difference_lines, discarding_conditions, table_name
 from streams.errors import ConfigError
+from streams.table_name import TableName
+from topology.file.reading import read_topology
 
 
 @pytest.mark.parametrize(("text", "name"), [
@@ -21,3 +25,39 @@ def test_a_table_is_named_as_the_file_does(text: str, name: tuple[str, str]) -> 
 def test_a_table_without_its_schema_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no table"):
         table_name(text)
+
+
+FILE = """
+topology: t
+state_dir: state
+sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}
+queues: {qa: {site: a}, qb: {site: b}}
+captures: {c: {source: a, site: a, queue: qa, rules: {include: [{table: hr.t%s}, {table: hr.u}]}}}
+propagations: {p: {from: qa, to: qb, rules: {include: [{schema: hr}]%s}}}
+applies: {ap: {site: b, queue: qb, source: a}}
+"""
+DIFFERS = {"equal": False, "problem": "", "differences": ()}
+
+
+def _conditions(folder: Path, *parts: str, table: str = "t") -> tuple[str, ...]:
+    file = folder / "t.yaml"
+    file.write_text(FILE % parts)
+    spec = read_topology(file)
+    return discarding_conditions(spec, spec.applies[0], TableName("hr", table))
+
+
+def test_a_table_that_differs_says_which_conditions_discard_changes_of_it(tmp_path: Path) -> None:
+    parts = ", where: department_id = 50", ", exclude: [{table: hr.t, condition: \"command_type = 'DELETE'\"}]"
+    found = _conditions(tmp_path, *parts)
+    assert [each.partition(" where ")[0] for each in found] == ["capture c: only", "propagation p: not"]
+    assert "department_id = 50" in found[0]
+    assert _conditions(tmp_path, *parts, table="u") == ()
+    (line,) = difference_lines({**DIFFERS, "conditions": found})
+    assert "conditions discard some of its changes (capture c: only where " in line
+    assert "would again behind a new copy" in line
+    assert difference_lines({**DIFFERS, "equal": True, "conditions": found}) == []
+
+
+def test_a_subset_and_a_table_without_conditions_need_no_such_words(tmp_path: Path) -> None:
+    assert _conditions(tmp_path, ", subset: department_id = 50", "") == ()
+    assert difference_lines({**DIFFERS, "conditions": ()}) == []

@@ -165,6 +165,7 @@ def mask(lcr):
     ("lcr.add_column('new', 'more', b'1')\n    return lcr", "gave it other columns"), ("lcr.rename_column('note', 'n', 'new')\n    return lcr", "gave it other columns"),
     ("global kept\n    kept = globals().get('kept', lcr)\n    return kept", ""), ("lcr.execute(True)\n    return lcr", "handlers/own.py, line 2, in mask"),
     ("lcr.set_value('new', 'id', None)\n    return lcr", "the value for column id is no value"), ("raise SystemExit", "SystemExit"),
+    ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     ("lcr.set_value('new', 'email', b'1')\n    return lcr", "changed email, which is not among its columns"),
 ])
 def test_what_a_function_must_not_do_is_an_error_that_names_it_and_the_lcr(body: str, problem: str) -> None:

@@ -35,7 +35,7 @@ from tests.unit.rules.user_code.test_custom import custom
 
 CORRECT = "def mask(lcr):\n    return lcr\n"
 BROKEN = {
-    "raises": "raise ValueError('no')", "hangs": "while True: pass", "returns nothing": "return None", "killed": "raise KeyboardInterrupt",
+    "raises": "raise ValueError('no')", "hangs": "while True: pass", "returns nothing": "return None", "killed": "import signal; signal.raise_signal(signal.SIGINT)",
     "leaves threads": "import threading, time; [threading.Thread(target=time.sleep, args=(20,), daemon=True).start() for _ in range(65)]",
 }
 

@@ -95,6 +95,7 @@ def test_another_version_on_the_python_path_is_refused() -> None:
         ("def mask(a, b): ...\n", "masks:mask", "missing a required argument: 'b'"),
         ("\nimport nowhere_at_all\n", "masks:mask", "failed at handlers/masks.py, line 2.*nowhere_at_all"),
         ("x = 1\n1 / 0\n", "masks:mask", "failed at handlers/masks.py, line 2, in <module>: ZeroDivisionError"),
+        ("import sys\nsys.exit(3)\n", "masks:mask", "failed at handlers/masks.py, line 2, in <module>: SystemExit: 3"),
     ],
 )
 def test_what_cannot_be_loaded_is_named_with_its_place(text: str, name: str, message: str) -> None:
@@ -133,3 +134,8 @@ def test_a_folder_is_read_with_its_packages(tmp_path: Path) -> None:
 def test_code_that_cannot_travel_is_refused() -> None:
     with pytest.raises(ConfigError, match="1,000,000 at most"):
         code_of(masks="x = '" + "x" * 1_000_000 + "'\n").needed_by(["masks:mask"])
+
+
+def test_a_function_without_a_version_is_named_without_empty_parentheses() -> None:
+    assert str(UserFunction(name="f:up", version="")) == "f:up"
+    assert str(UserFunction(name="f:up", version="12ab")) == "f:up (12ab)"

@@ -86,7 +86,7 @@ def test_rows_of_every_table_of_the_transaction_get_it() -> None:
 
 def test_a_function_that_ends_its_process_is_not_called_for_ever() -> None:
     at, number = failed()
-    mend = through("def mend(lcr, error, session):\n    raise KeyboardInterrupt\n")
+    mend = through("def mend(lcr, error, session):\n    import signal; signal.raise_signal(signal.SIGINT)\n")
     for death in range(1 + CRASHES_MAX):
         with pytest.raises(KeyboardInterrupt):
             at.execute_error(number, mend, is_careful=death > 0)

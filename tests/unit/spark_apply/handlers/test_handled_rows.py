@@ -156,7 +156,7 @@ def test_a_column_that_neither_the_lcr_nor_the_destination_has_cannot_be_added()
     at = Handled(rules_of("def run(lcr, session):\n    lcr.add_column('new', 'nowhere', 'x')\n", dml=["run"]))
     at.apply(inserts(1))
     (error,) = at.errors()
-    assert error.message.endswith("line 2, in run: neither the LCR nor public.c at the destination has a column nowhere")
+    assert "line 2, in run: neither the LCR nor public.c at the destination has a column nowhere (correct the name; " in error.message
 
 
 # --------------------------------------------------------------------------- with an update conflict handler

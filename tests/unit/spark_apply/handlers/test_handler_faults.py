@@ -41,6 +41,22 @@ def test_a_handler_that_hangs_is_interrupted_and_told(wait: str) -> None:
     assert at.values() == {2: "a"}
 
 
+@pytest.mark.parametrize("late", [1, 3, 5])
+def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_with(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = types.ModuleType("own_state")
+    state.calls = 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_state", state)
+    text = (
+        "import time, own_state\ndef run(lcr, session):\n    lcr.execute(True)\n"
+        f"    if lcr.get_value('new', 'id').decoded == {late}:\n        own_state.calls += 1\n        time.sleep(60)\n"
+    )
+    at = Handled(rules_of(text, dml=["run"], timeout_s=0.1))
+    at.apply(*map(inserts, range(1, 6)))
+    assert "did not end within 0.1 s" in only(at)
+    assert at.values() == {number: "a" for number in range(1, 6) if number != late}
+    assert state.calls == 2  # type: ignore[attr-defined]
+
+
 def test_a_handler_that_catches_the_interruption_has_still_had_its_time() -> None:
     text = "import time\ndef run(lcr, session):\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass\n"
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
@@ -68,6 +84,20 @@ def test_a_handler_that_ends_the_process_in_python_is_an_error() -> None:
     at = Handled(rules_of("import sys\ndef run(lcr, session):\n    sys.exit(1)\n", dml=["run"]))
     at.apply(inserts(1))
     assert "SystemExit: 1" in only(at)
+
+
+@pytest.mark.parametrize("place", ["dml", "precommit"])
+def test_a_handler_that_raises_keyboard_interrupt_is_an_error(place: str) -> None:
+    text = f"def run({'lcr, session' if place == 'dml' else 'commit_scn, session'}):\n    raise KeyboardInterrupt\n"
+    at = Handled(rules_of(text, **({"dml": ["run"]} if place == "dml" else {"precommit": "run"})))
+    at.apply(inserts(1))
+    assert "line 2, in run: KeyboardInterrupt" in only(at)
+
+
+def test_an_operator_can_still_interrupt_a_handler() -> None:
+    handlers = Handlers(rules_of("import signal\ndef run(lcr, session):\n    signal.raise_signal(signal.SIGINT)\n", dml=["run"]))
+    with pytest.raises(KeyboardInterrupt):
+        handlers.call(handlers.rules.dml[0].function, None, None, holds=lambda: False)
 
 
 def test_a_session_can_not_be_used_in_another_thread_nor_later() -> None:
@@ -246,7 +276,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(committed: bool) -> None:
 
 
 def test_a_server_that_dies_in_a_handler_leaves_nothing_behind() -> None:
-    text = f"import own_state\ndef run(lcr, session):\n    lcr.execute(True)\n{LOG}    own_state.calls += 1\n    if own_state.calls == 2:\n        raise KeyboardInterrupt\n"
+    text = f"import own_state\ndef run(lcr, session):\n    lcr.execute(True)\n{LOG}    own_state.calls += 1\n    if own_state.calls == 2:\n        import signal; signal.raise_signal(signal.SIGINT)\n"
     state = types.ModuleType("own_state")
     state.calls = 0  # type: ignore[attr-defined]
     sys.modules["own_state"] = state
@@ -286,7 +316,7 @@ def lives_until_it_ends(at: Handled, *found: list[tuple[str, Any]], large: bool 
     raise AssertionError("no end")
 
 
-DIES = "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 3:\n        raise KeyboardInterrupt\n    lcr.execute(True)\n"
+DIES = "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 3:\n        import signal; signal.raise_signal(signal.SIGINT)\n    lcr.execute(True)\n"
 
 
 def test_a_handler_that_ends_its_process_each_time_sends_its_transaction_and_no_other_into_the_error_queue() -> None:
@@ -315,7 +345,7 @@ def test_a_handler_that_ends_its_process_in_a_streamed_transaction_is_bounded_to
 
 
 def test_a_precommit_handler_that_ends_its_process_is_bounded_too() -> None:
-    at = Handled(rules_of("def run(commit_scn, session):\n    if commit_scn == 110:\n        raise KeyboardInterrupt\n", precommit="run"))
+    at = Handled(rules_of("def run(commit_scn, session):\n    if commit_scn == 110:\n        import signal; signal.raise_signal(signal.SIGINT)\n", precommit="run"))
     assert lives_until_it_ends(at, inserts(1), inserts(2), inserts(3)) == 1 + CRASHES_MAX
     assert at.values() == {1: "a", 3: "a"}
     assert "own:run" in only(at)

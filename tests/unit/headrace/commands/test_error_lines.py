@@ -1,0 +1,20 @@
+"""One error transaction as the commands of the error queue print it."""
+
+from headrace.commands.error_queue import _line, _one_by_one
+from headrace.console import Output
+
+ERROR = {
+    "number": 3, "apply": "a", "source": "dbs1", "transaction_id": 7, "commit_scn": 100, "row_count": 1, "created_us": 0, "edits": 0,
+    "message": "own:run failed: first line\nsecond line", "waits_behind": 0, "depends_on": 0, "conflict_type": "", "sqlstate": "",
+}
+
+
+def test_a_message_of_several_lines_is_one_line_in_a_list_and_stays_as_it_is_where_one_is_shown() -> None:
+    assert _line(ERROR, is_short=True).endswith(": own:run failed: first line second line")
+    assert _line(ERROR).endswith(": own:run failed: first line\nsecond line")
+
+
+def test_the_outcome_of_an_execution_is_one_line(capsys) -> None:
+    outcome = {"number": 3, "done": False, "problem": "first line\nsecond line", "failure": {"message": "first line\nsecond line", "position": -1}}
+    _one_by_one(Output(as_json=False), [ERROR], lambda _: outcome, "executed", stops=False)
+    assert capsys.readouterr().out.splitlines() == ["1/1 a 3: not executed: first line second line"]
