@@ -464,16 +464,31 @@ class Deployment:
         Raises:
             ConfigError: a process of this machine still runs it after a while.
         """
-        deadline = time.monotonic() + LOST_TIMEOUT_S  # the one before may be about to end
+        try:
+            self._wait_free(CONTROLLER, LOST_TIMEOUT_S)
+        except PropagationError as error:
+            raise ConfigError(
+                f"topology {self.spec.name} runs on another Ray cluster: {error.message}",
+                hint=f"`headrace down {self.spec.file}` with the --address of that cluster first; {error.hint}",
+            ) from error
+
+    def _wait_free(self, component: str, timeout_s: float) -> None:
+        """Wait for the end of whatever still runs a component of this folder on this machine.
+
+        Args:
+            component: its full name.
+            timeout_s: of a process that is about to end: Ray calls one dead before the kernel has ended it.
+
+        Raises:
+            PropagationError: it still runs, and the process is named.
+        """
+        deadline = time.monotonic() + timeout_s
         while True:
             try:
-                Running(self.spec.state_dir, CONTROLLER).release()
-            except PropagationError as error:
+                Running(self.spec.state_dir, component).release()
+            except PropagationError:
                 if time.monotonic() > deadline:
-                    raise ConfigError(
-                        f"topology {self.spec.name} runs on another Ray cluster: {error.message}",
-                        hint=f"`headrace down {self.spec.file}` with the --address of that cluster first; {error.hint}",
-                    ) from error
+                    raise
                 time.sleep(POLL_S)
             else:
                 return
@@ -639,7 +654,7 @@ class Deployment:
             return (self._of_original(original),)
         if actors is None:
             # On a Ray cluster that does not answer now it may run: the claim takes what this folder's own site holds for an earlier one's.
-            Running(self.spec.state_dir, f"site:{site.name}").release()
+            self._wait_free(f"site:{site.name}", GONE_TIMEOUT_S)
         with closing(claim_on(self.spec, site)) as claim:
             claim.hold()  # do not remove what another copy uses
             return remove_from(self.spec, site, site.database.dsn)

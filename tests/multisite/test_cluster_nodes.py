@@ -261,7 +261,7 @@ def test_everything_goes_on_from_what_is_durable_after_the_head_was_killed(clust
 
         cluster.up("b", "c", progress=look)
         assert told
-        assert told == {name: f"{name} still runs in process {pids[name]} of this machine" for name in told}
+        assert told == {name: f"still runs in process {pids[name]} of this machine" for name in told}
         assert all(system.pid(name) != pid for name, pid in pids.items())
         load.wait_arriving()
     different = [answer for answer in system.verify() if not answer["equal"]]

@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +221,7 @@ def test_up_on_a_cluster_is_refused_while_the_private_one_runs_and_down_ends_tha
 def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_its_databases_are_left_alone(monkeypatch, tmp_path):
     """It was forgotten while it could not be reached, and goes on."""
     monkeypatch.setattr(headrace.deployment, "LOST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(headrace.deployment, "GONE_TIMEOUT_S", 0.0)
     spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
     actors = FakeActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
@@ -235,6 +237,15 @@ def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_i
     assert actors.created == ["controller"]
     (problem,) = Deployment(spec)._remove_from_databases(None, print)
     assert "connect" in problem
+
+
+def test_purge_waits_for_a_site_whose_process_is_about_to_end(monkeypatch, tmp_path):
+    """Ray calls a process dead before the kernel has ended it."""
+    spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
+    ending = Running(spec.state_dir, "site:a")
+    monkeypatch.setattr(headrace.deployment, "time", SimpleNamespace(sleep=lambda _: ending.release(), monotonic=time.monotonic))
+    (problem,) = Deployment(spec)._remove_from_databases(None, print)
+    assert "connect" in problem, "the database was asked"
 
 
 def component(state: str, *tables: str, **more: Any) -> dict[str, Any]:
