@@ -613,36 +613,36 @@ class Controller(Host):
         partly, taken, elsewhere = ({}, {}, {}) if before is None else (newly_bypassed(before, self._spec), replaced(before, self._spec), moved(before, self._spec))
         bypassed = {**self._bypassed, **{component: partly[component.name] for component in self._components if component.name in partly}}
         stopped: set[str] = set()
-        for site in {component.site for component in (*bypassed, *taken, *elsewhere)}:
-            names = [component.name for component in (*bypassed, *taken, *elsewhere) if component.site == site]
+        asked = (*bypassed, *taken, *elsewhere)
+        for site in {component.site for component in asked}:
+            names = [component.name for component in asked if component.site == site]
             # One that leaves may be away, and the edit may be because of that: then nobody knows.
             with contextlib.suppress(*(() if site in {each.name for each in self._spec.sites} else (StreamsError,))):
                 stopped |= set(self._actors.call(f"site:{site}", "stopped", names))
         # Sites of one machine have one record, so there such a component stays stopped.
         lifted = [c for c, site in elsewhere.items() if c.name in stopped and not self._actors.call(f"site:{site}", "stopped", (c.name,))]
-        started = f"start it with `headrace start {self._spec.file}"
-        return tuple(
-            Finding(
-                path=f"{c.kind}s.{c.name.partition(':')[2]}",
-                problem=f"is stopped, and {by} would bypass it ({'combined capture and apply' if by.startswith('capture:') else 'direct dequeuing'}):"
-                " the changes that it holds back would be applied",
-                fix=f"{started} {c.name.partition(':')[2]}`, or write combined: never into the file",
+
+        def finding(component: Component, problem: str, *, at: str = "", instead: str = "", then: str = "") -> Finding:
+            name = component.name.partition(":")[2]
+            return Finding(
+                path=f"{component.kind}s.{name}", problem=f"is stopped{at}, and {problem}: the changes that it holds back would be applied",
+                fix=f"{instead}start it with `headrace start {self._spec.file} {name}`{then}",
             )
-            for c, by in bypassed.items() if c.name in stopped
-        ) + tuple(
-            Finding(
-                path=f"{c.kind}s.{c.name.partition(':')[2]}",
-                problem=f"is stopped, and {by} would take its place, which is not: the changes that it holds back would be applied",
-                fix=f"keep its name in the file; or {started} {c.name.partition(':')[2]}` and run `headrace up` again: {by} can be stopped then",
-            )
-            for c, by in taken.items() if c.name in stopped
-        ) + tuple(
-            Finding(
-                path=f"{c.kind}s.{c.name.partition(':')[2]}",
-                problem=f"is stopped at {c.site}, and would not be at {elsewhere[c]}: the changes that it holds back would be applied",
-                fix=f"leave it at {c.site}; or {started} {c.name.partition(':')[2]}` and run `headrace up` again: it can be stopped then",
-            )
-            for c in lifted
+
+        again = " and run `headrace up` again: {} can be stopped then"
+        return (
+            *(
+                finding(c, f"{by} would bypass it ({'combined capture and apply' if by.startswith('capture:') else 'direct dequeuing'})", then=", or write combined: never into the file")
+                for c, by in bypassed.items() if c.name in stopped
+            ),
+            *(
+                finding(c, f"{by} would take its place, which is not", instead="keep its name in the file; or ", then=again.format(by))
+                for c, by in taken.items() if c.name in stopped
+            ),
+            *(
+                finding(c, f"would not be at {elsewhere[c]}", at=f" at {c.site}", instead=f"leave it at {c.site}; or ", then=again.format("it"))
+                for c in lifted
+            ),
         )
 
     def _scn_findings(self, before: TopologySpec | None) -> tuple[Finding, ...]:

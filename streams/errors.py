@@ -93,6 +93,11 @@ class StreamsError(Exception):
         """The sentence alone, without hint and context."""
         return str(self.args[0])
 
+    @property
+    def message_and_hint(self) -> str:
+        """Both in one text, for what has no place for a hint."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
     def described(self) -> dict[str, object]:
         """The error as JSON-able words, for status, logs and other processes."""
         return {

@@ -25,7 +25,7 @@ from databases.postgres.exact_values import IntervalBinaryDumper, exact_context,
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
-__all__ = ["builtin_number", "decoded", "decoded_of_copy", "encoded", "is_written_binary"]
+__all__ = ["NoText", "builtin_number", "checked", "decoded", "decoded_of_copy", "encoded", "is_written_binary"]
 
 _TRANSFORMER = Transformer(exact_context())
 _NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
@@ -142,7 +142,7 @@ def encoded(column: Column, value: object) -> bytes:
         if owner != "pg_catalog" and isinstance(value, str):
             return _text(value)  # enumerated types, and domains and others over texts: both forms are the text
         return _form_of(name, is_binary=column.is_binary)(value)
-    except _NoText as error:
+    except NoText as error:
         raise LcrError(f"the text for column {column.name} holds {error}", column=column.name, hint=error.hint) from error
     except (psycopg.Error, struct.error, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
         raise LcrError(
@@ -221,7 +221,7 @@ def _parts_of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the use
             if each is not None:
                 _parts_of_type(each, name if isinstance(each, list) else name[1:])
         return value
-    return _checked(value) if isinstance(value, str) else _of_type(value, name, is_binary=False)
+    return checked(value) if isinstance(value, str) else _of_type(value, name, is_binary=False)
 
 
 def _of_type(value: Any, name: str, *, is_binary: bool) -> Any:  # noqa: ANN401 - what the user gives
@@ -244,10 +244,10 @@ def _refuse(*_: object) -> Any:  # noqa: ANN401 - never returns
 def _text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
     if not isinstance(value, str):
         raise TypeError("a text is needed")
-    return _checked(value).encode()
+    return checked(value).encode()
 
 
-class _NoText(ValueError):  # noqa: N818 - what it holds
+class NoText(ValueError):  # noqa: N818 - what it holds
     """A `str` that is no text of PostgreSQL."""
 
     def __init__(self, what: str, hint: str) -> None:
@@ -255,13 +255,18 @@ class _NoText(ValueError):  # noqa: N818 - what it holds
         self.hint = hint
 
 
-def _checked(text: str) -> str:
+def checked(text: str) -> str:
+    """The text, if PostgreSQL can hold it.
+
+    Raises:
+        NoText: it cannot.
+    """
     if "\0" in text:
-        raise _NoText("a NUL character", "PostgreSQL's texts cannot hold one: take it out")
+        raise NoText("a NUL character", "PostgreSQL's texts cannot hold one: take it out")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _NoText("a lone surrogate", "it has no form in UTF-8: replace it") from error
+        raise NoText("a lone surrogate", "it has no form in UTF-8: replace it") from error
     return text
 
 

@@ -127,10 +127,7 @@ def words_of(error: BaseException) -> str:
         error: of any class.
     """
     try:
-        if isinstance(error, StreamsError):
-            said = f"{error.message} ({error.hint})" if error.hint else error.message  # what keeps the words keeps no hint beside them
-        else:
-            said = f"{type(error).__name__}: {error}"
+        said = error.message_and_hint if isinstance(error, StreamsError) else f"{type(error).__name__}: {error}"
         said = said[:_WORDS_MAX].rstrip() + (f" ... ({len(said):,} characters)" if len(said) > _WORDS_MAX else "")
     except BaseException as second:  # noqa: BLE001 - its own `__str__` is users' code, too
         said = f"{type(error).__name__} (its message cannot be read: {type(second).__name__})"

@@ -359,7 +359,7 @@ class Handling:
                 else:
                     self._run(statement.sql, self._bound(statement, lcr).values)
             except (LcrError, ConflictError, HandlerError) as error:
-                return self._failure(f"statement handler {statement.text!r}: {_with_hint(error)}", error, lcr)
+                return self._failure(f"statement handler {statement.text!r}: {error.message_and_hint}", error, lcr)
             finally:
                 self._is_calling = False
             self._raise_broken()
@@ -385,7 +385,7 @@ class Handling:
                 self.late_scn = scn
             self._end_marks(depth)
             self._raise_broken(error)
-            return self._failure(_with_hint(error), error, at)
+            return self._failure(error.message_and_hint, error, at)
         finally:
             self._is_calling = False
             if at is not None:
@@ -450,11 +450,6 @@ class Handling:
             raise HandlerError("a handler used its session in another thread", hint="use it in the thread that called the handler")
         if self._broken is not None:
             raise AttemptFailed
-
-
-def _with_hint(error: StreamsError) -> str:
-    """An error as the error queue keeps it, which has no place for a hint."""
-    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _value(bind: str, lcr: HandledLcr) -> object:

@@ -22,7 +22,7 @@ from databases.ports import HandlerSql, SqlResult
 from databases.postgres.connection import translate
 from databases.postgres.destination.writing.pipeline import Statement
 from databases.postgres.exact_values import json_text
-from databases.postgres.python_values import builtin_number
+from databases.postgres.python_values import NoText, builtin_number, checked
 from streams.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted, FencedError
 from streams.lcr import LcrValue
 
@@ -118,12 +118,10 @@ def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> Raw
 
 
 def _check_text(text: str, what: str) -> None:
-    if "\0" in text:
-        raise DataError(f"SQL of a handler: {what} holds a NUL character", hint="PostgreSQL's texts cannot hold one: take it out", sqlstate="")
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"SQL of a handler: {what} holds a lone surrogate", hint="it has no form in UTF-8: replace it", sqlstate="") from error
+        checked(text)
+    except NoText as error:
+        raise DataError(f"SQL of a handler: {what} holds {error}", hint=error.hint, sqlstate="") from error
 
 
 class _Sent:
