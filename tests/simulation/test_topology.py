@@ -1,8 +1,8 @@
 """Whole topologies under random harm: nothing lost, nothing twice, in order, watermarks that hold, and convergence.
 
 Every example once, for a moment; and as many seeds as fit into HEADRACE_SIMULATION_SECONDS of processor time. The quick gate has always the same
-seeds: what it says depends on the code alone. With HEADRACE_SIMULATION_SECONDS they are new ones each time. Each is printed with
-the command that replays it.
+seeds: what it says depends on the code alone. With HEADRACE_SIMULATION_SECONDS there are also new ones each time: what breaks and is seen does not
+depend on them, what must hold does. Each is printed with the command that replays it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ REFUSED = {
 EXAMPLES = sorted({path.stem for path in (ROOT / "examples").glob("*.yaml")} - set(REFUSED))
 SIX = ("one_way", "two_way", "n_way", "hub_and_spoke", "relay", "several_sources")
 SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0"))
-SEEDS_FOR_EVERYTHING = 60  # by then all was done and seen, nearly always
-SEEDS_MAX = 150  # by then always
+SEEDS_MAX = 150  # by then all that is looked for was done and seen; a few dozen are usual
 MOMENT_S = 6.0  # virtual: enough that every component works, and a few die
 FIXED_SEED = 1
 HARM_MIN = 5  # things that break in one run, at least; a hundred are usual
 SEEDS_FOR_HARM = 4  # a random seed of a small topology may break nearly nothing in a moment (3742243604 of keys: 2); then another one must
 
-# Executing errors needs conflicts, which these histories have none of: see the tests of the apply engine.
-NEVER = {"apply.error_queue_write", "apply.execute_error"}
+# These histories have no conflicts: see the tests of the apply engine.
+NEVER = {"apply.conflict", "apply.error_queue_write", "apply.execute_error"}
 RECEIVER = {name for name in FAILPOINTS if name.startswith("redo_receiver.")}  # of downstream capture
 DOWNSTREAM_KINDS = {"kill redo", "redo stream cut", "standby power loss", *RECEIVER}
 DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full"}
 SPLITTABLE = ("fan_out", "hub_and_spoke", "n_way", "extended_secondaries")
 SPLITTING_SEED = 1
+GIVEN_UP_FROM = 13  # seed 15, of n_way, gives a merge up, as one in twenty does
 SWITCHING_SEED = 11
 # Redo is full, to the bound, of what the capture process of a split stream mines again for a refused destination.
 MINED_AGAIN_SEED = 1371554842
@@ -91,20 +91,30 @@ def run(name: str, seed: int, settings: Settings) -> Outcome:
     return outcome
 
 
-def run_until_seen(names: Sequence[str], kinds: set[str], sights: set[str]) -> None:
-    """Run these examples in turn, new seeds for a third of the time, and on until all of this has fired and been seen."""
-    first, until = secrets.randbits(32), time.process_time() + SECONDS / 3
+def run_until_seen(names: Sequence[str], first: int, kinds: set[str], sights: set[str], seconds: float) -> None:
+    """Run these examples in turn: seeds from `first` on until all of this has fired and been seen, then new ones for the rest of the time.
+
+    What must be seen does not depend on chance, so that no run misses it; what must hold is tried with other seeds each time.
+    """
+    until = time.process_time() + seconds
     fired: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     count = 0
-    while time.process_time() < until or (count < SEEDS_FOR_EVERYTHING and (kinds - set(fired)) | (sights - set(seen))):
+
+    def missing() -> set[str]:
+        return (kinds - set(fired)) | (sights - set(seen))
+
+    while count < SEEDS_MAX and missing():
         outcome = run(names[count % len(names)], first + count, Settings())
         fired.update(outcome.fired)
         seen.update(outcome.seen)
         count += 1
-    print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
-    assert set(fired) >= kinds
-    assert set(seen) >= sights
+    assert not missing(), f"in {SEEDS_MAX} seeds from {first} on"
+    drawn, more = secrets.randbits(32), 0
+    while time.process_time() < until:
+        run(names[more % len(names)], drawn + more, Settings())
+        more += 1
+    print(f"{count} seeds from {first} on, {more} from {drawn} on, {dict(fired)}, {dict(seen)}")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -152,34 +162,19 @@ def test_example_that_cannot_be_simulated_is_refused_by_name(name: str, problem:
 
 @pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
 def test_topologies_converge_whatever_breaks() -> None:
-    first, until = secrets.randbits(32), time.process_time() + SECONDS
-    fired: Counter[str] = Counter()
-    seen: Counter[str] = Counter()
-    count = 0
-
-    def missing() -> set[str]:
-        return (KINDS - set(fired)) | (SEEN - set(seen))
-
-    while time.process_time() < until or (SEEDS_FOR_EVERYTHING <= count < SEEDS_MAX and missing()):
-        outcome = run(SIX[count % len(SIX)], first + count, Settings())
-        fired.update(outcome.fired)
-        seen.update(outcome.seen)
-        count += 1
-    print(f"{count} seeds from {first} on, {dict(fired)}, {dict(seen)}")
-    if count >= SEEDS_FOR_EVERYTHING:
-        assert not missing()
+    run_until_seen(SIX, FIXED_SEED, KINDS, SEEN, SECONDS)
 
 
 @pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
 def test_downstream_capture_converges_whatever_breaks() -> None:
     """The redo is copied to another site and mined there: what breaks there is all seen."""
-    run_until_seen(("downstream",), DOWNSTREAM_KINDS, DOWNSTREAM_SEEN)
+    run_until_seen(("downstream",), FIXED_SEED, DOWNSTREAM_KINDS, DOWNSTREAM_SEEN, SECONDS / 3)
 
 
 @pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
 def test_streams_are_split_off_and_merged_whatever_breaks() -> None:
     """Among several destinations of one queue: by thresholds and by hand, given up in between, while the others are ahead."""
-    run_until_seen(SPLITTABLE, SPLIT_KINDS, SPLIT_SEEN)
+    run_until_seen(SPLITTABLE, GIVEN_UP_FROM, SPLIT_KINDS, SPLIT_SEEN, SECONDS / 3)
 
 
 @pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: the quick gate runs each example once")
@@ -188,7 +183,7 @@ def test_streams_of_a_downstream_capture_process_are_split_off_and_merged_whatev
     file = tmp_path / "downstream_fan_out.yaml"
     file.write_text(DOWNSTREAM_FAN_OUT, encoding="utf-8")
     spec, until, seed, fired = read_topology(file), time.process_time() + SECONDS / 6, 0, Counter[str]()
-    while time.process_time() < until or (seed < SEEDS_FOR_EVERYTHING and not {"split", "merged"} <= set(fired)):
+    while time.process_time() < until or (seed < SEEDS_MAX and not {"split", "merged"} <= set(fired)):
         seed += 1
         outcome = simulate(spec, seed, Settings())
         assert outcome.is_fine, "\n".join([f"seed {seed}: {outcome.invariant}: {outcome.place}: {outcome.problem}", *outcome.trace])
