@@ -17,7 +17,7 @@ import numpy as np
 
 from rules.subsetting import together
 from rules.transformation import CURRENT_TIMESTAMP_NUMBER, AddColumn, Shape, Transformation, TransformationError
-from rules.user_code.calling import CustomCalls
+from rules.user_code.calling import CustomCalls, which_lcr
 from streams.cells import fixed
 from streams.lcr_batch import (
     ABSENT,
@@ -112,8 +112,11 @@ class Reshaping:
         return table if (owner, name) == key else replace(table, owner=owner, name=name)
 
     def changes(self, table: TableVersion) -> bool:
-        """Whether a table version is another one behind the client."""
-        return self._reshaped(table) is not None
+        """Whether a table version is another one behind the client; also where it cannot be transformed, which `batch` says of its first LCR."""
+        try:
+            return self._reshaped(table) is not None
+        except TransformationError:
+            return True
 
     def batch(self, batch: LcrBatch) -> LcrBatch:
         """A batch behind the client; the same object where nothing changes.
@@ -122,12 +125,12 @@ class Reshaping:
             batch: with what the client's rules keep. A table of which it holds nothing is left as it is: nobody needs it transformed.
 
         Raises:
-            TransformationError: a transformation cannot be applied to a table, or its function failed.
+            TransformationError: a transformation cannot be applied to a table, or its function failed; names the LCR.
         """
         used = {group.table for group in batch.groups}
         if batch.truncates:
             used = used.union(*(truncate.tables for truncate in batch.truncates))
-        found = [self._reshaped(table) if place in used else None for place, table in enumerate(batch.tables)]
+        found = [self._reshaped_in(batch, place) if place in used else None for place in range(len(batch.tables))]
         if not any(found):
             return batch
         times = [(each.added.new, place) for each in found if each is not None for place in each.added.times]
@@ -157,6 +160,15 @@ class Reshaping:
             ),
         )
         return self._calls.batch(declared, customs) if customs else declared
+
+    def _reshaped_in(self, batch: LcrBatch, place: int) -> _Reshaped | None:
+        """Of a table that a batch has LCRs of."""
+        try:
+            return self._reshaped(batch.tables[place])
+        except TransformationError as error:
+            rows = [int(group.row_numbers.min()) for group in batch.groups if group.table == place]
+            row = min(rows + [truncate.row_number for truncate in batch.truncates if place in truncate.tables])
+            raise TransformationError(f"{error.message} ({which_lcr(batch, row)})", hint=error.hint, **error.context) from error
 
     def _reshaped(self, table: TableVersion) -> _Reshaped | None:
         found = self._known.get(table, _UNKNOWN)

@@ -218,14 +218,12 @@ class RowLcr:
 
     @property
     def source_time_us(self) -> int:
-        """When the transaction committed at the source, microseconds since the epoch; 0 while not complete."""
-        if self.commit_scn is None:
-            return 0
+        """When the transaction committed at the source, microseconds since the epoch; 0: not known."""
         return int(self._batch.transactions.commit_time_us[self._transaction])
 
     @property
     def source_time(self) -> datetime | None:
-        """When the transaction committed at the source, in UTC; None while not complete."""
+        """When the transaction committed at the source, in UTC; None: not known."""
         return _EPOCH + timedelta(microseconds=self.source_time_us) if self.source_time_us else None
 
     @property

@@ -21,9 +21,8 @@ ATTRIBUTES: Final = {
     "scn": Kind.INTEGER,
 }
 
-_NOT_YET_KNOWN = "it is not known while a large transaction travels in parts; use scn, which orders the LCRs of a source"
 REFUSED_ATTRIBUTES: Final = {
-    "commit_scn": _NOT_YET_KNOWN,
-    "source_time": _NOT_YET_KNOWN,
+    "commit_scn": "it is not known while a large transaction travels in parts; use scn, which orders the LCRs of a source",
+    "source_time": "conditions do not compare commit times; compare a column that has the time, or look at it in a handler",
 }
-"""What an LCR has only when its transaction is complete: the manuals give it to handlers, not to rules."""
+"""What rules cannot ask for. The manuals give the commit SCN to handlers alone, too."""

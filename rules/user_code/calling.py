@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from rules.conditions.values import ValueTypes
 
-__all__ = ["CustomCalls", "loaded_function"]
+__all__ = ["CustomCalls", "loaded_function", "which_lcr"]
 
 _CORRECT = "correct the function and run `headrace up`; or take it out of the rule"
 _END_THREADS = "it must end the threads that it starts, or give what they do to one pool that its module makes; then run `headrace up`"
@@ -175,13 +175,23 @@ def _never() -> bool:
     return False
 
 
+def which_lcr(batch: LcrBatch, row: int) -> str:
+    """Which LCR a transformation failed at, for messages; without values.
+
+    Args:
+        batch: before the transformation.
+        row: its number there.
+    """
+    lcr = RowLcr(batch, row)
+    return (
+        f"LCR: {lcr.command_type} of {lcr.object_owner}.{lcr.object_name}, number {lcr.position + 1} of transaction {lcr.transaction_id} of"
+        f" {lcr.source_database_name}, SCN {scn_text(lcr.scn)}"
+    )
+
+
 def _failure(batch: LcrBatch, row: int, what: str, hint: str) -> TransformationError:
     lcr = RowLcr(batch, row)
-    table = f"{lcr.object_owner}.{lcr.object_name}"
-    return TransformationError(
-        f"{what} (LCR: {lcr.command_type} of {table}, number {lcr.position + 1} of transaction {lcr.transaction_id} of"
-        f" {lcr.source_database_name}, SCN {scn_text(lcr.scn)})", hint=hint, table=table,
-    )
+    return TransformationError(f"{what} ({which_lcr(batch, row)})", hint=hint, table=f"{lcr.object_owner}.{lcr.object_name}")
 
 
 def _lcrs(result: object, custom: CustomTransformation) -> list[RowLcr]:

@@ -50,10 +50,14 @@ class Site(Conflicts):
         """What the site changed before is known to be no later than the answer, also where its times are lost."""
         self.session.sample_times(age_s=7 * 86_400, every_s=0)
         if not self.is_memory:
-            while self.harness._admin.execute("SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 1 AND changed_at IS NULL").fetchone()[0]:
-                self.session.sample_times(age_s=7 * 86_400, every_s=3600)  # another transaction of the server ran
+            self.wait_sampled()
         self.sampled_us = now()
         return self.sampled_us
+
+    def wait_sampled(self) -> None:
+        """Until what began before the last sample has ended: another transaction of the server may run, as autovacuum's do."""
+        while self.harness._admin.execute("SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 1 AND changed_at IS NULL").fetchone()[0]:
+            self.session.sample_times(age_s=7 * 86_400, every_s=3600)
 
     def lose_times(self) -> None:
         self.harness.lose_times(self.sampled_us)

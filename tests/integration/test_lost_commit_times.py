@@ -66,7 +66,7 @@ def test_what_a_user_changed_stays_where_autovacuum_has_forgotten_when(freezing:
         before = site.user(WAS, HERE)
         site.user(other, None)
         after = site.sample()
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300  # a busy machine takes its time
         while is_known(site):
             assert time.monotonic() < until, "autovacuum does not come"
             site.harness._admin.execute("DO $$ BEGIN FOR i IN 1..20000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")

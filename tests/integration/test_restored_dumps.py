@@ -33,6 +33,7 @@ def restore(site: Site) -> int:
         for name in RESTORED:
             admin.execute(f"CREATE TEMP TABLE dump ON COMMIT DROP AS SELECT * FROM {name}; TRUNCATE {name}; INSERT INTO {name} SELECT * FROM dump; DROP TABLE dump")
     site.session.sample_times(age_s=7 * 86_400, every_s=600)
+    site.wait_sampled()
     return dumped
 
 
@@ -119,6 +120,7 @@ def test_what_pg_restore_brought_into_another_database_is_of_no_time(
         site.session.close()
     with site_on(pg_destination, dsns[1], sites=sites) as site:
         site.session.sample_times(age_s=7 * 86_400, every_s=600)
+        site.wait_sampled()
         assert site.rows() == [HERE]
         assert site.apply(Lcr(old=HERE, new=THERE), at=dumped) is not None
         assert site.apply(Lcr(old=OTHER, new=changed(THERE, id=2)), at=dumped) is not None

@@ -69,3 +69,31 @@ def test_triggers_of_two_tables_find_what_they_found_at_the_source(pair: Pair, s
     assert there == here
     for table in ("orders", "lines", "discounts"):
         pair.assert_same(f"SELECT * FROM {table} ORDER BY 1")
+
+
+@pytest.mark.parametrize(("enabled", "fires"), [("ENABLE", False), ("ENABLE ALWAYS", True)])
+def test_a_trigger_fires_for_applied_changes_and_executed_error_transactions_where_it_is_to_fire_always_and_else_for_neither(
+    pair: Pair, enabled: str, *, fires: bool,
+) -> None:
+    """The firing property of the manuals. Whether users' changes of the destination fire it, it does not say: they do."""
+    table = "CREATE TABLE lines (id int PRIMARY KEY, price int)"
+    pair.create(table, (
+        f"{table}; CREATE SCHEMA seen; CREATE TABLE seen.fired (line int);"
+        " CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen.fired VALUES (NEW.id); RETURN NULL; END $$;"
+        " CREATE TRIGGER note AFTER INSERT OR UPDATE ON lines FOR EACH ROW EXECUTE FUNCTION note();"
+        f" ALTER TABLE lines {enabled} TRIGGER note"
+    ))
+    pair.set(TableSettings(triggers=(TriggerFiring(owner="public", name="lines", trigger="note", fire="always" if fires else "once"),)))
+
+    def fired() -> list[int]:
+        return [line for (line,) in pair.there.execute("SELECT line FROM seen.fired ORDER BY ctid").fetchall()]
+
+    pair.there.execute("INSERT INTO lines VALUES (3, 0)")  # in the way
+    pair.run("INSERT INTO lines VALUES (1, 5), (2, 5)", "UPDATE lines SET price = 6 WHERE id = 1", "INSERT INTO lines VALUES (3, 5)")
+    engine = pair.apply()
+    assert fired() == [3, *([1, 2, 1] if fires else [])]
+    (error,) = pair.errors()
+    pair.there.execute("DELETE FROM lines WHERE id = 3")
+    assert engine.execute_errors([error.number]) == {error.number: ""}
+    pair.assert_same("SELECT * FROM lines ORDER BY 1")
+    assert fired() == [3, *([1, 2, 1, 3] if fires else [])]

@@ -159,8 +159,8 @@ class Handled:
         return done.reports
 
     def apply_large(self, *lcrs: tuple[str, Lcr], is_careful: bool = False) -> GroupResult | GroupRetry:
-        """One streamed transaction, each LCR a part."""
-        group, first = self.scn, self.transactions_of(lcrs)
+        """One streamed transaction, each LCR a part; as in the log, only the last one knows the commit SCN."""
+        group, whole = self.scn, self.transactions_of(lcrs)
         self.server.receive(GroupAssignment(
             group=group, attempt=0, mode=GroupMode.SETS, streamed=True, batches=(), after_scn=group - 10, through_scn=0,
             is_careful=is_careful,
@@ -168,9 +168,12 @@ class Handled:
         self.server.receive(GroupGo(group=group, attempt=0, low_watermark=group - 10, below_applied=True))
         for part in range(len(lcrs)):
             is_last = part == len(lcrs) - 1
+            batch = replace(self.transactions_of(lcrs[part : part + 1]), continues=part > 0, first_position=part)
+            if not is_last:
+                still = replace(batch.transactions, commit_scn=np.zeros(1, np.int64))
+                batch = replace(batch, through_scn=batch.previous_scn, transactions=still)
             self.server.receive(GroupPart(
-                group=group, attempt=0, part=part, batch=codec.encode(self.transactions_of(lcrs[part : part + 1])), is_last=is_last,
-                through_scn=int(first.through_scn) if is_last else 0,
+                group=group, attempt=0, part=part, batch=codec.encode(batch), is_last=is_last, through_scn=int(whole.through_scn) if is_last else 0,
             ))
         self.scn += 10
         for _ in range(100):

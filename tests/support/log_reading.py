@@ -12,7 +12,7 @@ from databases.postgres.source.pgoutput import PostgresLogDecoder
 from streams.lcr_batch import Command, OldImage, TableVersion
 from streams.tags import Tag
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0  # a busy machine takes its time
 
 
 @dataclass

@@ -37,6 +37,8 @@ class RedoSite:
         self.dsn = dsn
         self.folder = folder
         self.user = psycopg.connect(dsn, autocommit=True)
+        # The test's thread reads the log, and does other things for as long as a busy machine takes: nobody answers the server meanwhile.
+        self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         self.source = PostgresSource(dsn)
         self.writer = self.new_writer()
 

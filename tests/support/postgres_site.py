@@ -13,6 +13,7 @@ from streams.scn import FIRST_SCN, Scn
 from tests.support.log_reading import Reading
 
 ALL = (RuleSet(include=(Rule(owner="public"),)),)
+INACTIVE_S = 60.0  # for a server on a busy machine to take note of a closed connection
 
 
 class Site:
@@ -51,7 +52,7 @@ class Site:
 
 
 def wait_inactive(site: Site) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + INACTIVE_S
     while site.run("SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()").fetchone() != (0,):
         assert time.monotonic() < deadline, "the slot stays in use"
         time.sleep(0.02)

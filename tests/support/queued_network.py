@@ -168,6 +168,10 @@ class QueuedNetwork(PostgresNetwork):
 
     # ------------------------------------------------------------------ what is seen
 
+    def sent(self, source: str) -> Scn:
+        """How far a source's changes were sent to its queue."""
+        return self._sent.get(source, FIRST_SCN)
+
     def status(self, queue: str) -> dict[str, Any]:
         """How a queue stands."""
         return self.queues[queue].service.status()

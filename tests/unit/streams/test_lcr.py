@@ -45,9 +45,9 @@ def test_view_names_its_change() -> None:
     assert RowLcr(batch(), 0).is_null_tag()
 
 
-def test_commit_scn_of_an_incomplete_transaction_is_none() -> None:
+def test_commit_scn_of_an_incomplete_transaction_is_none_and_its_time_is_known() -> None:
     lcr = RowLcr(insert_batch([10], rows_each=3, is_open=True, continues=True, first_position=40), 2)
-    assert (lcr.commit_scn, lcr.source_time_us, lcr.position) == (None, 0, 42)
+    assert (lcr.commit_scn, lcr.scn, lcr.source_time_us, lcr.position) == (None, 9, 10_000, 42)
 
 
 def test_null_is_a_value_and_absent_is_none() -> None:

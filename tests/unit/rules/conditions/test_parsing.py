@@ -102,6 +102,7 @@ REFUSED = {
     "a in (b)": ("IN", "values only"),
     "lcr.tga is null": ("lcr.tga", "did you mean tag?"),
     "lcr.commit_scn = 1": ("lcr.commit_scn", "use scn"),
+    "lcr.source_time > '2026-01-31 08:30:00+00'": ("lcr.source_time", "in a handler"),
     "lcr.command_type = 'insert'": ("insert", "capital letters"),
     "lcr.command_type < 'INSERT'": ("command_type", "no order"),
     "lcr.scn = '5'": ("scn", "without quotes"),

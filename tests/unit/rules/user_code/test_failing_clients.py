@@ -1,6 +1,6 @@
-"""A transformation function that raises, hangs, returns the wrong thing, or is killed: in a capture process, a propagation and an apply process.
+"""A transformation function that raises, hangs, returns the wrong thing, or is killed, and a declarative step that cannot be applied: in each client.
 
-Each client stops at the LCR with the error, keeps what it needs, and goes on there once the function is corrected.
+Capture process, propagation and apply process stop at the LCR with the error, keep what they need, and go on there once the rules are corrected.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,12 @@ from databases.memory.source import MemorySource
 from protos import codec
 from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet
-from rules.transformation import Transformation, TransformationError
+from rules.transformation import AddColumn, DeleteColumns, Operation, Transformation, TransformationError
 from rules.user_code.last_call import LastCall
 from streams.lcr import RowLcr
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN
+from tests.support.apply_history import TABLES
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.lcr_batches import insert_batch
 from tests.support.redo_logs import mine, miner, write_redo
@@ -52,28 +54,31 @@ def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, lambda descriptor: None)
 
 
-def captured(folder: Path, body: str) -> tuple[list[bytes], list[bytes], BaseException]:
-    """Rows that a capture process sends before it stops, and after it is started again with the function corrected."""
+def captured(folder: Path, body: str, broken: RuleSet | None = None) -> tuple[list[bytes], list[bytes], BaseException]:
+    """Rows that a capture process sends before it stops, and after it is started again with the rules corrected; from the eighth on of table t."""
     source = MemorySource()
-    source.create_table("hr.t", ["id", "a"], key=["id"])
+    for name in ("t", "u"):
+        source.create_table(f"hr.{name}", ["id", "c1"], key=["id"])
     for number in range(12):
         with source.transaction() as transaction:
-            transaction.insert("hr.t", id=str(number), a="x")
+            transaction.insert("hr.t" if number >= 7 else "hr.u", id=str(number), c1="x")
     writer = write_redo(folder / "redo", source)
     batches: list[LcrBatch] = []
     with pytest.raises((TransformationError, KeyboardInterrupt)) as caught:
-        batches.extend(mine(miner(folder / "redo", rules=rules("lcr.get_value('new', 'id').raw == b'7'", body)), writer, rows_max=3))
+        batches.extend(mine(miner(folder / "redo", rules=broken or rules("lcr.get_value('new', 'id').raw == b'7'", body)), writer, rows_max=3))
     position = batches[-1].through_scn if batches else FIRST_SCN
     later = list(mine(miner(folder / "redo", position, rules=rules("", "")), writer, rows_max=3))
     before, after = ([_key(batch, row) for batch in found for row in range(batch.row_count)] for found in (batches, later))
     return before, after, caught.value
 
 
-def propagated(folder: Path, body: str) -> tuple[list[bytes], list[bytes], BaseException]:
+def propagated(folder: Path, body: str, broken: RuleSet | None = None) -> tuple[list[bytes], list[bytes], BaseException]:
     """The same of a propagation: what it did not send stays in its queue."""
-    queues = TwoQueues(folder, rules("lcr.commit_scn == 80", body))
+    queues = TwoQueues(folder, broken or rules("lcr.commit_scn == 80", body))
     for number in range(12):
-        queues.publish(insert_batch([10 * number + 10], previous=10 * number, value=str(number).encode()))
+        batch = insert_batch([10 * number + 10], previous=10 * number, value=str(number).encode())
+        (table,) = batch.tables
+        queues.publish(replace(batch, tables=(replace(table, owner="hr", name="t" if number >= 7 else "u", object_number=1 + (number >= 7)),)))
     with pytest.raises((TransformationError, KeyboardInterrupt)) as caught:
         queues.work()
     before = _arrived(queues)
@@ -124,6 +129,41 @@ def _check_told(error: BaseException, body: str) -> None:
         assert "has left 65 threads running, and 64 are allowed; it is at handlers/own.py, line 1, in mask" in error.message
     elif "return None" not in body:
         assert "handlers/own.py, line 3, in mask" in error.message
+
+
+def unfit(operation: Operation, *names: str) -> RuleSet:
+    """A declarative step that cannot be applied to the first of these tables."""
+    first = Transformation(operations=(operation,))
+    return RuleSet(include=tuple(Rule(name=name, tags=ANY_TAG, transformation=None if place else first) for place, name in enumerate(names)))
+
+
+UNFIT = {
+    "adds a column that is there": AddColumn(name="c1", type_name="pg_catalog.text", value="x"),
+    "leaves no column": DeleteColumns(deleted=("id", "c0", "c1")),
+}
+
+
+@pytest.mark.parametrize("step", UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize(("client", "scn"), [(captured, ""), (propagated, "0/0000004F")])
+def test_a_step_that_cannot_be_applied_stops_each_client_at_an_lcr_that_is_named(
+    client: Callable[[Path, str, RuleSet], tuple[list[bytes], list[bytes], BaseException]], scn: str, step: Operation, tmp_path: Path,
+) -> None:
+    before, after, error = client(tmp_path, "", unfit(step, "t", "u"))
+    assert b"7" not in before
+    assert before + after == [str(number).encode() for number in range(12)]
+    assert isinstance(error, TransformationError)
+    assert re.search(rf"\(LCR: INSERT of hr\.t, number 1 of transaction \d+ of dbs1, SCN 0/[0-9A-F]*{scn.removeprefix('0/')}\)$", error.message)
+    assert error.hint
+
+
+def test_a_step_that_cannot_be_applied_stops_the_apply_process_and_every_transaction_is_applied_once() -> None:
+    world = World(5, MemoryPlace(), count=20, conflicts=2, large=3)
+    table = TABLES[0]
+    broken = unfit(AddColumn(name=table.columns[1], type_name="pg_catalog.text", value="x"), *(each.name for each in TABLES))
+    with pytest.raises(TransformationError, match=rf"of {table.owner}\.{table.name}, number \d+ of transaction \d+ of dbs1, SCN "):
+        world.engine(5, parallelism=2, rules=broken).run()
+    world.engine(random.Random(5).randrange(1000), parallelism=2, rules=rules("", "")).run()
+    world.check()
 
 
 @pytest.mark.parametrize("made", ["[lcr, lcr.copy(), lcr.copy()]", "[lcr] if int(lcr.get_value('new', 'id').raw) % 3 else []"])

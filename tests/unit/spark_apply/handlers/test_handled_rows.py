@@ -17,7 +17,7 @@ from rules.user_code.handlers import DmlHandler
 from spark_apply.groups import GroupResult, GroupRetry, RetryReason
 from streams.errors import DataError, UnfitTableError
 from tests.support.conflicts import handler
-from tests.support.handlers import READ, Handled, deletes, inserts, row, rules_of, updates
+from tests.support.handlers import READ, Handled, deletes, insert_log, inserts, row, rules_of, updates
 
 EXECUTE = "def run(lcr, session):\n    lcr.execute(conflict_resolution={})\n"
 SHOUT = (
@@ -511,6 +511,25 @@ def test_a_streamed_transactions_rows_go_to_their_handlers() -> None:
     result = at.apply_large(*[each for key in range(4) for each in inserts(key)], *inserts(9, table="d"))
     assert isinstance(result, GroupResult)
     assert (at.values(), at.values("d")) == (dict.fromkeys(range(4), "A"), {9: "a"})
+
+
+def test_rows_of_a_streamed_transaction_have_their_time_and_scn_and_no_commit_scn_which_the_precommit_handler_gets() -> None:
+    text = (
+        "LOG = 'INSERT INTO public.log (id, a) VALUES ($1, $2)'\n"
+        "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded < 3:\n"
+        "        session.execute(LOG, lcr.position, f'{lcr.commit_scn} {lcr.scn} {lcr.source_time:%S.%f}')\n    lcr.execute(True)\n"
+        "def commit(commit_scn, session):\n    session.execute(LOG, 9, str(commit_scn))\n"
+    )
+    at = Handled(rules_of(text, dml=["run"], precommit="commit"))
+    at.apply_large(*inserts(1), *inserts(2), *inserts(3))
+    assert (at.values("log"), at.errors()) == ({0: "None 99 00.100000", 1: "None 99 00.100000", 9: "100"}, ())
+
+
+def test_binds_of_a_statement_in_a_streamed_transaction_are_null_where_the_commit_scn_is_not_known_yet() -> None:
+    at = Handled(rules_of(dml=[statements("INSERT INTO public.log (id, a) VALUES (:new.id, :commit_scn)", "lcr.execute true")]))
+    at.store.sql["INSERT INTO public.log (id, a) VALUES ($1, $2)"] = lambda session, values: insert_log(session, (values[0], str(values[1])))
+    at.apply_large(*inserts(1), *inserts(2))
+    assert at.values("log") == {1: "None", 2: "100"}
 
 
 def test_a_streamed_transaction_whose_handler_raises_is_given_back_whole() -> None:
