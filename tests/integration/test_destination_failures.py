@@ -308,7 +308,7 @@ def test_every_failure_of_the_environment_is_tried_again_and_never_passed_over(a
 
 
 @pytest.mark.parametrize("when", [_TRIGGER, _DEFERRED], ids=["at once", "at the end"])
-@pytest.mark.parametrize("state", ["P0001", "23514", "22012", "09000", "38000", "54000", "40000", "40002", "55000", "55P02", "55P04", "0A000", "HV000", "AB123"])
+@pytest.mark.parametrize("state", ["P0001", "23514", "22012", "09000", "38000", "54000", "40000", "40002", "08003", "55000", "55P02", "55P04", "0A000", "HV000", "AB123"])
 def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_error_queue(
     at: Serving, state: str, when: str,
 ):
@@ -332,6 +332,27 @@ def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_err
     execute()
     assert (at.finish().failure, at.errors()) == (None, [])
     assert at.rows() == [(1, "new"), (2, "bad"), (3, "new"), (4, "new")]
+
+
+@pytest.mark.parametrize("default", ["currval('s')", "lastval()"])
+def test_default_that_needs_another_session_goes_with_its_transaction_into_the_error_queue(at: Serving, default: str):
+    """Of class 55 without a place in a function: apply's session has never used the sequence, and never will."""
+    at.user.execute(f"CREATE SEQUENCE s; ALTER TABLE plain ADD COLUMN extra bigint; ALTER TABLE plain ALTER COLUMN extra SET DEFAULT {default}")
+    at.assign(Transaction(1, [update(1)]), Transaction(2, [insert(4)]), Transaction(3, [update(2)]))
+    result = at.finish()
+    (error,) = at.errors()
+    assert (error.transaction_id, error.sqlstate, [found.number for found in result.errors]) == (2, "55000", [error.number])
+    assert at.rows() == [(1, "new"), (2, "new")]
+
+
+def test_truncate_of_a_table_whose_deferred_triggers_are_still_to_run_goes_with_its_transaction_into_the_error_queue(at: Serving):
+    """Together with the transaction before it the second one fails so, too, but not alone."""
+    at.user.execute(_FAULT + ";" + _DEFERRED + _ALWAYS)
+    truncate = Change(T, Command.TRUNCATE)
+    at.assign(Transaction(1, [update(1)]), Transaction(2, [truncate]), Transaction(3, [insert(3), truncate]), Transaction(4, [insert(4)]))
+    at.finish()
+    assert [(error.transaction_id, error.sqlstate) for error in at.errors()] == [(3, "55006"), (4, "")]  # the last one depends on it
+    assert at.rows() == []
 
 
 def test_table_that_is_published_without_a_replica_identity_is_waited_for(at: Serving):

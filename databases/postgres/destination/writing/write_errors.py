@@ -20,6 +20,12 @@ _STALE_STATES = frozenset({"42703", "42P01", "42804", "42883", "42704", "42846",
 # too long), or something the destination does not do (0A: truncating what others refer to).
 _OPERATOR_CLASSES = frozenset({"0L", "0P", "24", "25", "26", "28", "2B", "2D", "34", "3B", "3D", "3F", "42", "F0", "XX"})
 NO_RIGHT = "42501"
+# "connection does not exist": the word of dblink, or of a trigger's author, about a name that is not known. A server never says it of a session, and a session that
+# is lost says nothing, or something FATAL.
+_NO_CONNECTION = "08003"
+# Functions of the server that speak of the session's own past, or of its own transaction, though the class (55) is otherwise the environment's: a sequence
+# that this session has not used, and a table whose deferred triggers are still to run. It is the same at each attempt.
+_OF_THE_TRANSACTION = frozenset({"currval_oid", "lastval", "CheckTableNotInUse"})
 
 
 def is_stale(error: DatabaseError) -> bool:
@@ -59,17 +65,24 @@ def explain(error: DatabaseError, names: Sequence[str], command: str) -> None:
 def raise_refused(error: DatabaseError) -> None:
     """Raise a `DataError` when the destination refused what was written, whatever class it gave as the reason."""
     state = str(error.context.get("sqlstate", ""))
-    if (type(error) is DatabaseError and state and state[:2] not in _OPERATOR_CLASSES) or (state == NOT_IN_STATE and _is_from_function(error)):
+    if (type(error) is DatabaseError and state and state[:2] not in _OPERATOR_CLASSES) or _is_the_row_s(error, state):
         refused = DataError(error.message, hint=error.hint, **error.context)
         refused.detail = error.detail
         raise refused from error
 
 
-def _is_from_function(error: DatabaseError) -> bool:
-    """Whether a function of the destination failed, for example of a trigger: only then does the server say where.
+def _is_the_row_s(error: DatabaseError, state: str) -> bool:
+    """Whether an error whose class is the environment's is one of the rows all the same, and comes again with them for ever.
 
-    A row for which a function finds something "not in prerequisite state" finds it so each time. The server itself says that of a table that is published and
-    has no replica identity, also of one that only a trigger writes: every row waits until the operator gives it one.
+    A row for which a function of the destination, for example of a trigger, finds something "not in prerequisite state" finds it so each time. The server
+    says where only if a function failed, and says that itself of a table that is published and has no replica identity, also of one that only a trigger
+    writes: every row waits until the operator gives it one.
     """
-    cause = error.__cause__
-    return isinstance(cause, psycopg.Error) and bool(cause.diag.context) and cause.diag.source_function != "CheckCmdReplicaIdentity"
+    if not isinstance(error.__cause__, psycopg.Error):
+        return False
+    said = error.__cause__.diag
+    if (said.severity_nonlocalized or said.severity) != "ERROR":
+        return False
+    if state == NOT_IN_STATE and said.context and said.source_function != "CheckCmdReplicaIdentity":
+        return True
+    return state == _NO_CONNECTION or said.source_function in _OF_THE_TRANSACTION
