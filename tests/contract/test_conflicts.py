@@ -297,6 +297,23 @@ def test_site_priority_prefers_the_source_or_the_destination(harness, session, p
     assert there.rows() == [(1, "lcr", "b", 10, 100, "u") if wins else HERE]
 
 
+OTHER = (2, "x", "y", 30, 1, "taken")
+
+
+@pytest.mark.parametrize(("kind", "change", "rows", "lcr_wins"), [
+    ("insert_exists", Lcr(new=changed(WAS, a="lcr")), [HERE], [changed(WAS, a="lcr")]),
+    ("update_exists", lcr(u="taken"), [WAS, OTHER], [changed(WAS, u="taken")]),
+    ("delete_differs", Lcr(old=WAS), [HERE], []),
+])
+@pytest.mark.parametrize(("priority", "wins"), [(("a", "b"), True), (("b", "a"), False)])
+def test_site_priority_decides_every_kind_in_which_two_sites_meet(harness, session, destination, kind, change, rows, lcr_wins, priority, wins):
+    there = Conflicts(harness, session, handler("site_priority", priority=priority, on=kind), rows=rows, unique=True)
+    assert there.apply(change) is None
+    assert there.rows() == (lcr_wins if wins else rows)
+    (record,) = there.history(destination)
+    assert (record.kind, record.outcome) == (kind, "LCR APPLIED" if wins else "LCR DISCARDED")
+
+
 def test_site_priority_without_one_of_the_sites_resolves_nothing(harness, session):
     there = Conflicts(harness, session, handler("site_priority", *ALL, priority=("a", "c")), rows=[HERE])
     failure = there.apply(lcr(a="lcr"))

@@ -28,7 +28,8 @@ def pair(pair: Pair) -> Pair:
 
 
 HOLD = {
-    "parents first": ["INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (1, 1), (2, 2), (3, NULL)"],
+    "parents first in one transaction": ["BEGIN; INSERT INTO o VALUES (1), (2); INSERT INTO p VALUES (1, 1), (2, 2); COMMIT"],
+    "parents first in several": ["INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (1, 1), (2, 2), (3, NULL)"],
     "children first in one transaction": ["BEGIN; INSERT INTO p VALUES (1, 1); INSERT INTO o VALUES (1); COMMIT"],
     "a child gets another parent, and its first one goes": ["INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (1, 1)", "UPDATE p SET o = 2", "DELETE FROM o WHERE id = 1"],
     "ON DELETE CASCADE at the source": ["INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (1, 1), (2, 2)", "DELETE FROM o WHERE id = 1"],

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psycopg
 
+from databases.connectors import value_types
 from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
@@ -21,6 +22,7 @@ from redo.log_writer import LogWriter
 from redo.mining import ROWS_MAX_DEFAULT, Miner
 from rules.evaluation import RuleEvaluation
 from rules.table_settings import NO_TABLE_SETTINGS
+from streams.clock import SystemClock
 from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN
 from tests.support.apply_engine import Engine
@@ -114,11 +116,11 @@ class PostgresNetwork:
         self.rows_max = ROWS_MAX_DEFAULT  # of a batch
         self.sites = {name: NetworkSite(spec, name, dsn, folder / name, prepare) for name, dsn in dsns.items()}
         self.engines = {apply.name: self._engine(number, apply) for number, apply in enumerate(spec.applies)}
-        # From a capture process to every apply process behind it: the rules on the way, behind the capture process's own.
-        self._ways: dict[str, list[tuple[str, RuleEvaluation]]] = {}
+        # From a capture process to every apply process behind it: the rules on the way, client by client, behind the capture process's own.
+        self._ways: dict[str, list[tuple[str, list[RuleEvaluation]]]] = {}
         for apply in spec.applies:
             for way in ways_to(spec, apply):
-                rules = RuleEvaluation(*(client.rules for client in way.clients[1:]))
+                rules = [RuleEvaluation(client.rules, types=value_types(), clock=SystemClock()) for client in way.clients[1:]]
                 self._ways.setdefault(way.capture.name, []).append((apply.name, rules))
 
     def _engine(self, number: int, apply: ApplySpec) -> Engine:
@@ -167,8 +169,11 @@ class PostgresNetwork:
             capture: one of its capture processes.
         """
         while (batch := site.miners[capture.name].next_batch(site.writer.position, rows_max=self.rows_max)) is not None:
-            for apply, rules in self._ways.get(capture.name, ()):
-                yield apply, rules.filter(batch)
+            for apply, clients in self._ways.get(capture.name, ()):
+                arriving = batch
+                for rules in clients:
+                    arriving = rules.filter(arriving)
+                yield apply, arriving
 
     def close(self) -> None:
         for engine in self.engines.values():

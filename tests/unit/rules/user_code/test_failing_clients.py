@@ -27,7 +27,7 @@ from rules.transformation import AddColumn, DeleteColumns, Operation, Transforma
 from rules.user_code.last_call import LastCall
 from streams.lcr import RowLcr
 from streams.lcr_batch import LcrBatch
-from streams.scn import FIRST_SCN
+from streams.scn import FIRST_SCN, ObjectNumber
 from tests.support.apply_history import TABLES
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.lcr_batches import insert_batch
@@ -78,7 +78,7 @@ def propagated(folder: Path, body: str, broken: RuleSet | None = None) -> tuple[
     for number in range(12):
         batch = insert_batch([10 * number + 10], previous=10 * number, value=str(number).encode())
         (table,) = batch.tables
-        queues.publish(replace(batch, tables=(replace(table, owner="hr", name="t" if number >= 7 else "u", object_number=1 + (number >= 7)),)))
+        queues.publish(replace(batch, tables=(replace(table, owner="hr", name="t" if number >= 7 else "u", object_number=ObjectNumber(1 + (number >= 7))),)))
     with pytest.raises((TransformationError, KeyboardInterrupt)) as caught:
         queues.work()
     before = _arrived(queues)

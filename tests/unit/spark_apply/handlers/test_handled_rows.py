@@ -369,6 +369,15 @@ def test_a_precommit_handler_is_called_once_for_each_applied_transaction() -> No
     assert len(at.errors()) == 1
 
 
+def test_a_precommit_handler_that_raises_puts_its_transaction_into_the_error_queue_and_no_other() -> None:
+    text = "def commit(commit_scn, session):\n    if commit_scn == 110:\n        raise ValueError('no')\n"
+    at = Handled(rules_of(text, precommit="commit"))
+    at.apply(inserts(1), [*inserts(2), *inserts(2, table="d")], inserts(3))
+    (error,) = at.errors()
+    assert error.message.endswith("failed at handlers/own.py, line 3, in commit: ValueError: no")
+    assert (at.values(), at.values("d"), error.row_count) == ({1: "a", 3: "a"}, {}, 2)
+
+
 def test_a_savepoint_of_a_handler_undoes_what_is_inside_and_nothing_else() -> None:
     text = (
         "LOG = 'INSERT INTO public.log (id, a) VALUES ($1, $2)'\n"

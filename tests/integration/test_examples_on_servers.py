@@ -1,0 +1,190 @@
+"""Example files on real servers. Of conditions, subsets, transformations and functions, what arrives is what `headrace.testing` says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from databases.embedded import EmbeddedServer
+from headrace.testing import Rules, Table, row_lcr, values_of
+from streams.lcr import RowLcr
+from tests.support.postgres_network import PostgresNetwork, two_sites
+from topology.file.reading import read_topology
+from topology.ways import ways_to
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TRANSACTIONS = 120
+TIMES = {"arrived"}  # columns that get the time
+KEYS = 12
+
+TABLES = {
+    "rules": [
+        Table(name="hr.employees", columns={"id": "int4", "department_id": "int4"}), Table(name="hr.departments", columns={"id": "int4", "name": "text"}),
+        Table(name="hr.orders", columns={"id": "int4", "status": "text"}),
+    ],
+    "transformations": [
+        Table(
+            name="hr.employees", key=("employee_id",), logs_old_rows=False,
+            columns={"employee_id": "int4", "full_name": "text", "department_id": "int4", "salary": "numeric", "commission": "numeric"},
+        ),
+        Table(name="hr.departments", columns={"id": "int4", "name": "text"}),
+    ],
+    "functions": [
+        Table(name="shop.customers", columns={"id": "int4", "name": "text", "email": "text", "password": "text"}),
+        Table(name="shop.orders", columns={"id": "int4", "kind": "text", "note": "text"}),
+    ],
+}
+# What the destinations have, as the comments of the files say it.
+THERE = {
+    "rules": {
+        "dbs2": ["hr.employees (id int PRIMARY KEY, department_id int)", "hr.departments (id int PRIMARY KEY, name text)"],
+        "dbs3": ["hr.orders (id int PRIMARY KEY, status text)", "hr.departments (id int PRIMARY KEY, name text)"],
+    },
+    "transformations": {
+        "dbs2": [
+            "sales.staff (employee_id int PRIMARY KEY, full_name text, department_id int, region text, arrived timestamptz)",
+            "sales.departments (id int PRIMARY KEY, name text)",
+        ],
+        "dbs3": ["phonebook.people (employee_id int PRIMARY KEY, full_name text)"],
+    },
+    "functions": {"dbs2": ["shop.customers (id int PRIMARY KEY, name text, email text)", "shop.orders (id int PRIMARY KEY, kind text, note text)"]},
+}
+VALUES: dict[str, list[Any]] = {
+    "department_id": [40, 50, 60, None], "status": ["new", "shipped", "returned", None], "kind": ["retail", "internal", None],
+    "email": ["ann@a.de", "Bob@b.de", None], "salary": [1, 2.5, None], "commission": [0, None],
+}
+# What the examples do not let change: dbs3 of the rules does not hear of keys that were given up, and an order keeps its kind.
+KEPT = {"hr.departments": "id", "hr.orders": "id", "shop.orders": "kind"}
+Row = dict[str, Any]
+Rows = dict[str, dict[Any, Row]]
+
+
+def create(site: str, connection: psycopg.Connection[Any], example: str) -> None:
+    tables = THERE[example].get(site) or [
+        f"{table.name} ({', '.join(f'{name} {kind}' for name, kind in table.columns.items())}, PRIMARY KEY ({table.key[0]}))" for table in TABLES[example]
+    ]
+    for schema in sorted({table.partition(".")[0] for table in tables}):
+        connection.execute(f"CREATE SCHEMA {schema}")
+    for table in tables:
+        connection.execute(f"CREATE TABLE {table}")
+    for described in TABLES[example] if site == "dbs1" else ():
+        connection.execute(f"ALTER TABLE {described.name} REPLICA IDENTITY {'FULL' if described.logs_old_rows else 'DEFAULT'}")
+
+
+def changed(rng: random.Random, user: psycopg.Connection[Any], table: Table, rows: dict[Any, Row]) -> RowLcr:
+    """A change at the source, and the LCR of it as a user's test writes it."""
+    (key,) = table.key
+    number = rng.randrange(KEYS)
+    row = {name: rng.choice(VALUES.get(name, ["a", "b", None])) for name in table.columns} | {key: number}
+    old = rows.get(number)
+    if old is None:
+        user.execute(f"INSERT INTO {table.name} VALUES ({', '.join(['%s'] * len(row))})", list(row.values()))
+        rows[number] = row
+        return row_lcr(table, "INSERT", new=row)
+    if rng.random() < 0.25:
+        user.execute(f"DELETE FROM {table.name} WHERE {key} = %s", [number])
+        return row_lcr(table, "DELETE", old=rows.pop(number))
+    if rng.random() < 0.15 and number + KEYS not in rows:
+        row[key] = number + KEYS
+    if table.name in KEPT:
+        row[KEPT[table.name]] = old[KEPT[table.name]]
+    user.execute(f"UPDATE {table.name} SET {', '.join(f'{name} = %s' for name in row)} WHERE {key} = %s", [*row.values(), number])
+    del rows[number]
+    rows[row[key]] = row
+    return row_lcr(table, "UPDATE", old=old, new=row)
+
+
+def applied(lcr: RowLcr, rows: Rows) -> None:
+    """What becomes of the rows of a destination; each table's key is its first column, or the one that was its first at the source."""
+    there = rows.setdefault(f"{lcr.object_owner}.{lcr.object_name}", {})
+    old, new = values_of(lcr, "old"), values_of(lcr, "new")
+    (key,) = {"id", "employee_id"} & {*old, *new}
+    before = there.pop(old.get(key, new.get(key)), None) if lcr.command_type != "INSERT" else None
+    if lcr.command_type != "DELETE":
+        there[new[key]] = {**(before or {}), **{name: value for name, value in new.items() if name not in TIMES}}
+
+
+@pytest.mark.parametrize("example", TABLES)
+def test_what_arrives_of_an_example_is_what_is_said_of_it_offline(
+    example: str, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    rng, file = random.Random(3), EXAMPLES / f"{example}.yaml"
+    spec = read_topology(file)
+    dsns = {site.name: fresh_database(pg_source if site.name == "dbs1" else pg_destination) for site in spec.sites}
+    network = PostgresNetwork(spec, dsns, tmp_path, lambda site, connection: create(site, connection, example))
+    clients = {apply.site: Rules.from_file(file, *(client.name for way in ways_to(spec, apply) for client in way.clients)) for apply in spec.applies}
+    expected: dict[str, Rows] = {site: {} for site in clients}
+    rows: Rows = {table.name: {} for table in TABLES[example]}
+    try:
+        user = network.sites["dbs1"].user
+        for _ in range(TRANSACTIONS):
+            with user.transaction():
+                for table in rng.choices(TABLES[example], k=rng.randint(1, 3)):
+                    lcr = changed(rng, user, table, rows[table.name])
+                    for site, rules in clients.items():
+                        for arriving in rules.evaluate(lcr):
+                            applied(arriving, expected[site])
+        network.settle()
+        for site, tables in expected.items():
+            at = network.sites[site]
+            assert [error.message for error in at.destination.errors(spec.name)] == [], site
+            assert {f"{name.partition(' ')[0]}" for name in THERE[example][site]} == set(tables), site
+            for name, there in tables.items():
+                assert len(there) > 1, name
+                columns = list(next(iter(there.values())))
+                found = at.user.execute(f"SELECT {', '.join(columns)} FROM {name}".encode()).fetchall()
+                assert sorted(map(repr, found)) == sorted(repr(tuple(row[column] for column in columns)) for row in there.values()), name
+    finally:
+        network.close()
+
+
+def test_the_example_of_keys_finds_rows_by_what_it_says_and_what_does_not_fit_or_refers_to_nothing_is_an_error(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    def tables(site: str, connection: psycopg.Connection[Any]) -> None:
+        own = "" if site == "dbs1" else "id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
+        refers = "" if site == "dbs1" else " REFERENCES shop.customers (customer_number)"
+        connection.execute((
+            f"CREATE SCHEMA shop; CREATE TABLE shop.customers ({own}customer_number text UNIQUE NOT NULL, name text);"
+            f"CREATE TABLE shop.visits (customer_number text{refers}, page text, visited_at timestamptz, seconds int)"
+        ).encode())
+        if site == "dbs1":
+            connection.execute("ALTER TABLE shop.customers REPLICA IDENTITY FULL; ALTER TABLE shop.visits REPLICA IDENTITY FULL")
+
+    with two_sites(EXAMPLES / "keys.yaml", (pg_source, pg_destination), fresh_database, tmp_path, tables) as network:
+        user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+
+        def kinds() -> list[str]:
+            network.settle()
+            return [error.conflict_type for error in network.sites["dbs2"].destination.errors(network.spec.name)]
+
+        for number in range(1, 6):
+            user.execute("INSERT INTO shop.customers VALUES (%s, 'new')", [f"c{number}"])
+            user.execute("INSERT INTO shop.visits VALUES (%s, '/', now(), %s), (%s, '/about', now(), 1)", [f"c{number}", number, f"c{number}"])
+        with user.transaction():
+            user.execute("UPDATE shop.customers SET customer_number = 'c9', name = 'moved' WHERE customer_number = 'c5'")
+            user.execute("UPDATE shop.visits SET customer_number = 'c9' WHERE customer_number = 'c5'; DELETE FROM shop.visits WHERE page = '/about'")
+        assert kinds() == []
+        for query in ("SELECT customer_number, name FROM shop.customers ORDER BY 1", "SELECT * FROM shop.visits ORDER BY 1, 2"):
+            assert there.execute(query.encode()).fetchall() == user.execute(query.encode()).fetchall()
+        user.execute("ALTER TABLE shop.customers ADD age int; INSERT INTO shop.customers VALUES ('c10', 'older', 50)")
+        assert kinds() == [""]
+        (error,) = network.sites["dbs2"].destination.errors(network.spec.name)
+        assert "ALTER TABLE" in error.message
+        there.execute("ALTER TABLE shop.customers ADD age int")
+        (engine,) = network.engines.values()
+        assert engine.execute_errors([error.number]) == {error.number: ""}
+        there.execute("INSERT INTO shop.visits SELECT * FROM shop.visits WHERE customer_number = 'c1'")
+        user.execute("UPDATE shop.visits SET seconds = 99 WHERE customer_number = 'c1'")
+        user.execute("INSERT INTO shop.visits VALUES ('c77', '/', now(), 1)")
+        user.execute("UPDATE shop.visits SET seconds = 7 WHERE customer_number = 'c2'")
+        assert kinds() == ["multiple_rows", "foreign_key"]
+        assert there.execute("SELECT seconds FROM shop.visits WHERE customer_number IN ('c1', 'c2') ORDER BY 1").fetchall() == [(1,), (1,), (7,)]
+        assert there.execute("SELECT name, age FROM shop.customers WHERE customer_number = 'c10'").fetchall() == [("older", 50)]
