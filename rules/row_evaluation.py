@@ -216,6 +216,7 @@ def _rows(
         table=table, command=command, count=owner.shape[0], old=old, new=new, source=batch.source,
         tags=tuple(each.value for each in batch.tags), tag=transactions.tag[owner],
         transaction_id=transactions.transaction_id[owner], scn=transactions.order_scn[owner],
+        source_time_us=transactions.commit_time_us[owner],
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rules.conditions.attributes import ATTRIBUTES
+from rules.conditions.attributes import ATTRIBUTES, UNIX_TO_2000_US
 from rules.conditions.condition import (
     Attribute,
     Compare,
@@ -58,6 +58,7 @@ class Rows:
         tags: the tags that `tag` refers to.
         tag: int, shape (n,): place of each row's tag, -1 for NULL.
         transaction_id, scn: int64, shape (n,), of each row's transaction.
+        source_time_us: int64, shape (n,): when that committed, microseconds since the Unix epoch; 0: not known.
     """
 
     table: TableVersion
@@ -70,6 +71,7 @@ class Rows:
     tag: NDArray[np.integer]
     transaction_id: NDArray[np.int64]
     scn: NDArray[np.int64]
+    source_time_us: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,9 @@ class CompiledCondition:
             return _Vector(state=state, values=rows.transaction_id)
         if operand.name == "scn":
             return _Vector(state=state, values=rows.scn)
+        if operand.name == "source_time":
+            state[rows.source_time_us == 0] = _NULL
+            return _Vector(state=state, values=rows.source_time_us - UNIX_TO_2000_US)
         values = np.empty(rows.count, object)
         if operand.name == "tag":
             state[rows.tag < 0] = _NULL

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rules.conditions.attributes import MAY_BE_NULL
 from rules.conditions.condition import (
     And,
     Attribute,
@@ -178,7 +179,7 @@ def _possible(node: Node, known: Known) -> int:
         case IsNull():
             value = _seen(node.operand, known)
             if value is _UNSEEN:
-                return FALSE if isinstance(node.operand, Attribute) and node.operand.name != "tag" else _KNOWN_TO_BE_OR_NOT
+                return FALSE if isinstance(node.operand, Attribute) and node.operand.name not in MAY_BE_NULL else _KNOWN_TO_BE_OR_NOT
             return TRUE if value is None else FALSE
         case Distinct():
             left, right = _seen(node.left, known), _seen(node.right, known)

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
-from rules.conditions.attributes import ATTRIBUTES, COMMANDS, REFUSED_ATTRIBUTES
+from rules.conditions.attributes import ATTRIBUTES, COMMANDS, REFUSED_ATTRIBUTES, WITH_ORDER, instant
 from rules.conditions.condition import (
     And,
     Attribute,
@@ -255,8 +255,8 @@ class _Reader:
             self._only(node, "this", "low", "high", "negate")
             operand = self._operand(node.this)
             low, high = self._value(node.args["low"], node), self._value(node.args["high"], node)
-            if isinstance(operand, Constant) or (isinstance(operand, Attribute) and ATTRIBUTES[operand.name] is not Kind.INTEGER):
-                raise self._refused(node, "BETWEEN takes a column, or an attribute that is a number")
+            if isinstance(operand, Constant) or (isinstance(operand, Attribute) and ATTRIBUTES[operand.name] not in WITH_ORDER):
+                raise self._refused(node, "BETWEEN takes a column, or an attribute that is a number or a time")
             low, high = self._of_attribute(operand, low, node), self._of_attribute(operand, high, node)
             return And((Compare(">=", operand, low), Compare("<=", operand, high)))
         if name == "Like":
@@ -288,7 +288,7 @@ class _Reader:
             left, right = right, left
             operator = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(operator, operator)
         right = self._of_attribute(left, right, node)
-        if isinstance(left, Attribute) and ATTRIBUTES[left.name] is not Kind.INTEGER and operator not in ("=", "<>"):
+        if isinstance(left, Attribute) and ATTRIBUTES[left.name] not in WITH_ORDER and operator not in ("=", "<>"):
             raise self._refused(node, f"{left} has no order; compare it with =, <>, IN or LIKE")
         return Compare(operator, left, right, bytewise)
 
@@ -385,6 +385,11 @@ class _Reader:
             raise self._refused(node, f"{operand} is {kind.value}: put it in quotes")
         if operand.name == "command_type" and value not in COMMANDS:
             raise self._refused(node, f"command_type is one of {', '.join(COMMANDS)}, in capital letters")
+        if kind is Kind.INSTANT:
+            try:
+                return Constant(value=instant(value))
+            except ValueError:
+                raise self._refused(node, f"{operand} is {kind.value}: write it with its offset from UTC, as '2026-01-31 08:30:00+00'") from None
         if kind is not Kind.TAG:
             return constant
         try:

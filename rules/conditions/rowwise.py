@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from itertools import product
 
+from rules.conditions.attributes import UNIX_TO_2000_US
 from rules.conditions.condition import (
     And,
     Attribute,
@@ -148,6 +149,8 @@ class _Row:
             assert other is not None
             return self._constant(other, operand)
         if isinstance(operand, Attribute):
+            if operand.name == "source_time":
+                return self._lcr.source_time_us - UNIX_TO_2000_US if self._lcr.source_time_us else None
             found = getattr(self._lcr, operand.name)
             return found.encode() if isinstance(found, str) else found
         raw = self._raw(operand)

@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
+from rules.conditions.attributes import ATTRIBUTES, UNIX_TO_2000_US, WITH_ORDER
 from rules.conditions.condition import (
     And,
     Attribute,
@@ -27,6 +28,7 @@ from rules.conditions.condition import (
     Truth,
     ValueOf,
 )
+from rules.conditions.values import OPERATORS
 from streams.lcr_batch import Column
 
 EPOCH = date(2000, 1, 1)
@@ -160,6 +162,7 @@ _IMAGES = st.sampled_from(Image)
 _ATTRIBUTES = {
     "source_database_name": ["dbs1", "dbs2"], "command_type": ["INSERT", "UPDATE", "DELETE", "TRUNCATE"], "object_owner": ["public", "hr"],
     "object_name": ["t", "u"], "tag": [b"\x1d", b"\x11"], "transaction_id": [1010, 1020], "scn": [9, 19],
+    "source_time": [10_000 - UNIX_TO_2000_US, 20_000 - UNIX_TO_2000_US],
 }
 
 
@@ -201,7 +204,7 @@ def attribute_comparisons(draw: st.DrawFn):
     if form == "in":
         return In(operand, tuple(draw(st.lists(st.sampled_from([*constants, Constant(value=None)]), min_size=1, max_size=3))))
     right = draw(st.sampled_from(constants))
-    return Distinct(operand, right) if form == "distinct" else Compare(draw(st.sampled_from(["=", "<>"])), operand, right)
+    return Distinct(operand, right) if form == "distinct" else Compare(draw(st.sampled_from(sorted(OPERATORS) if ATTRIBUTES[name] in WITH_ORDER else ["=", "<>"])), operand, right)
 
 
 def conditions(*, with_attributes: bool = True) -> st.SearchStrategy[Node]:

@@ -62,7 +62,7 @@ def rows_of(batch: LcrBatch) -> Rows:
     return Rows(
         table=TABLE, command=group.command, count=group.row_count, old=group.old, new=group.new, source=batch.source,
         tags=tuple(tag.value for tag in batch.tags), tag=batch.transactions.tag[owner],
-        transaction_id=batch.transactions.transaction_id[owner], scn=batch.transactions.order_scn[owner],
+        transaction_id=batch.transactions.transaction_id[owner], scn=batch.transactions.order_scn[owner], source_time_us=batch.transactions.commit_time_us[owner],
     )
 
 
@@ -99,10 +99,26 @@ def test_every_row_is_asked_in_a_group_of_many_transactions():
     values = column_values([[int(number).to_bytes(4, "big") for number in range(100)]])
     rows = Rows(
         table=table, command=Command.INSERT, count=100, old=None, new=values, source="dbs1", tags=(), tag=np.full(100, -1, np.int16),
-        transaction_id=np.arange(100), scn=np.arange(100),
+        transaction_id=np.arange(100), scn=np.arange(100), source_time_us=1_769_848_200_000_000 + np.arange(-1, 99) * (np.arange(100) > 0),
     )
     found = CompiledCondition(parse("id between 10 and 12 or lcr.scn = 50", "where").tree, table, TYPES).outcomes(rows)
     assert np.flatnonzero(found == TRUE).tolist() == [10, 11, 12, 50]
+    found = CompiledCondition(parse("lcr.source_time > '2026-01-31 10:30:00.000094+02'", "where").tree, table, TYPES).outcomes(rows)
+    assert np.flatnonzero(found == TRUE).tolist() == [96, 97, 98, 99]
+
+
+def test_source_time_is_compared_as_an_instant_and_with_columns_and_null_where_it_is_not_known():
+    table = replace(TABLE, columns=tuple(column for column in TABLE.columns if column.name in ("id", "timestamptz_b")))
+    values = column_values([[b"\0\0\0\1"] * 2, [(10).to_bytes(8, "big", signed=True)] * 2])
+    rows = Rows(
+        table=table, command=Command.INSERT, count=2, old=None, new=values, source="dbs1", tags=(), tag=np.array([-1, -1]),
+        transaction_id=np.array([1, 2]), scn=np.array([1, 2]), source_time_us=np.array([946_684_800_000_009, 0]),
+    )
+    outcomes = {text: CompiledCondition(parse(text, "where").tree, table, TYPES).outcomes(rows).tolist() for text in (
+        "lcr.source_time between '2000-01-01 00:00Z' and '2000-01-01 01:00:00.000009+0100'", "timestamptz_b > lcr.source_time", "lcr.source_time is null",
+        "lcr.source_time in ('2000-01-01 00:00:00.000009-00:00')",
+    )}
+    assert list(outcomes.values()) == [[TRUE, NULL], [TRUE, NULL], [FALSE, TRUE], [TRUE, NULL]]
 
 
 @pytest.mark.parametrize("gap", [ABSENT, UNCHANGED])
@@ -111,7 +127,7 @@ def test_value_that_is_not_in_the_log_leaves_every_truth_value_open(gap):
     new, old = column_values([[b"\0\0\0\1"], [gap]]), column_values([[b"\0\0\0\1"], [ABSENT]])
     rows = Rows(
         table=table, command=Command.UPDATE, count=1, old=old, new=new, source="dbs1", tags=(), tag=np.array([-1]),
-        transaction_id=np.array([1]), scn=np.array([1]),
+        transaction_id=np.array([1]), scn=np.array([1]), source_time_us=np.array([0]),
     )
     outcome = {text: int(CompiledCondition(parse(text, "where").tree, table, TYPES).outcomes(rows)[0]) for text in (
         "int2_b = 1", "int2_b is null", "int2_b = 1 and id = 2", "int2_b = 1 or id = 1", "int2_b is distinct from 1",
@@ -124,7 +140,7 @@ def test_zero_bytes_at_the_end_of_a_value_count(text, outcome):
     new = column_values([[b"\0\0"] if column.name == "bytea_b" else [ABSENT] for column in TABLE.columns])
     rows = Rows(
         table=TABLE, command=Command.INSERT, count=1, old=None, new=new, source="dbs1", tags=(b"\0",), tag=np.array([0]),
-        transaction_id=np.array([1]), scn=np.array([1]),
+        transaction_id=np.array([1]), scn=np.array([1]), source_time_us=np.array([0]),
     )
     assert CompiledCondition(parse(text, "where").tree, TABLE, TYPES).outcomes(rows).tolist() == [outcome]
     assert CompiledCondition(parse("tag = '00'", "condition").tree, TABLE, TYPES).outcomes(rows).tolist() == [TRUE]
