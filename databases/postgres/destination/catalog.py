@@ -104,7 +104,14 @@ SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident, 
                WHERE g.tgrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)
                  AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal)
        OR EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_enabled IN ('A', 'R'))
-         AS fires
+         AS fires,
+       (SELECT pg_catalog.jsonb_agg(DISTINCT pg_catalog.to_jsonb(ARRAY(
+                   SELECT coalesce(a.attname::text, '') FROM pg_catalog.unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(number, place)
+                   LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place)))
+        FROM pg_catalog.pg_index i
+        WHERE i.indisvalid AND i.indrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)) AS indexes,
+       EXISTS (SELECT FROM pg_catalog.pg_partitioned_table p
+               WHERE p.partrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r) AND p.partstrat = 'h' AND p.partnatts > 1) AS is_hashed_together
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(owner)s AND c.relname = %(name)s AND c.relkind IN ('r', 'p')
 """
@@ -171,7 +178,7 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = %(oid)s AND a.attname = c.name AN
 # Unique and exclusion indexes: of the table itself, and those a partition has alone.
 _INDEXES = """
 SELECT i.indrelid <> %(oid)s AS of_partition, i.indisexclusion OR m.amname <> 'btree' AS excludes,
-       i.indpred IS NOT NULL AS is_partial, i.indimmediate, i.indnullsnotdistinct, x.relname AS name,
+       i.indpred IS NOT NULL AS is_partial, i.indimmediate, i.indnullsnotdistinct, i.indisvalid AS is_valid, x.relname AS name,
        (i.indkey::int2[])[0:i.indnkeyatts - 1] AS columns,
        ARRAY(SELECT format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname)
              FROM unnest((i.indclass::oid[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(opclass, place)
@@ -349,6 +356,10 @@ class CatalogTable:
         form: hash of its columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
         comparable: names of the columns whose type has an equality that an index can use.
         foreign_keys: from and to the table, where the apply process checks any.
+        looked_up: keys that find rows, of whose index the server can make use for `=`: not one in the order of another collation than the column's, and not one that was
+            not built to its end. None of a table that is partitioned by the hash of several columns together: the server finds the partition of values that are
+            compared with `=` alone.
+        indexes: all of its own and its partitions', of whatever kind, as positions of the columns; -1: an expression.
     """
 
     table: DestinationTable
@@ -361,6 +372,8 @@ class CatalogTable:
     form: int = 0
     comparable: frozenset[str] = frozenset()
     foreign_keys: tuple[CheckedKey, ...] = ()
+    looked_up: tuple[tuple[int, ...], ...] = ()
+    indexes: frozenset[tuple[int, ...]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -476,6 +489,7 @@ def _catalog_table(
     for position, column in enumerate(columns):
         if column["name"] in substitute and position not in operators and column["equals"]:
             operators[position] = column["equals"]
+    places = {column["name"]: position for position, column in enumerate(columns)}
     is_partitioned = found["relkind"] == "p"
     relation = f"{quote(found['owner'])}.{quote(found['name'])}"
     return CatalogTable(
@@ -493,6 +507,8 @@ def _catalog_table(
             number=int(found["oid"]),
         ), settings, is_hidden=is_hidden),
         comparable=frozenset(column["name"] for column in columns if column["equals"]),
+        looked_up=() if found["is_hashed_together"] else _looked_up(identifying, indexes, position_of),
+        indexes=frozenset(tuple(places.get(name, -1) for name in index) for index in found["indexes"] or ()),
     )
 
 
@@ -592,6 +608,15 @@ def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int]) -> 
         columns = tuple(position_of[number] for number in numbers)
         unique.setdefault(columns, _Index(columns=columns, operators=tuple(index["operators"])))
     return list(unique.values()), hidden
+
+
+def _looked_up(identifying: list[_Index], indexes: list[dict[str, Any]], position_of: dict[int, int]) -> tuple[tuple[int, ...], ...]:
+    """See `CatalogTable.looked_up`."""
+    usable = {
+        tuple(position_of.get(number, -1) for number in index["columns"]) for index in indexes
+        if index["is_valid"] and index["has_columns_collations"] and not index["is_partial"] and not index["of_partition"]
+    }
+    return tuple(index.columns for index in identifying if index.columns in usable)
 
 
 def _identifying(unique: list[_Index], columns: tuple[DestinationColumn, ...]) -> list[_Index]:

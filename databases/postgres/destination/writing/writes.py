@@ -395,19 +395,29 @@ def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, one_by_on
 
 
 def row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
-    """Positions of the first columns of the unique indexes that find a set's rows: those are compared with an array of one, for each row of the set.
+    """Positions of columns that are compared with an array of one, for each row of the set: those with which the unique indexes begin that find the rows.
 
     Hash and merge joins know nothing of it, so that the server cannot read the whole index instead. It did so for each set where it took the table for empty:
     one that was vacuumed while a transaction filled it. (With all columns of an index so, PostgreSQL 15 and 16 may look for the first ones only.)
+
+    None where the server has another index with one of the columns: of a table that it takes for empty each index costs the same, and to look into one of a column
+    with few values, or through all of it, for each row of the set is worse than to read all once. An index that begins with a unique column is as good as that one's.
 
     Args:
         builder: of the set.
         rows: how its rows are found.
     """
-    if rows.found is not FoundRows.ONE:
+    catalog = builder.catalog
+    at = {p: catalog.positions[builder.write.version.columns[p].name] for p in rows.find}
+    found_by = set(at.values())
+    keys = [key for key in catalog.looked_up if set(key) <= found_by]
+    if rows.found is not FoundRows.ONE or not keys:
         return frozenset()
-    at = {p: builder.catalog.positions[builder.write.version.columns[p].name] for p in rows.find}
-    first = {key[0] for key in builder.catalog.table.identifying_keys if set(key) <= set(at.values())}
+    alone = {key[0] for key in keys if len(key) == 1}
+    used = [index for index in catalog.indexes if found_by & set(index)]
+    if any(index[0] not in alone if alone else index != keys[0] for index in used):
+        return frozenset()
+    first = alone or {keys[0][0]}
     return frozenset(p for p, place in at.items() if place in first and builder.is_plain(p))
 
 
