@@ -97,7 +97,7 @@ def run_until_seen(names: Sequence[str], kinds: set[str], sights: set[str]) -> N
     fired: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     count = 0
-    while time.process_time() < until or (count < SEEDS_FOR_EVERYTHING and (kinds - set(fired)) | (sights - set(seen))):
+    while time.process_time() < until or (count < SEEDS_MAX and (kinds - set(fired)) | (sights - set(seen))):
         outcome = run(names[count % len(names)], first + count, Settings())
         fired.update(outcome.fired)
         seen.update(outcome.seen)
