@@ -43,7 +43,7 @@ def test_killed_executor_is_replaced_under_the_same_application(one_way: System)
         wait_until("every apply server runs", lambda: _all_serve(one_way))
         executor = spark_processes(one_way)["executors"][0]
         executor.kill()
-        executor.wait(10)
+        executor.wait(120)
         wait_until(
             "every apply server runs on an executor that lives",
             lambda: _all_serve(one_way) and executor not in spark_processes(one_way)["executors"],

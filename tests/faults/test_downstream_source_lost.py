@@ -150,4 +150,4 @@ def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit
     assert len(acknowledged) > 150
     assert len(applied() - acknowledged) <= len(writers)  # a commit whose answer was on its way
     assert system.execute("dst", "SELECT count(*) FROM rows WHERE id < 0") == [(COPIED,)]
-    assert system.status("capture:c")["state"] == "WAITING FOR REDO", "it mines the copy to its end, and needs no source for that"
+    system.wait_state("capture:c", "WAITING FOR REDO")  # it mines the copy to its end, and needs no source for that

@@ -39,8 +39,7 @@ def paused(system: System) -> dict[str, Any]:
     wait_until("what came before is applied", lambda: system.execute("dst", "SELECT id FROM altered") == [(1,)])
     assert system.execute("dst", "SELECT * FROM notes") == []
     assert system.call(apply_name(system), "errors") == []
-    status = system.status(apply_name(system))
-    assert status["state"] == PAUSED
+    status = system.wait_state(apply_name(system), PAUSED)
     assert "public.altered" in status["detail"]
     return status
 

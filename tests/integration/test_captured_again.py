@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,8 +89,15 @@ class Destination:
     def back_up(self, server: EmbeddedServer) -> str:
         """A copy of the database; answers its connection string."""
         name = conninfo_to_dict(self.dsn)["dbname"]
+        made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(f"{name}_copy"), sql.Identifier(str(name)))
+        deadline = time.monotonic() + 120.0
         with psycopg.connect(server.dsn(), autocommit=True) as admin:
-            admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(f"{name}_copy"), sql.Identifier(str(name))))
+            while True:
+                try:
+                    admin.execute(made)
+                    break
+                except psycopg.errors.ObjectInUse:  # a session that was closed has not ended yet, and the server waits for it for 5 s
+                    assert time.monotonic() < deadline
         return make_conninfo(self.dsn, dbname=f"{name}_copy")
 
 

@@ -87,13 +87,12 @@ def test_commits_wait_for_a_sync_receiver_that_is_away_and_the_status_says_so(ma
     wait_until("the commit waits", waits, timeout_s=60.0)
     time.sleep(0.5)
     assert writer.acknowledged == []
-    problem = sites.site.status()["problem"]
-    assert "redo:dbs1@dbs3" in problem
+    problem = wait_until("it is told", lambda: "redo:dbs1@dbs3" in (said := sites.site.status()["problem"]) and said, timeout_s=60.0)
     assert "headrace_topo_dbs1" in problem or "headrace_topo" in problem
     assert sites.site.status()["state"] != "DATABASE DOES NOT ANSWER"  # what Headrace commits itself does not wait
     receiver = sites.start_receiver()
     wait_until("it commits", lambda: len(writer.acknowledged) > 20, timeout_s=60.0)
-    assert sites.site.status()["problem"] == ""
+    wait_until("nothing is told any more", lambda: sites.site.status()["problem"] == "", timeout_s=60.0)
     receiver.stop_component()
     wait_until("it is told", lambda: "is away" in sites.site.status()["problem"], timeout_s=60.0)
     waiting = len(writer.acknowledged)

@@ -67,12 +67,13 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
         wait_for("the late table to join", lambda: states()["late"] in {"JOINING", "DONE"}, WAIT_S)
-        client.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="late")]))
         scn = execute(destination_database, "SELECT scn FROM headrace.instantiation WHERE name = 'late'")[0][0]
+        client.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="late")]))
         later = "SELECT 1 FROM headrace.instantiation WHERE name = 'late' AND scn > %s AND state IN ('JOINING', 'DONE')"
         wait_for("the copy made again to join", lambda: execute(destination_database, later, scn), WAIT_S)
         stop.set()
-        writer.join(30.0)
+        writer.join(WAIT_S)
+        assert not writer.is_alive()
         end = end_of_log(source_database)
         wait_for("everything", lambda: client.status().low_watermark_scn >= end, WAIT_S)
         for table in ("first", "late"):

@@ -169,9 +169,9 @@ def _opens(system: System) -> list[int]:
 
 
 def _footprint_mb(system: System, name: str) -> float:
-    """Proportional set size of a component's process."""
+    """What a component's process has for itself; its share of a library changes with the processes that have it too."""
     rollup = Path(f"/proc/{system.pid(name)}/smaps_rollup").read_text()
-    return int(re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)[1]) / 1024
+    return int(re.search(r"^Pss_Anon:\s+(\d+)", rollup, re.MULTILINE)[1]) / 1024
 
 
 class _Gaps:

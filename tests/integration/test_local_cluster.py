@@ -68,6 +68,13 @@ def test_cluster_is_found_again_and_serves_loopback_only(started):
     assert Path(started.facts().temporary).parent.stat().st_mode & 0o077 == 0
 
 
+def _command_line(pid: int) -> list[str]:
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return []  # just ended
+
+
 def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_the_user_s_own(started):
     """A user who runs Ray elsewhere has a token in the home folder, which Ray takes for every cluster's unless it is told."""
     program = "import sys; from actors.runtime import connect; print(connect(sys.argv[1], 't').names())"
@@ -82,7 +89,7 @@ def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_th
     token = started.state_dir / "ray_token"
     assert token.stat().st_mode & 0o777 == 0o600
     assert token.read_text() != USERS_TOKEN
-    assert token.read_text() not in " ".join(word for process in started.processes() for word in psutil.Process(process.pid).cmdline())
+    assert token.read_text() not in " ".join(word for process in started.processes() for word in _command_line(process.pid))
     known = answer(own | started.client_environment())
     assert (known.returncode, known.stdout.strip()) == (0, "set()"), known.stderr
     refused = answer(own)
@@ -188,7 +195,7 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         actors.call("site:r", "stop_component", timeout_s=30)
         pid = actors.pid("site:r")
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while True:
             assert time.monotonic() < deadline
             try:
@@ -212,7 +219,7 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
             actors.create(name, "actors.intermediate_database:build", itself, **{**where, "process": "shared"})
 
         def wait_for(holds):
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 150
             while True:
                 with contextlib.suppress(PropagationError):
                     if holds():
@@ -259,6 +266,6 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), str(state_dir)],
-        capture_output=True, text=True, timeout=400, check=False,
+        capture_output=True, text=True, timeout=500, check=False,
     )
     assert done.stdout == "well\n", done.stderr

@@ -145,6 +145,7 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     assert [finding for finding in one.preflight(one._spec) if finding.is_error] == []
     one.prepare(one._spec)
     wait_until("it reads the log", lambda: state(one)["state"] in {"IDLE", "WRITING"})
+    opens = state(one)["opens_total"]
 
     (finding,) = two.preflight(two._spec)
     assert finding.is_error
@@ -155,7 +156,8 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
             refused()
     (problem,) = Deployment(two._spec)._remove_from_databases(None, print)
     assert "runs already from" in problem
-    assert state(one)["state"] in {"IDLE", "WRITING"}
+    wait_until("the first one reads on", lambda: state(one)["state"] in {"IDLE", "WRITING"}, 60)
+    assert state(one)["opens_total"] == opens, "the refused one disturbed it"
 
     two.take_over()
     wait_until("the first one gives way", lambda: state(one)["state"] == "ABORTED")

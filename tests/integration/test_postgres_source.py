@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from statistics import median
 
 import psycopg
 import pytest
@@ -147,17 +148,20 @@ def test_idle_stream_wakes_at_once(site: Site) -> None:
     site.prepare()
     reading = site.open()
     reading.through(site.mark())
-    waits = []
-    for number in range(20):
-        while reading.one(0.02):  # the server's own work moves the position, too
-            pass
-        assert len(reading.rows()) == number
-        site.run("INSERT INTO t VALUES (%s)", number)
-        began = time.perf_counter()
-        while len(reading.rows()) <= number or reading.transactions[-1].commit_scn == 0:
-            reading.one(1.0)
-        waits.append(time.perf_counter() - began)
-    assert sorted(waits)[10] < 0.05, waits  # some 0.2 ms on an idle machine; a poll interval would show
+    rounds: list[list[float]] = []
+    while not rounds or (len(rounds) < 15 and median(rounds[-1]) >= 0.05):  # on a machine that is busy for a while
+        waits = []
+        for number in range(20 * len(rounds), 20 * len(rounds) + 20):
+            while reading.one(0.02):  # the server's own work moves the position, too
+                pass
+            assert len(reading.rows()) == number
+            site.run("INSERT INTO t VALUES (%s)", number)
+            began = time.perf_counter()
+            while len(reading.rows()) <= number or reading.transactions[-1].commit_scn == 0:
+                reading.one(1.0)
+            waits.append(time.perf_counter() - began)
+        rounds.append(waits)
+    assert median(rounds[-1]) < 0.05, rounds  # some 0.2 ms on an idle machine; a poll interval would show in each round
 
 
 def test_backlog_is_read_in_gulps_not_message_by_message(any_site: tuple[Site, bool]) -> None:
@@ -181,7 +185,8 @@ def test_break_in_mid_transaction_brings_it_again_whole(any_site: tuple[Site, bo
         assert reading.one(TIMEOUT_S)
     assert reading.transactions[-1].commit_scn == 0
     start = reading.end_scn
-    assert start == reading.transactions[0].commit_scn, "an open transaction does not move the position"
+    # A keepalive may have told of what is between the two.
+    assert reading.transactions[0].commit_scn <= start < reading.transactions[-1].order_scn, "an open transaction does not move the position"
     reading.stream.confirm(Scn(start))
     reading.stream.close()
     wait_inactive(site)
@@ -250,7 +255,7 @@ def test_orderly_shutdown_waits_for_the_stream_and_does_not_hang(site: Site, pg_
 
     with pytest.raises(DatabaseUnavailable):
         read_and_confirm()
-    stopping.join(20)
+    stopping.join(TIMEOUT_S)
     assert not stopping.is_alive()
     assert len(reading.rows()) == 1, "what was committed before the shutdown came before the end"
     pg_source.start()

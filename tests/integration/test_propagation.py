@@ -83,13 +83,13 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
     values = [b"abcdefgh" * 50, b"abcdefgh" * 300_000, random.Random(1).randbytes(300_000)]
     sent = [insert_batch([10 * k + 10], previous=10 * k, value=value) for k, value in enumerate(values)]
     for batch in sent:
-        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=30)
+        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=60)
     for batch in sent:
-        delivery = subscriber.poll(30)
+        delivery = subscriber.poll(60)
         assert delivery is not None
         assert delivery.data == codec.encode(batch)
     size = sum(len(codec.encode(batch)) for batch in sent)
-    wait_until("everything is accepted", lambda: runner.status()["sources"]["dbs1"]["accepted_scn"] == 30, 10)
+    wait_until("everything is accepted", lambda: runner.status()["sources"]["dbs1"]["accepted_scn"] == 30, 60)
     found = runner.status()["compression"]
     assert (found["method"], found["bytes_before"]) == ("zstd", size)
     assert 300_000 < found["bytes_after"] < size // 5
@@ -97,7 +97,7 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
     assert 300_000 < far.proxy.forwarded_bytes < size // 5
     stop.set()
     runner.wake()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     for each in (publisher, subscriber, near, far):
         each.close()
@@ -117,7 +117,7 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
     ]
     host = PropagationHost(edited, "to_dbs2", "closed")
     host.start()
-    status = wait_until("it is closed", lambda: (seen := host.status())["state"] == "CLOSED" and seen, 20)
+    status = wait_until("it is closed", lambda: (seen := host.status())["state"] == "CLOSED" and seen, 60)
     assert status["closed_until"].endswith(f"{hour:02}:00 UTC")
     assert far.proxy.accepted == 0
     publisher = EnqueueClient(
@@ -125,12 +125,12 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
     )
     publisher.connect()
     batch = insert_batch([10])
-    publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=20)
+    publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=60)
     host.reconfigure(spec, "open")
-    wait_until("it is sent", lambda: far.server.service.status()["sources"]["dbs1"]["position_scn"] == 10, 20)
+    wait_until("it is sent", lambda: far.server.service.status()["sources"]["dbs1"]["position_scn"] == 10, 60)
     assert "closed_until" not in host.status()
     host.reconfigure(edited, "closed again")
-    wait_until("it is closed again", lambda: host.status()["state"] == "CLOSED" and far.proxy.connections == 0, 20)
+    wait_until("it is closed again", lambda: host.status()["state"] == "CLOSED" and far.proxy.connections == 0, 60)
     assert host.end()
     for each in (publisher, near, far):
         each.close()
@@ -138,7 +138,7 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
 
 def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one(tmp_path: Path) -> None:
     """Within the bandwidth at the least, which a slow machine cannot exceed; the broken batch is sent again from its beginning."""
-    rate, sizes = 400_000, (1_200_000, 10, 100_000)
+    rate, sizes = 200_000, (1_200_000, 10, 100_000)  # the first one takes six seconds: one that stalls finds it under way
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
     spec = PropagationSpec(
         name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), compression="zstd", bandwidth_max=rate,
@@ -156,13 +156,13 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
     sent = [insert_batch([10 * k + 10], previous=10 * k, value=random_bytes(size)) for k, size in enumerate(sizes)]
     began = time.monotonic()
     for batch in sent:
-        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=30)
+        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=60)
     # A part of the first batch, the rest of which takes seconds: nothing of it is in the queue, and all of it comes again.
-    wait_until("pieces are on their way", lambda: far.proxy.forwarded_bytes > 150_000, 20)
+    wait_until("pieces are on their way", lambda: far.proxy.forwarded_bytes > 150_000, 60)
     assert far.server.service.status()["sources"]["dbs1"]["position_scn"] == 0
     far.proxy.reset()
     for batch in sent:
-        delivery = subscriber.poll(30)
+        delivery = subscriber.poll(60)
         assert delivery is not None
         assert delivery.data == codec.encode(batch)
     assert propagation.restarts > 0, "the line never broke"
@@ -285,7 +285,7 @@ class World:
         for _ in range(count):
             self.history.commit(self.cuts.choice([1, 1, 1, 1, 12]))
 
-    def wait(self, timeout_s: float = 60.0) -> None:
+    def wait(self, timeout_s: float = 180.0) -> None:
         deadline = time.monotonic() + timeout_s
         while self.is_behind():
             assert time.monotonic() < deadline, (self.runner.status(), [q.server.service.status() for q in self.queues.values()])
@@ -320,7 +320,7 @@ def test_everything_arrives_and_leaves_both_queues_when_it_is_durable(world: Wor
     world.commit(200)
     world.wait()
     world.check()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(queue.server.service.status()["batches"] for queue in world.queues.values()):
         assert time.monotonic() < deadline, "a queue keeps what is durable"
         time.sleep(0.05)

@@ -27,6 +27,7 @@ from tests.support.staging import Subscriber, one_way
 CREDIT = 4 << 20
 # Keepalive notices a silent network after two of its periods; then a machine under load needs some more.
 NOTICED_S = 2 * (transport.KEEPALIVE_S + transport.KEEPALIVE_TIMEOUT_S)
+ARRIVES_S = 60.0  # what comes at once; a busy machine takes its time
 AT_ONCE_S = 0.8 * transport.KEEPALIVE_TIMEOUT_S  # before a ping could have told
 
 
@@ -71,11 +72,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.stop()
 
 
-def send(client: EnqueueClient, batch: LcrBatch, timeout_s: float = 10.0) -> None:
+def send(client: EnqueueClient, batch: LcrBatch, timeout_s: float = ARRIVES_S) -> None:
     client.send(codec.header_of(batch), codec.encode(batch), timeout_s)
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = ARRIVES_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -102,7 +103,7 @@ def test_batches_pass_through_a_queue_and_durable_comes_back(site: Site) -> None
     for batch in batches:
         send(publisher, batch)
     for batch in batches:
-        delivery = subscriber.poll(10)
+        delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
         assert delivery.header == codec.header_of(batch)
         assert_same_batch(codec.decode(delivery.data), batch)
@@ -122,14 +123,18 @@ def test_waiters_are_woken(site: Site) -> None:
     subscriber.subscribe({"dbs1": 0}, CREDIT)
     publisher = site.publisher()
     publisher.connect()
-    woken.clear()
     send(publisher, insert_batch([10]))
-    assert woken.wait(10)
-    assert subscriber.poll() is not None
+
+    def came_with_a_wake() -> bool:
+        assert woken.wait(ARRIVES_S)
+        woken.clear()
+        return subscriber.poll() is not None
+
+    until(came_with_a_wake)  # an earlier wake may be of the subscription
     woken.clear()
     site.stop()
-    assert woken.wait(10)
-    fails(subscriber.poll, 10)
+    assert woken.wait(ARRIVES_S)
+    fails(subscriber.poll, ARRIVES_S)
     subscriber.close()
     publisher.close()
 
@@ -184,7 +189,7 @@ def test_gap_ends_the_stream_with_a_protocol_error(site: Site) -> None:
     publisher = site.publisher()
     publisher.connect()
     send(publisher, insert_batch([20], previous=10))
-    error = fails(publisher.poll, 10)
+    error = fails(publisher.poll, ARRIVES_S)
     assert isinstance(error, ProtocolError)
     assert "missing in between" in error.message
     publisher.close()
@@ -204,7 +209,7 @@ def test_value_of_64_megabytes_passes(tmp_path: Path) -> None:
     assert len(delivery.data) > 64 << 20
     assert_same_batch(codec.decode(delivery.data), batch)
     subscriber.grant(len(delivery.data))
-    following = subscriber.poll(10)
+    following = subscriber.poll(ARRIVES_S)
     assert following is not None
     assert following.header.through_scn == 20
     subscriber.close()
@@ -233,7 +238,7 @@ def test_publisher_without_credit_waits_and_goes_on(tmp_path: Path) -> None:
     with pytest.raises(WouldBlock):
         publisher.send_nowait(codec.header_of(batch), codec.encode(batch))
     for _ in range(sent):
-        delivery = subscriber.poll(10)
+        delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
         model.take(delivery.header, delivery.data)
     subscriber.acknowledge("dbs1", model.position)
@@ -251,14 +256,14 @@ def test_slow_subscriber_does_not_slow_the_other(tmp_path: Path) -> None:
     slow.subscribe({"dbs1": 0}, 1)
     for k in range(200):
         send(publisher, insert_batch([10 * k + 10], previous=10 * k, value=bytes(50_000)))
-        delivery = fast.poll(10)
+        delivery = fast.poll(ARRIVES_S)
         assert delivery is not None
         fast.grant(len(delivery.data))
     status = site.server.service.status()
     assert status["spill_msgs"] > 100
     model = Subscriber()
     while model.position < 2000:
-        delivery = slow.poll(10)
+        delivery = slow.poll(ARRIVES_S)
         assert delivery is not None
         slow.grant(len(delivery.data))
         model.take(delivery.header, delivery.data)
@@ -274,7 +279,7 @@ def test_cut_connection_is_noticed_at_once_and_both_sides_resume(site: Site) -> 
         publisher.connect()
         subscriber.subscribe({"dbs1": 0}, CREDIT)
         send(publisher, insert_batch([10]))
-        delivery = subscriber.poll(10)
+        delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
         model.take(delivery.header, delivery.data)
         assert proxy.connections == 2
@@ -290,7 +295,7 @@ def test_cut_connection_is_noticed_at_once_and_both_sides_resume(site: Site) -> 
         assert publisher.connect().needed_scn == 10
         subscriber.subscribe({"dbs1": model.position}, CREDIT)
         send(publisher, insert_batch([20], previous=10))
-        delivery = subscriber.poll(10)
+        delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
         model.take(delivery.header, delivery.data)
         assert model.applied == [10, 20]
@@ -328,9 +333,9 @@ def test_newer_stream_takes_over_while_the_older_one_hangs(site: Site) -> None:
         publisher.connect()
         subscriber.subscribe({"dbs1": 0}, CREDIT)
         send(publisher, insert_batch([10]))
-        assert subscriber.poll(10) is not None
+        assert subscriber.poll(ARRIVES_S) is not None
         proxy.heal()
-        for error in (fails(hanging.poll, 10), fails(hanging_subscriber.poll, 10)):
+        for error in (fails(hanging.poll, ARRIVES_S), fails(hanging_subscriber.poll, ARRIVES_S)):
             assert isinstance(error, QueueError)
             assert "replaced" in error.message
         for client in (hanging, hanging_subscriber, publisher, subscriber):
@@ -342,16 +347,16 @@ def test_delayed_network_keeps_the_order(site: Site) -> None:
         publisher, subscriber, model = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint), Subscriber()
         publisher.connect()
         subscriber.subscribe({"dbs1": 0}, CREDIT)
-        proxy.delay_s = 0.1
+        proxy.delay_s = 0.5
         began = time.monotonic()
         for k in range(50):
             send(publisher, insert_batch([10 * k + 10], previous=10 * k, value=bytes(10_000)))
         while model.position < 500:
-            delivery = subscriber.poll(10)
+            delivery = subscriber.poll(ARRIVES_S)
             assert delivery is not None
             model.take(delivery.header, delivery.data)
         # Pipelined: not one round trip for each batch.
-        assert 0.2 < time.monotonic() - began < 50 * 0.2
+        assert 1.0 < time.monotonic() - began < 50 * 1.0
         publisher.close(), subscriber.close()
 
 
@@ -363,7 +368,7 @@ def test_restarted_queue_is_empty_and_asks_for_what_it_lacks(site: Site) -> None
     for batch in batches:
         send(publisher, batch)
     for _ in batches[:4]:
-        delivery = subscriber.poll(10)
+        delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
         model.take(delivery.header, delivery.data)
         if model.position == 20:
@@ -381,7 +386,7 @@ def test_restarted_queue_is_empty_and_asks_for_what_it_lacks(site: Site) -> None
     for batch in batches[2:]:
         send(publisher, batch)
     while model.position < 50:
-        delivery = subscriber.poll(10)
+        delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
         model.take(delivery.header, delivery.data)
     assert model.applied == [10, 20, 30, 40, 50]
@@ -393,7 +398,7 @@ def test_subscriber_that_needs_more_makes_the_publisher_rewind(site: Site) -> No
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT)
     send(publisher, insert_batch([10, 20]))
-    assert subscriber.poll(10) is not None
+    assert subscriber.poll(ARRIVES_S) is not None
     subscriber.acknowledge("dbs1", 20)
     until(lambda: site.server.service.status()["batches"] == 0)
     again = site.subscriber()
@@ -410,7 +415,7 @@ def test_subscriber_that_needs_more_makes_the_publisher_rewind(site: Site) -> No
     assert rewinds == [10]
     assert publisher.poll().rewind_scn is None
     send(publisher, insert_batch([20, 30], previous=10))
-    delivery = again.poll(10)
+    delivery = again.poll(ARRIVES_S)
     assert delivery is not None
     assert (delivery.header.previous_scn, delivery.header.through_scn) == (10, 30)
     for client in (publisher, subscriber, again):
@@ -422,7 +427,7 @@ def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gon
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT)
     send(publisher, insert_batch([10, 20]))
-    assert subscriber.poll(10) is not None
+    assert subscriber.poll(ARRIVES_S) is not None
     subscriber.acknowledge("dbs1", 20)
     until(lambda: site.server.service.status()["batches"] == 0)
     again = site.subscriber()
@@ -430,7 +435,7 @@ def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gon
     until(lambda: publisher.poll().rewind_scn == 10)
     publisher.gone(15)
     with pytest.raises(LogGone) as ended:
-        again.poll(10)
+        again.poll(ARRIVES_S)
     assert (ended.value.context["needed_scn"], ended.value.context["first_scn"]) == (10, 15)
     refused = site.subscriber()
     with pytest.raises(LogGone, match="gone from the redo log"):
@@ -454,7 +459,7 @@ def test_idle_streams_outlive_many_pings(site: Site, monkeypatch: pytest.MonkeyP
     subscriber.subscribe({"dbs1": 0}, CREDIT)
     time.sleep(interval_s * pings)
     send(publisher, insert_batch([10, 20]))
-    delivery = subscriber.poll(10)
+    delivery = subscriber.poll(ARRIVES_S)
     assert delivery is not None
     assert delivery.header.through_scn == 20
     publisher.close(), subscriber.close()
@@ -486,7 +491,7 @@ def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
         subscriber.acknowledge("dbs1", 70)
         until(lambda: "No space" in site.server.service.status()["problem"])
         assert publisher.poll().durable_scn == 0
-    until(lambda: publisher.poll().durable_scn == 70, 10 * queue_module.SAVE_PERIOD_S)
+    until(lambda: publisher.poll().durable_scn == 70, ARRIVES_S + 10 * queue_module.SAVE_PERIOD_S)
     publisher.close(), subscriber.close()
 
 
@@ -522,7 +527,7 @@ def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint(reques
         server.announce()
     position = client.poll()
     while position.segment < 49:
-        assert woken.wait(10)
+        assert woken.wait(ARRIVES_S)
         woken.clear()
         moved = client.poll()
         assert moved >= position
@@ -537,7 +542,7 @@ def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint(reques
     server.attach(other)
     until(lambda: client.poll().segment == 60)
     server.stop()
-    assert isinstance(fails(client.poll, 10), PropagationError)
+    assert isinstance(fails(client.poll, ARRIVES_S), PropagationError)
     with pytest.raises(PropagationError):
         client.checkpoint(40)
 

@@ -125,7 +125,7 @@ class Flood:
                 yield message
 
         self._channel = transport.Channel(world.peer(method.partition("/")[0], _site(method)))
-        self.call = self._channel.grpc.stream_stream(f"/headrace.v1.{method}")(messages(), timeout=30)
+        self.call = self._channel.grpc.stream_stream(f"/headrace.v1.{method}")(messages(), timeout=300)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -143,14 +143,15 @@ class Flood:
 
 @pytest.mark.parametrize("method", STREAMS)
 def test_stream_that_floods_is_held_back_and_counted_while_our_clients_go_on(world: World, method: str, caplog: pytest.LogCaptureFixture) -> None:
-    flood = Flood(world, method)
     began = time.monotonic()
+    flood = Flood(world, method)
     rounds = 0
-    while (seconds := time.monotonic() - began) < FLOOD_S or rounds < ROUNDS_MIN:  # a busy machine takes longer for a round
+    while time.monotonic() - began < FLOOD_S or rounds < ROUNDS_MIN:  # a busy machine takes longer for a round
         world.serves()
         rounds += 1
         time.sleep(0.1)  # our own clients keep within the low limits of this test
     sent, status = flood.sent, _admission(world, method).status()
+    seconds = time.monotonic() - began
     assert flood.call.is_active(), (flood.call.code(), flood.call.details())
     flood.close()
     assert sent < LOW.messages_per_s * (rates.BURST_S + seconds) + ON_THE_WAY_MAX
@@ -183,7 +184,7 @@ def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_ou
 
     def one() -> None:
         nonlocal answered
-        calling = call(CALLS[method], timeout=20)
+        calling = call(CALLS[method], timeout=60)
         next(calling)
         calling.cancel()
         answered += 1
@@ -239,7 +240,7 @@ def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World)
         next(call)
         calls.append(call)
     channels.append(transport.Channel(world.peer("Redo", FUZZ)))
-    refused = channels[-1].grpc.unary_stream(method)(CALLS["Redo/Watch"], timeout=20)
+    refused = channels[-1].grpc.unary_stream(method)(CALLS["Redo/Watch"], timeout=60)
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert f"{share} open calls" in refused.details()
     for _ in range(5):
@@ -249,12 +250,12 @@ def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World)
 
     def is_taken() -> bool:
         try:
-            next(channels[-1].grpc.unary_stream(method)(CALLS["Redo/Watch"], timeout=10))
+            next(channels[-1].grpc.unary_stream(method)(CALLS["Redo/Watch"], timeout=60))
         except grpc.RpcError:
             return False
         return True
 
-    wait_until("what ended made room", is_taken, 10)
+    wait_until("what ended made room", is_taken, 60)
     for each in (*watches, *channels):
         each.close()
 
@@ -272,14 +273,14 @@ def test_messages_for_a_coordinator_that_is_busy_wait_in_bounded_memory(tmp_path
     world = World(tmp_path, is_secure=True)  # with the limits that we ship
     world.gate.host = busy = _BusyHost()  # type: ignore[assignment]
     flood = Flood(world, "Coordinator/Serve")
-    wait_until("there is no room any more", lambda: busy.received == REPORTS_MAX, 20)
+    wait_until("there is no room any more", lambda: busy.received == REPORTS_MAX, 60)
     time.sleep(0.5)
     sent = flood.sent
     assert busy.received == REPORTS_MAX
     assert sent < REPORTS_MAX + ON_THE_WAY_MAX
     for _ in range(10):
         busy.last.taken()
-    wait_until("the next ones came", lambda: busy.received == REPORTS_MAX + 10, 20)
+    wait_until("the next ones came", lambda: busy.received == REPORTS_MAX + 10, 60)
     world.serves()
     flood.close()
     world.close()
@@ -288,6 +289,7 @@ def test_messages_for_a_coordinator_that_is_busy_wait_in_bounded_memory(tmp_path
 # --------------------------------------------------------------------------- our own components at full speed
 
 FULL_SPEED_S = 2.5  # longer than the burst of any limit
+SENT_MIN = 100  # also where a busy machine takes longer for them
 
 
 def _two_queues(folder: Path) -> TopologySpec:
@@ -303,7 +305,7 @@ def test_acknowledgements_that_come_faster_than_a_queue_needs_them_become_one(tm
     while time.monotonic() - began < 0.5:
         scn += 1
         world.subscriber.acknowledge("dbs1", scn)
-    wait_until("the last one came", lambda: heard and heard[-1] == scn, 20)
+    wait_until("the last one came", lambda: heard and heard[-1] == scn, 60)
     assert 1 < len(heard) <= (time.monotonic() - began) / ACKNOWLEDGE_INTERVAL_S + 1
     assert heard == sorted(set(heard))
     assert scn > 2 * len(heard)
@@ -331,11 +333,11 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(t
         nonlocal sent, size
         ends_at = time.monotonic() + FULL_SPEED_S
         for number in itertools.count():
-            if time.monotonic() > ends_at:
+            if time.monotonic() > ends_at and number > SENT_MIN:
                 return
             batch = insert_batch([10 * number + 10], previous=10 * number)
             data = codec.encode(batch)
-            publisher.send(codec.header_of(batch), data, 20)
+            publisher.send(codec.header_of(batch), data, 60)
             sent, size = number + 1, len(data)
 
     sender = threading.Thread(target=publish)
@@ -350,17 +352,17 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(t
         subscriber.acknowledge("dbs1", delivery.header.through_scn)
     sender.join()
     drained_s = time.monotonic() - began
-    wait_until("everything is acknowledged", lambda: queues["q_dbs1"].service.status()["num_msgs"] == 0, 20)
+    wait_until("everything is acknowledged", lambda: queues["q_dbs1"].service.status()["num_msgs"] == 0, 60)
     stop.set()
     runner.wake()
-    forwarding.join(20)
+    forwarding.join(60)
     for each in (publisher, subscriber):
         each.close()
     for queue in queues.values():
         queue.end()
     with capsys.disabled():
         print(f"\n{sent / FULL_SPEED_S:.0f} batches of {size} bytes a second sent, {sent / drained_s:.0f} a second through both queues", end=" ")
-    assert taken == sent > 100
+    assert taken == sent > SENT_MIN
     for each in admissions.values():
         status = each.status()
         assert (status["held_back"], status["refused_calls"]) == (0, 0), status

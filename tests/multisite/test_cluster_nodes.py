@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
@@ -121,6 +122,13 @@ class Load:
         self.y.wait_arriving("b")
 
 
+def is_jvm(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.Error:
+        return False  # just ended
+
+
 def variable(site: str) -> str:
     return f"TEST_NODES_{site.upper()}_DSN"
 
@@ -174,8 +182,11 @@ def test_each_site_runs_on_its_node_and_keeps_its_files_there(cluster: Cluster):
         assert places[name] == each["site"], name
     head = {process.pid for process in cluster.nodes.head.processes()}
     assert cluster.system.pid(CONTROLLER) in head
-    jvms = {node.name: sum(process.name() == "java" for process in node.processes()) for node in (*cluster.nodes.nodes.values(), cluster.nodes.head)}
-    assert jvms == {"a": 0, "b": 5, "c": 5, "head": 0}  # of each application: driver, application master and its starter, two executors
+    def jvms() -> dict[str, int]:
+        return {node.name: sum(is_jvm(process) for process in node.processes()) for node in (*cluster.nodes.nodes.values(), cluster.nodes.head)}
+
+    # Of each application: driver, application master and its starter, two executors.
+    wait_until("there are their JVMs, and no others", lambda: jvms() == {"a": 0, "b": 5, "c": 5, "head": 0})
     endpoint = cluster.system.call("queue:q_a", "endpoint")
     assert endpoint.partition(":")[0] == cluster.nodes["a"].address
     if has_own_disks():
@@ -192,8 +203,8 @@ def test_a_site_whose_node_is_killed_stands_still_while_the_others_go_on(cluster
     with loaded(cluster) as load:
         pids = {name: cluster.system.pid(name) for name in cluster.components()}
         assert node.kill() > 10
-        away = cluster.away("b")
-        assert away == {name for name, each in cluster.components().items() if each["site"] == "b"}
+        away = {name for name, each in cluster.components().items() if each["site"] == "b"}
+        wait_until("all that is of it is away, and nothing else", lambda: cluster.away("b") == away)
         held = load.x.found("b")
         load.x.wait_arriving("c")
         assert load.x.found("b") == held

@@ -153,10 +153,16 @@ def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal
         command(hub, "--for", "1h", "--seed", "3", "--faults", "freeze"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONFAULTHANDLER": "1"},
     )
+
+    def standing_still() -> list[psutil.Process]:
+        try:
+            processes = [psutil.Process(each["pid"]) for each in json.loads(remembered.read_text())["frozen"]]
+            return processes if any(map(is_stopped, processes)) else []
+        except (OSError, psutil.Error):
+            return []  # not yet, or no more: the next one will
+
     try:
-        wait_until("something stands still", lambda: remembered.exists() and json.loads(remembered.read_text())["frozen"])
-        frozen = [psutil.Process(each["pid"]) for each in json.loads(remembered.read_text())["frozen"]]
-        wait_until("it stands still", lambda: any(map(is_stopped, frozen)))
+        frozen = wait_until("something stands still", standing_still)
         os.kill(started.pid, how)
         errors = _errors_at_end(started)
     finally:

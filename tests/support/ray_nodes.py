@@ -197,7 +197,7 @@ class RayNode:
 
     def kill(self) -> int:
         """The machine fails: SIGKILL of everything that runs there. Returns how many processes that were."""
-        killed, deadline = 0, time.monotonic() + ENDED_S
+        killed, deadline = 0, time.monotonic() + STARTED_S
         while found := self.processes():
             assert time.monotonic() < deadline
             killed += kill(found)

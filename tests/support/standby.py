@@ -28,7 +28,7 @@ def make_standby(primary: EmbeddedServer, folder: Path, *, slot: str) -> Embedde
     connection = f"host=127.0.0.1 port={primary.port} user=postgres password={primary.password}"
     subprocess.run(
         [str(primary.binary("pg_basebackup")), "-d", connection, "-D", str(data), "-X", "stream", "-c", "fast", "-C", "-S", slot],
-        check=True, capture_output=True, timeout=120,
+        check=True, capture_output=True, timeout=300,
     )
     (data / "standby.signal").touch()
     for path in [data, *data.rglob("*")]:
@@ -46,4 +46,4 @@ def make_standby(primary: EmbeddedServer, folder: Path, *, slot: str) -> Embedde
 def promote(standby: EmbeddedServer) -> None:
     """Make it a primary, on a new timeline."""
     with psycopg.connect(standby.dsn(), autocommit=True) as connection:
-        assert connection.execute("SELECT pg_promote(true, 60)").fetchone() == (True,)
+        assert connection.execute("SELECT pg_promote(true, 300)").fetchone() == (True,)

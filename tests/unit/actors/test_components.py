@@ -288,7 +288,7 @@ def test_component_begins_again_with_the_change_that_it_goes_by_when_two_come_at
     monkeypatch.setattr("actors.records.taken_over.TakenOver.save", lambda _self, _spec, label: saved.append(label))
     second = threading.Thread(target=components.call, args=("one", "reconfigure", spec, "second"))
     second.start()
-    assert entered.wait(5.0)
+    assert entered.wait(60.0)
     components.call("one", "reconfigure", spec, "first")
     second.join()
     assert saved[-1] == adopted[-1]
@@ -310,7 +310,7 @@ def test_what_an_operator_wants_last_is_what_the_component_goes_by_when_a_stop_a
     monkeypatch.setattr(Wanted, "save", slow)
     stop = threading.Thread(target=components.call, args=("one", "stop_component"))
     stop.start()
-    assert entered.wait(5.0)
+    assert entered.wait(60.0)
     components.call("one", "start_component")
     stop.join()
     assert components.call("one", "status")["enabled"] == Wanted(records.state_dir, "one").is_enabled()

@@ -30,7 +30,10 @@ os.execv(sys.argv[1], [*sys.argv[1:], "watch", *(f"--{name}={child.pid}" for nam
 
 
 def _is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def sleeper() -> Iterator[psutil.Process]:
 
 
 def wait_stopped(process: psutil.Process, stopped: bool) -> None:
-    for _ in range(500):
+    for _ in range(6000):
         if is_stopped(process) is stopped:
             return
         psutil.wait_procs([process], timeout=0.01)

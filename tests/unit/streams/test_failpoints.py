@@ -46,7 +46,7 @@ class Process:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{name}\n")
         self._process.stdin.flush()
-        return self._process.stdout.readline().strip() or str(self._process.wait(10))
+        return self._process.stdout.readline().strip() or str(self._process.wait(60))
 
     def end(self) -> None:
         self._process.kill()

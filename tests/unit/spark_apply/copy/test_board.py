@@ -70,13 +70,13 @@ def test_withdrawn_pieces_are_not_given_out() -> None:
 
 
 def test_waiting_task_gets_a_piece_that_is_added_meanwhile(monkeypatch) -> None:
-    monkeypatch.setattr(copy_board, "_WAIT_S", 30.0)
+    monkeypatch.setattr(copy_board, "_WAIT_S", 600.0)
     board = CopyBoard()
     answers: list[pb.CopyReply] = []
-    waiting = threading.Thread(target=lambda: answers.append(board.next(_request(0))))
+    waiting = threading.Thread(target=lambda: answers.append(board.next(_request(0))), daemon=True)
     waiting.start()
     board.add([_piece()])
-    waiting.join(10.0)
+    waiting.join(60.0)
     assert answers[0].piece.piece == 1
 
 

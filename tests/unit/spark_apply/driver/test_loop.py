@@ -574,7 +574,7 @@ def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driv
         return True
 
     driver.host.run(begin_to_wait)
-    waiting.join(10.0)
+    waiting.join(60.0)
     call()
     assert [error.message for error in answers] == [f"apply {APPLY} has ended"] * 2
     assert driver.host.call_within(lambda: None, 10.0) is None

@@ -15,6 +15,7 @@ from tests.support.apply_driver import wait_for
 from tests.support.lcr_batches import table_version
 
 T, OTHER = table_version("t"), table_version("other")
+ANSWERED_S = 60.0
 
 
 class Source:
@@ -40,10 +41,10 @@ def test_answer_comes_when_the_source_does_and_it_is_asked_once_for_all():
     source, ended = Source(), threading.Event()
     questions = SourceQuestions(source.identities, ended)
     assert [questions.identity_of(number) for number in (7, 8)] == [None, None]
-    wait_for("questions", lambda: source.questions > 2, 10.0)
+    wait_for("questions", lambda: source.questions > 2, ANSWERED_S)
     assert questions.identity_of(7) is None
     source.is_up.set()
-    wait_for("an answer", lambda: questions.identity_of(7) is not None, 10.0)
+    wait_for("an answer", lambda: questions.identity_of(7) is not None, ANSWERED_S)
     asked = source.questions
     assert [questions.identity_of(number) for number in (7, 8, 7)] == ["id of t", "", "id of t"]
     assert source.questions == asked
@@ -60,8 +61,8 @@ def test_error_that_time_does_not_heal_is_the_callers():
         return True
 
     questions.identity_of(7)
-    wait_for("the question", lambda: source.questions, 10.0)
-    wait_for("the error", lambda: questions._error is not None, 10.0)
+    wait_for("the question", lambda: source.questions, ANSWERED_S)
+    wait_for("the error", lambda: questions._error is not None, ANSWERED_S)
     assert refused()
 
 
@@ -70,7 +71,7 @@ def test_nobody_is_asked_once_the_driver_has_ended():
     questions = SourceQuestions(source.identities, ended)
     questions.identity_of(7)
     ended.set()
-    wait_for("the thread to end", lambda: not any(t.name == "source-questions" for t in threading.enumerate()), 10.0)
+    wait_for("the thread to end", lambda: not any(t.name == "source-questions" for t in threading.enumerate()), ANSWERED_S)
 
 
 def test_source_that_is_down_holds_up_nobody_who_looks_at_a_table_that_does_not_fit():
@@ -85,7 +86,7 @@ def test_source_that_is_down_holds_up_nobody_who_looks_at_a_table_that_does_not_
     of_now = TablesOfNow(ask)
     assert [of_now.of(T) for _ in range(5)] == [()] * 5
     answers.set()
-    wait_for("an answer", lambda: of_now.of(T) == (T,), 10.0)
+    wait_for("an answer", lambda: of_now.of(T) == (T,), ANSWERED_S)
     assert of_now.of(OTHER) == (), "an answer is of one table"
     assert set(asked) <= {TableName.of(T), TableName.of(OTHER)}
 
@@ -99,4 +100,4 @@ def test_source_that_refuses_to_tell_of_a_table_is_asked_again():
         return (T,)
 
     of_now = TablesOfNow(ask)
-    wait_for("an answer", lambda: of_now.of(T) == (T,), 10.0)
+    wait_for("an answer", lambda: of_now.of(T) == (T,), ANSWERED_S)

@@ -440,11 +440,11 @@ def test_a_handler_never_sees_the_error_of_rows_that_are_under_way(tmp_path: Pat
 
 def test_a_handler_that_runs_sql_waits_for_rows_that_are_under_way_before_its_time_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as it is known that it does: from the second group on."""
-    at = Handled(rules_of(f"def run(lcr, session):\n    session.execute({READ!r}, 1)\n    lcr.execute(True)\n", dml=["run"], timeout_s=0.2))
+    at = Handled(rules_of(f"def run(lcr, session):\n    session.execute({READ!r}, 1)\n    lcr.execute(True)\n", dml=["run"], timeout_s=1.0))
     write = MemorySession.write
 
     def slow(session: MemorySession, writes: Any) -> tuple[int, ...]:
-        time.sleep(0.4 if any(each.version.name == "d" for each in writes) else 0)
+        time.sleep(1.5 if any(each.version.name == "d" for each in writes) else 0)
         return write(session, writes)
 
     at.apply(inserts(1))

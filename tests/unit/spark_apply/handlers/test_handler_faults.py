@@ -36,7 +36,7 @@ def test_a_handler_that_hangs_is_interrupted_and_told(wait: str) -> None:
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
     began = time.monotonic()
     at.apply(inserts(1), inserts(2))
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     assert "did not end within 0.2 s; it was at handlers/own.py, line" in only(at)
     assert at.values() == {2: "a"}
 
@@ -50,9 +50,9 @@ def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_wi
         "import time, own_state\ndef run(lcr, session):\n    lcr.execute(True)\n"
         f"    if lcr.get_value('new', 'id').decoded == {late}:\n        own_state.calls += 1\n        time.sleep(60)\n"
     )
-    at = Handled(rules_of(text, dml=["run"], timeout_s=0.1))
+    at = Handled(rules_of(text, dml=["run"], timeout_s=0.5))
     at.apply(*map(inserts, range(1, 6)))
-    assert "did not end within 0.1 s" in only(at)
+    assert "did not end within 0.5 s" in only(at)
     assert at.values() == {number: "a" for number in range(1, 6) if number != late}
     assert state.calls == 2  # type: ignore[attr-defined]
 
