@@ -818,7 +818,7 @@ def _describe_length(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "too_long":
         return f"has {context['actual_length']} entries", f"write {context['max_length']} at most"
     if kind == "string_too_short" or not context["actual_length"]:
-        return "is empty", "write a name" if kind == "string_too_short" else f"write {_entries(context['min_length'])} at least, or leave the key out"
+        return "is empty", "write a name" if kind == "string_too_short" else f"write {_entries(context['min_length'])} at least"
     return f"has {_entries(context['actual_length'])}", f"write {context['min_length']} at least"
 
 
