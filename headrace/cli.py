@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 
 from headrace.console import DONE, FAILURE, FINDING, Output, ReaderLeft, exit_code_of
 from headrace.entry import INTERRUPTED
-from headrace.process_end import defect, of_the_machine, reader_left, terminated, wrong_use
+from headrace.process_end import code_of_exit, defect, goes_on, of_the_machine, reader_left, terminated, wrong_use
 from streams.errors import ConfigError, StreamsError, counted
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def main() -> None:
     """Entry point: run a verb and exit with its code; show errors without tracebacks."""
     output = Output(as_json="--json" in sys.argv, in_lines="--watch" in sys.argv)
     signal.signal(signal.SIGTERM, terminated)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under `nohup`
+        signal.signal(signal.SIGHUP, terminated)  # a terminal that is closed must not leave an editor's file with a row's values
     try:
         code = app(standalone_mode=False)
         output.flush()
@@ -78,12 +80,16 @@ def main() -> None:
         code = exit_code_of(error)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except SystemExit as error:
+        code = code_of_exit(error)
     except ReaderLeft:
         code = reader_left()
     except Exception as error:  # noqa: BLE001 - the last resort: users never see a traceback
         code = wrong_use(error) or of_the_machine(output, error) or defect(output, error)
     # From here on SIGTERM ends the process silently, as in a program without signal handlers.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if code == INTERRUPTED:  # typer returns it for Ctrl-C too
         output.say("interrupted")
     sys.exit(code if isinstance(code, int) else DONE)
@@ -239,7 +245,8 @@ def up(
     from headrace.status_view import render, summary_line
 
     output = Output(as_json=as_json)
-    with _deployment(file, address, to_start=True) as deployment, live_lines(output, "up") as show, _goes_on(output, file):
+    started = goes_on(output, f"what was started goes on: `headrace status {file}` shows it, `headrace down {file}` ends it")
+    with _deployment(file, address, to_start=True) as deployment, live_lines(output, "up") as show, started:
         show("starting Ray and the servers")
         overview = deployment.up(
             environment=_failpoints(), keep_existing=keep_existing, take_over=take_over, wait=wait, timeout_s=timeout,
@@ -254,16 +261,6 @@ def up(
         return FINDING
     output.result(render(overview))
     return DONE
-
-
-@contextmanager
-def _goes_on(output: Output, file: Path) -> Iterator[None]:
-    """Say what an interrupted `up` leaves running."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        output.say(f"what was started goes on: `headrace status {file}` shows it, `headrace down {file}` ends it")
-        raise
 
 
 @app.command()
@@ -536,7 +533,8 @@ def copy(
             output.say("nothing was done")
             return FINDING
         begun = copy_again(deployment.spec, deployment.connect(), name, apply)
-        copied = wait_copied(deployment.overview, begun, progress=show) if wait else begun
+        with goes_on(output, f"the copy goes on: `headrace status {file}` shows it"):
+            copied = wait_copied(deployment.overview, begun, progress=show) if wait else begun
     output.json({"tables": copied})
     for each in copied:
         output.result(f"{each['owner']}.{each['name']} at {each['destination']}: {each['state'].lower()}, {each['rows']} rows")

@@ -16,14 +16,45 @@ from typing import NoReturn
 from headrace.console import DONE, FAILURE, WRONG_USE, Output
 from streams.errors import ConfigError
 
-__all__ = ["TERMINATED", "defect", "of_the_machine", "reader_left", "terminated", "terminated_as_interrupt", "uninterrupted", "wrong_use"]
+__all__ = [
+    "TERMINATED", "code_of_exit", "defect", "goes_on", "of_the_machine", "reader_left", "terminated", "terminated_as_interrupt", "uninterrupted", "wrong_use",
+]
 
-TERMINATED = 143  # as shells report a program ended by SIGTERM
+_SIGNALLED = 128  # shells add it to the number of the signal that ended a program
+TERMINATED = _SIGNALLED + signal.SIGTERM
+
+_ended_with: int | None = None
 
 
 def terminated(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - as Python calls it
-    """Exit in an orderly way on SIGTERM: resources of the running verb are closed. See `signal.signal` for the arguments."""
-    sys.exit(TERMINATED)
+    """Exit in an orderly way on SIGTERM or SIGHUP: resources of the running verb are closed. See `signal.signal` for the arguments."""
+    global _ended_with
+    _ended_with = _SIGNALLED + number
+    sys.exit(_ended_with)
+
+
+def code_of_exit(error: SystemExit) -> object:
+    """The code to exit with: while it waits for an actor, Ray makes 1 of the code of `terminated`.
+
+    Args:
+        error: that ends the process.
+    """
+    return error.code if _ended_with is None else _ended_with
+
+
+@contextmanager
+def goes_on(output: Output, what: str) -> Iterator[None]:
+    """Say what goes on when Ctrl-C or SIGTERM ends the block.
+
+    Args:
+        output: where it is printed.
+        what: goes on, and which command shows it.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        output.say(what)
+        raise
 
 
 def reader_left() -> int:

@@ -70,8 +70,15 @@ def notes(overview: Mapping[str, Any]) -> list[Note]:
         *(_split_note(split) for split in overview.get("splits", ())), *(note for component in overview["components"] for note in _notes(component)),
         *(_left_note(site) for site in overview.get("left", ()) if site["is_running"] or site["kind"] != "embedded"),
         *(
-            Note(component="controller", problem=f"alerts cannot be sent to {target['to']}: {target['problem']}", fix="correct `alerts` in the file, then headrace up FILE")
+            Note(component="controller", problem=f"alerts cannot be sent to {target['to']}: {target['problem']}", fix="repair it; or correct `alerts.to` in the file, then headrace up FILE")
             for target in overview.get("alerts", ()) if target["problem"]
+        ),
+        *(
+            Note(
+                component="controller", problem=f"{counted(target['left_out_before_next'], 'alert')} to {target['to']} left out: the hour's limit, or its queue, is full",
+                fix="set `alerts.per_hour_max` in the file higher, then headrace up FILE; the next alert says how many were left out", is_remark=True,
+            )
+            for target in overview.get("alerts", ()) if target.get("left_out_before_next")
         ),
     ]
 

@@ -395,14 +395,7 @@ class TableFits:
         key = (version.object_number, version.version)
         found = self._fits.get(key)
         if found is None:
-            # The order matters: describing reads the table again, and the check uses the result.
-            table = self._describe(version.owner, version.name)
-            hint = self._missing_alter(version)
-            if table is None or hint:
-                raise UnfitTableError(
-                    f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}",
-                    hint=hint, table=version.qualified_name,
-                )
+            table = self._fitting(version)
             found = self._fits[key] = TableFit(
                 version=version, table=table, conflicts=self._conflicts.of(version.owner, version.name),
                 relations=relations_of(
@@ -411,6 +404,26 @@ class TableFits:
                 handlers=self._handlers,
             )
         return found
+
+    def _fitting(self, version: TableVersion) -> DestinationTable:
+        """The table as it is now, if it fits.
+
+        Raises:
+            UnfitTableError: it does not.
+        """
+        # The order matters: describing reads the table again, and the check of a session uses the result.
+        table = self._describe(version.owner, version.name)
+        while True:
+            hint = self._missing_alter(version)
+            if table is None or hint:
+                raise UnfitTableError(
+                    f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}",
+                    hint=hint, table=version.qualified_name,
+                )
+            # Other checks read the catalog themselves: an ALTER between the two would leave a description that nothing was checked of.
+            described, table = table, self._describe(version.owner, version.name)
+            if table == described:
+                return described
 
     def fit_or_error(self, version: TableVersion) -> TableFit:
         """The fit of a version; where `column_mismatch: error` is set, of one that does not fit: such rows are refused row by row.

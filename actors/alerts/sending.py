@@ -8,15 +8,21 @@ Secrets (the address of a webhook, its token) are in no message, status or log: 
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import logging
 import os
+import signal
+import socket
+import ssl
 import subprocess
 import threading
 import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,33 +72,98 @@ def deliver(target: AlertTarget, document: Mapping[str, Any]) -> None:
 
 def _run(target: AlertTarget, body: bytes) -> None:
     try:
-        # Without its output: a process that it leaves would hold that open, and the alert would count as not sent.
-        done = subprocess.run(
-            target.command, input=body, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False,
+        # Without its output: a process that it leaves would hold that open, and the alert would count as not sent. In a session of its own, so that what
+        # a script has started ends with it.
+        command = subprocess.Popen(
+            target.command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise _NotSent(f"it did not end within {TIMEOUT_S:g} s") from None
     except OSError as error:
         raise _NotSent(os.strerror(error.errno) if error.errno else "it cannot be run") from None
-    if done.returncode:
-        raise _NotSent(f"it ended with {done.returncode}")
+    with command:
+        try:
+            command.communicate(body, timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise _NotSent(f"it did not end within {TIMEOUT_S:g} s") from None
+        finally:
+            if command.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(command.pid, signal.SIGKILL)
+    if command.returncode:
+        raise _NotSent(f"it ended with {command.returncode}")
+
+
+class _Kept(urllib.request.AbstractHTTPHandler):
+    """Knows its connection, which can be cut from another thread."""
+
+    connection: http.client.HTTPConnection | None = None
+
+    def do_open(self, http_class: Any, req: Any, **arguments: Any) -> Any:  # noqa: ANN401 - of the base class
+        """See the base class."""
+        def connect(*args: Any, **more: Any) -> http.client.HTTPConnection:  # noqa: ANN401 - of the base class
+            self.connection = http_class(*args, **more)
+            return self.connection
+
+        return super().do_open(connect, req, **arguments)
+
+    def cut(self) -> None:
+        """End what its thread waits for."""
+        if self.connection is not None and self.connection.sock is not None:
+            with contextlib.suppress(OSError):
+                self.connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+class _KeptHttp(_Kept, urllib.request.HTTPHandler):
+    """A connection without TLS."""
+
+
+class _KeptHttps(_Kept, urllib.request.HTTPSHandler):
+    """A connection with TLS."""
 
 
 def _post(target: AlertTarget, body: bytes) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "headrace"}
     if target.token:
         headers["Authorization"] = f"Bearer {target.token}"
-    request = urllib.request.Request(target.url, data=body, headers=headers, method="POST")  # noqa: S310 - http or https, see `topology.file.alerts`
+    kept = (_KeptHttp(), _KeptHttps())
+    answered: Future[None] = Future()
+
+    def ask() -> None:
+        try:
+            request = urllib.request.Request(target.url, data=body, headers=headers, method="POST")  # noqa: S310 - http or https, see `topology.file.alerts`
+            urllib.request.build_opener(_NoRedirect, *kept).open(request, timeout=TIMEOUT_S).close()  # what it says besides its status is of no interest
+        except BaseException as error:  # noqa: BLE001 - raised in the sender's thread
+            answered.set_exception(error)
+        else:
+            answered.set_result(None)
+
+    # The time-out of a socket is that of each of its calls: a name server, several addresses, or an answer that comes byte by byte can take longer by far.
+    threading.Thread(target=ask, name=f"{threading.current_thread().name}: an attempt", daemon=True).start()
+    if not wait((answered,), TIMEOUT_S).done:
+        for each in kept:
+            each.cut()
+        raise _NotSent(f"it did not answer within {TIMEOUT_S:g} s")
     try:
-        urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S).close()  # what it says besides its status is of no interest
+        answered.result()
     except urllib.error.HTTPError as error:
         error.close()
-        raise _NotSent(f"it answered {error.code}") from None
+        raise _NotSent(f"it answered {error.code}{', and redirects are not followed' if 300 <= error.code < 400 else ''}") from None
+    except http.client.HTTPException:
+        raise _NotSent("what it answered is not HTTP") from None
     except (OSError, ValueError) as error:
-        # The text of the error may name the address.
-        reason = getattr(error, "reason", error)
-        why = "no answer in time" if isinstance(reason, TimeoutError) else type(reason).__name__
-        raise _NotSent(f"it cannot be reached ({why})") from None
+        raise _NotSent(_unreachable(error)) from None
+
+
+def _unreachable(error: Exception) -> str:
+    """Why an attempt failed, without the text of the error, which may name the address."""
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, TimeoutError):
+        return f"it did not answer within {TIMEOUT_S:g} s"
+    known = (
+        (ConnectionRefusedError, "nothing listens there"), (socket.gaierror, "its name is not known"),
+        (ssl.SSLCertVerificationError, "its certificate is not accepted"), (ssl.SSLError, "it does not speak TLS as it should"),
+        (ConnectionError, "it ended the connection"),
+    )
+    return f"it cannot be reached: {next((why for kind, why in known if isinstance(reason, kind)), type(reason).__name__)}"
 
 
 @dataclass(slots=True)
@@ -148,8 +219,8 @@ class Sender:
     def described(self) -> dict[str, Any]:
         """For `status --json`, without secrets."""
         return {
-            "to": self.target.name, "sent": self.sent, "waiting": len(self._waiting), "left_out": self.left_out, "given_up": self.given_up,
-            "problem": self.problem,
+            "to": self.target.name, "sent": self.sent, "waiting": len(self._waiting), "left_out": self.left_out,
+            "left_out_before_next": self._left_out_since, "given_up": self.given_up, "problem": self.problem,
         }
 
     def _run(self) -> None:

@@ -2,7 +2,8 @@
 
 Pure: no clock, no thread. The controller gives an overview a second; `AlertWatch.look` answers what is new in it.
 
-    error_transaction   the error queue of an apply process has a transaction more than at the last look
+    error_transaction   the error queue of an apply process has a transaction more than at the last look; of those that come soon after one was told,
+                        one alert tells together: else a storm of errors uses up the hour's limit, and nobody hears what stops because of it
     conflicts           so many conflicts within so many seconds at an apply process
     lag                 a destination is further behind its source than it may be, or nobody knows how far for as long
     component           a component, or the controller itself, is stopped, has given up, waits for an operator or does not answer, for longer than a
@@ -33,6 +34,8 @@ __all__ = ["Alert", "AlertWatch"]
 COMPONENT_AFTER_S = 60.0
 # A database recovers after a crash, and a Spark application finds its executors, well within that.
 STARTING_AFTER_S = 300.0
+# An operator who was called needs no call for each error that follows. Twelve an hour leave room below the default limit (20) for everything else.
+ERRORS_APART_S = 300.0
 # Between two attempts a component shows for a moment that it starts, or even works. It waits 5 s at most between them (`streams.backoff`).
 STEADY_S = 10.0
 
@@ -76,6 +79,8 @@ class AlertWatch:
     spec: AlertsSpec
     file: str
     _errors: dict[str, tuple[int, int]] = field(default_factory=dict)  # in the queue, and since the driver's start
+    _errors_untold: dict[str, int] = field(default_factory=dict)
+    _errors_told_at: dict[str, float] = field(default_factory=dict)
     _conflicts: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)  # when, and how many since the first look
     _counted: dict[str, int] = field(default_factory=dict)  # as the driver said last
     _stopped_since: dict[str, float] = field(default_factory=dict)
@@ -95,7 +100,7 @@ class AlertWatch:
         applies = [component for component in overview["components"] if component["kind"] == "apply"]
         found: list[Alert] = []
         if self.spec.error_transaction:
-            found += [alert for component in applies for alert in self._new_errors(component, at_us)]
+            found += [alert for component in applies for alert in self._new_errors(component, now, at_us)]
         holding: dict[tuple[str, str], tuple[str, str]] = {}
         if self.spec.conflicts_count:
             holding |= dict(burst for component in applies for burst in self._burst(component, now))
@@ -118,22 +123,26 @@ class AlertWatch:
         for kind, subject in [key for key in self._told if key not in holding]:
             yield Alert(kind=kind, subject=subject, message=self._told.pop((kind, subject)), fix="", is_over=True, at_us=at_us)
 
-    def _new_errors(self, component: Mapping[str, Any], at_us: int) -> Iterator[Alert]:
+    def _new_errors(self, component: Mapping[str, Any], now: float, at_us: int) -> Iterator[Alert]:
         total = component.get("counters", {}).get("total_errors")
         if "errors" not in component or total is None:
             return  # it does not answer, or its driver is starting and says 0: what it knew last counts
         name, there, total = str(component["name"]), int(component["errors"]), int(total)
+        is_first = name not in self._errors
         before, total_before = self._errors.get(name, (0, total))
         self._errors[name] = there, total
         if total < total_before:
             total_before = 0  # another driver: its count is what happened since
         # One that was executed while another one failed does not show in the length; the other count begins anew with a driver.
-        new = max(there - before, total - total_before, 0)
-        if new:
-            yield Alert(
-                kind="error_transaction", subject=name, at_us=at_us, fix=f"headrace errors list {self.file}",
-                message=f"{counted(new, 'new error transaction')}: {there} in the error queue",
-            )
+        new = self._errors_untold.get(name, 0) + max(there - before, total - total_before, 0)
+        told_at = self._errors_told_at.get(name)
+        if not new or (told_at is not None and now - told_at < ERRORS_APART_S):
+            self._errors_untold[name] = new
+            return
+        self._errors_untold[name], self._errors_told_at[name] = 0, now
+        # What was there when the controller began may be old, and may have been told by the one before.
+        what = counted(there, "error transaction") + " in the error queue" if is_first else f"{counted(new, 'new error transaction')}: {there} in the error queue"
+        yield Alert(kind="error_transaction", subject=name, at_us=at_us, fix=f"headrace errors list {self.file}", message=what)
 
     def _burst(self, component: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
         name, count = str(component["name"]), component.get("counters", {}).get("total_conflicts")
@@ -198,6 +207,8 @@ class AlertWatch:
         error = component.get("last_error") or {}
         why = component.get("detail") or component.get("problem") or component.get("database_problem") or error.get("message") or ""
         fix = component.get("hint") or component.get("fix") or error.get("hint") or f"headrace status {self.file}"
+        if state == "DISABLED" and not component.get("enabled", True):
+            why, fix = why or "an operator stopped it", f"headrace start {self.file} {name}"
         yield ("component", name), (f"{state}{': ' + str(why) if why else ''}", str(fix))
 
     def _forget(self, present: set[str]) -> None:

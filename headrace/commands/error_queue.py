@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import DONE, FINDING, Output, scn_text
+from headrace.process_end import goes_on
 from streams.errors import ConfigError, counted
 from topology.file.handlers import execution_handler
 
@@ -157,7 +158,7 @@ class ErrorQueue:
             )
             return dict(answer)
 
-        return _one_by_one(output, chosen, execute, "executed", stops=stops)
+        return _one_by_one(output, chosen, execute, "executed", file=self._spec.file, stops=stops)
 
     def delete(self, output: Output, numbers: list[int], apply: str) -> int:
         """Delete error transactions: their changes are lost at the destination. Their apply processes must run.
@@ -174,7 +175,7 @@ class ErrorQueue:
             (answer,) = self._connect().call(f"apply:{error['apply']}", "delete_errors", [error["number"]], timeout_s=EDIT_TIMEOUT_S)
             return dict(answer)
 
-        return _one_by_one(output, self._chosen(numbers, apply), delete, "deleted", stops=False)
+        return _one_by_one(output, self._chosen(numbers, apply), delete, "deleted", file=self._spec.file)
 
     def losses(self, numbers: list[int], apply: str) -> tuple[str, ...]:
         """What deleting error transactions loses, a line each.
@@ -298,7 +299,7 @@ def _found(errors: list[dict[str, Any]], number: int) -> dict[str, Any]:
 
 
 def _one_by_one(
-    output: Output, errors: list[dict[str, Any]], change: Callable[[Mapping[str, Any]], dict[str, Any]], word: str, *, stops: bool,
+    output: Output, errors: list[dict[str, Any]], change: Callable[[Mapping[str, Any]], dict[str, Any]], word: str, *, file: Path, stops: bool = False,
 ) -> int:
     """Execute or delete error transactions one after the other, and say of each what became of it.
 
@@ -307,6 +308,7 @@ def _one_by_one(
         errors: in order.
         change: asks for one; the answer has `done`, `problem` and, of an execution that failed, `failure`.
         word: what it is then, such as "executed".
+        file: of the topology, for the command that shows what became of one whose outcome nobody waited for.
         stops: after the first that is not done; the others are not tried.
     """
     outcomes: list[dict[str, Any]] = []
@@ -315,7 +317,9 @@ def _one_by_one(
         if is_stopped:
             outcome = {"number": error["number"], "done": False, "problem": "not tried: one before it failed"}
         else:
-            outcome = change(error)
+            left = f"; {counted(len(errors) - place, 'other')} not tried" if place < len(errors) else ""
+            with goes_on(output, f"{error['apply']} {error['number']}: what was begun goes on: `headrace errors list {file}` shows what became of it{left}"):
+                outcome = change(error)
         if not outcome.get("failure", {}).get("message"):  # nothing was tried, or it was done
             outcome["failure"] = None
         outcomes.append({"apply": error["apply"], **outcome})
@@ -347,7 +351,7 @@ def _line(error: Mapping[str, Any], *, is_short: bool = False) -> str:
     if error["waits_behind"]:
         why = f"waits behind {error['waits_behind']}"
     elif error["depends_on"]:
-        why = f"waited behind {error['depends_on']}, which is gone: execute it now"
+        why = f"waited behind {error['depends_on']}, which is gone: execute it now, after those of lower numbers that it depends on"
     why = " ".join(why.splitlines()) if is_short else why
     kind = error["conflict_type"] or error["sqlstate"]
     return (

@@ -251,9 +251,11 @@ def _in_error_queue(found: Evidence, change: FoundChange) -> _Stop | None:
     for error in found.errors or ():
         if error.commit_scn == change.commit_scn:
             why = f"it waits behind error transaction {error.depends_on}" if error.depends_on else error.message
+            # What has to be corrected is the one that failed; the others can be executed behind it.
+            first = error.depends_on if any(other.number == error.depends_on for other in found.errors or ()) else error.number
             return _Stop(
                 "ERROR QUEUE", f"apply:{found.way.apply.name}", f"its transaction is error transaction {error.number}: {why}",
-                f"headrace errors show {found.spec.file} {error.number}, correct what it names, then headrace errors execute",
+                f"headrace errors show {found.spec.file} {first}, correct what it names, then headrace errors execute",
             )
     return None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from databases.ports import Finding
@@ -49,9 +51,17 @@ def read_alerts(content: object, document: Document, environment: Mapping[str, s
             problem, fix = error.args
             document.findings.append(Finding(path=document.locate(path), problem=problem, fix=fix))
     return AlertsSpec(
-        to=tuple(to), error_transaction=model.error_transaction, component=model.component, lag_s=model.lag_s or 0.0,
+        to=_told_apart(to), error_transaction=model.error_transaction, component=model.component, lag_s=model.lag_s or 0.0,
         conflicts_count=model.conflicts.count if model.conflicts else 0, conflicts_seconds=model.conflicts.seconds if model.conflicts else 0.0,
         per_hour_max=model.per_hour_max or PER_HOUR_DEFAULT, environment=tuple(dict.fromkeys(names)),
+    )
+
+
+def _told_apart(targets: Sequence[AlertTarget]) -> tuple[AlertTarget, ...]:
+    """Targets of one program or host, with their places in the file."""
+    often = Counter(target.name for target in targets)
+    return tuple(
+        replace(target, name=f"{target.name} (alerts.to[{number}])") if often[target.name] > 1 else target for number, target in enumerate(targets)
     )
 
 

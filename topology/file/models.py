@@ -9,6 +9,7 @@ models, which `topology.file.reading` turns into the frozen data of `topology.sp
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 from zoneinfo import available_timezones
@@ -808,7 +809,21 @@ def _describe(details: ErrorDetails, model: type[_Model] | None) -> tuple[str, s
         bound = next(iter(context.values()))
         words = {"greater_than": "more than", "greater_than_equal": "at least", "less_than_equal": "at most"}
         return f"{value!r} is out of range", f"write {words.get(kind, 'less than')} {bound:g}"
+    if kind in {"too_short", "too_long", "string_too_short"}:
+        return _describe_length(kind, context)
     return f"{_shown(value)} is not {_EXPECTED.get(kind, 'of the right kind')}", _EXAMPLES.get(kind, "see the README")
+
+
+def _describe_length(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:
+    if kind == "too_long":
+        return f"has {context['actual_length']} entries", f"write {context['max_length']} at most"
+    if kind == "string_too_short" or not context["actual_length"]:
+        return "is empty", "write a name" if kind == "string_too_short" else f"write {_entries(context['min_length'])} at least"
+    return f"has {_entries(context['actual_length'])}", f"write {context['min_length']} at least"
+
+
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
 
 
 _EXPECTED = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from headrace.process_end import terminated_as_interrupt, uninterrupted
+from headrace import cli, process_end
+from headrace.process_end import TERMINATED, terminated_as_interrupt, uninterrupted
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -58,3 +60,29 @@ def test_what_the_caller_ignores_stays_ignored(number: signal.Signals):
     with terminated_as_interrupt(), uninterrupted():
         signal.raise_signal(number)
     assert signal.getsignal(number) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("is_in_a_call", [False, True], ids=["between calls", "while it waits for an actor"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGHUP, 129)])
+def test_terminated_command_exits_with_its_code_also_where_ray_makes_another_one_of_it(
+    number: signal.Signals, code: int, is_in_a_call: bool, monkeypatch: pytest.MonkeyPatch,
+):
+    def verb(**_: object) -> None:
+        try:
+            signal.raise_signal(number)
+        except SystemExit as error:
+            raise SystemExit(1 if is_in_a_call else error.code) from None
+
+    monkeypatch.setattr(process_end, "_ended_with", None)
+    monkeypatch.setattr(cli, "app", verb)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
+
+
+def test_program_that_nobody_terminated_exits_with_its_own_code(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process_end, "_ended_with", None)
+    monkeypatch.setattr(cli, "app", lambda **_: sys.exit(7))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 7

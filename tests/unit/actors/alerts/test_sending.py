@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
+import socket
+import ssl
 import sys
 import threading
 import time
+import urllib.error
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -125,7 +129,7 @@ def test_alert_is_tried_again_and_given_up_at_last(hook: Hook, monkeypatch: pyte
     until(lambda: sender.given_up == 1)
     until(lambda: not sender.described()["waiting"])
     assert sender.described() == {
-        "to": "webhook at 127.0.0.1", "sent": 1, "waiting": 0, "left_out": 0, "given_up": 1, "problem": "it answered 404",
+        "to": "webhook at 127.0.0.1", "sent": 1, "waiting": 0, "left_out": 0, "left_out_before_next": 0, "given_up": 1, "problem": "it answered 404",
     }
     assert len(hook.posts) == 7
     sender.stop()
@@ -133,7 +137,7 @@ def test_alert_is_tried_again_and_given_up_at_last(hook: Hook, monkeypatch: pyte
 
 def test_token_goes_nowhere_but_where_the_file_says(hook: Hook):
     hook.answers = [302]
-    with pytest.raises(Exception, match="it answered 302"):
+    with pytest.raises(Exception, match="it answered 302, and redirects are not followed"):
         deliver(hook.target(), DOCUMENT)
     assert [path for path, _, _ in hook.posts] == [PATH]
 
@@ -178,6 +182,70 @@ def test_command_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch):
         deliver(AlertTarget(name="slow", command=(sys.executable, "-c", "import time; time.sleep(60)")), DOCUMENT)
 
 
+def test_command_that_does_not_end_is_ended_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sending, "TIMEOUT_S", 0.5)
+    with pytest.raises(Exception, match="did not end"):
+        deliver(AlertTarget(name="slow", command=("/bin/sh", "-c", f"sleep 60 & echo $! > {tmp_path / 'started'}; wait")), DOCUMENT)
+    started = Path(f"/proc/{int((tmp_path / 'started').read_text())}/stat")
+    until(lambda: not started.exists() or started.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+@pytest.fixture
+def odd_server() -> Iterator[tuple[AlertTarget, Callable[[bytes, float], None]]]:
+    """A server that sends some bytes, one by one with a pause behind each, then holds the connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections: list[socket.socket] = []
+    says: list[tuple[bytes, float]] = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                connections.append(connection)
+                connection.recv(65536)
+                for byte in says[0][0]:
+                    connection.sendall(bytes((byte,)))
+                    time.sleep(says[0][1])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield AlertTarget(name="odd", url=f"http://127.0.0.1:{listener.getsockname()[1]}{PATH}"), lambda text, pause_s: says.append((text, pause_s))
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+    for connection in connections:
+        connection.close()
+
+
+def test_webhook_that_answers_byte_by_byte_has_no_more_time_than_any_other(
+    odd_server: tuple[AlertTarget, Callable[[bytes, float], None]], monkeypatch: pytest.MonkeyPatch,
+):
+    """Each byte comes in time: only the whole is too slow. The queue of the target would stand still for hours."""
+    monkeypatch.setattr(sending, "TIMEOUT_S", 0.3)
+    target, says = odd_server
+    says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 10_000, 0.05)
+    threads = {thread.name for thread in threading.enumerate()}
+    with pytest.raises(Exception, match=r"it did not answer within 0\.3 s"):
+        deliver(target, DOCUMENT)
+    until(lambda: {thread.name for thread in threading.enumerate()} <= threads)  # the attempt leaves none
+
+
+def test_webhook_that_does_not_speak_http_is_said_to_be_so(odd_server: tuple[AlertTarget, Callable[[bytes, float], None]]):
+    target, says = odd_server
+    says(b"220 mail.example ESMTP\r\n", 0.0)
+    with pytest.raises(Exception, match="what it answered is not HTTP"):
+        deliver(target, DOCUMENT)
+
+
+@pytest.mark.parametrize(("error", "why"), [
+    (urllib.error.URLError(TimeoutError()), "it did not answer within"), (urllib.error.URLError(ConnectionRefusedError()), "nothing listens there"),
+    (urllib.error.URLError(socket.gaierror()), "its name is not known"), (ConnectionResetError(), "it ended the connection"),
+    (urllib.error.URLError(ssl.SSLCertVerificationError()), "its certificate is not accepted"), (urllib.error.URLError(ssl.SSLError()), "TLS"),
+])
+def test_reason_of_a_failed_attempt_is_said_in_words(error: Exception, why: str):
+    assert why in sending._unreachable(error)
+
+
 def test_hours_limit_leaves_alerts_out_and_the_next_one_says_how_many():
     clock, sent = VirtualClock(), []
     sender = Sender(AlertTarget(name="t"), 2, clock, send=lambda _, document: sent.append(document))
@@ -185,10 +253,13 @@ def test_hours_limit_leaves_alerts_out_and_the_next_one_says_how_many():
         sender.put(DOCUMENT)
     until(lambda: len(sent) == 2)
     assert sender.left_out == 3
+    overview = {"components": (), "alerts": [sender.described()]}
+    assert [(note.problem, note.is_remark) for note in notes(overview)] == [("3 alerts to t left out: the hour's limit, or its queue, is full", True)]
     clock.advance(sending.HOUR_S + 1)
     sender.put(DOCUMENT)
     until(lambda: len(sent) == 3)
     assert [document["left_out_before"] for document in sent] == [0, 0, 3]
+    assert not notes({"components": (), "alerts": [sender.described()]})
     sender.stop()
 
 
@@ -236,6 +307,13 @@ def test_file_says_what_alerts_are_sent_of_and_its_secrets_are_stored_as_digests
     assert spec_from_json(json.loads(stored)).alerts is not None
 
 
+def test_targets_of_one_host_are_told_apart_by_their_places(tmp_path: Path):
+    text = FILE.replace("    - {command: [mail, dba]}", '    - {webhook: "https://x.example/a"}\n    - {command: [mail, dba]}')
+    spec = read_topology(written(tmp_path, text), {"HOOK": "https://x.example/b", "TOKEN": TOKEN})
+    assert spec.alerts is not None
+    assert [target.name for target in spec.alerts.to] == ["webhook at x.example (alerts.to[0])", "command mail", "webhook at x.example (alerts.to[2])"]
+
+
 def test_an_address_with_a_blank_is_refused_without_showing_it(tmp_path: Path):
     found = examine(written(tmp_path, FILE), {"HOOK": f"https://x.example{PATH}\n{TOKEN}", "TOKEN": TOKEN})
     (finding,) = [each for each in found.findings if each.is_error]
@@ -247,6 +325,7 @@ def test_an_address_with_a_blank_is_refused_without_showing_it(tmp_path: Path):
     (('"${TOKEN}"', "plain-text"), "has a secret in the file"), (('"${TOKEN}"', '"${MISSING}"'), "MISSING is not set"),
     (('"${HOOK}"', "ftp://x/y"), "is not the address of a webhook"), (('"${HOOK}"', "https://u:p@x/y"), "has a user or a password"),
     (("[mail, dba]", "[]"), "command"), (("lag_s: 300", "lag_s: 1"), "out of range"), (("{command: [mail, dba]}", "{}"), "is not one target"),
+    (("[mail, dba]", "[]"), "is empty"), (("    - {command: [mail, dba]}\n", "    - {command: [mail, dba]}\n" * 8), "has 9 entries"),
 ])
 def test_what_cannot_be_an_alert_is_refused_with_its_place(tmp_path: Path, change: tuple[str, str], problem: str):
     found = examine(written(tmp_path, FILE.replace(*change)), {"HOOK": "https://x.example/y", "TOKEN": TOKEN})
@@ -268,7 +347,7 @@ def test_alert_comes_out_of_an_overview_at_the_hook(tmp_path: Path, hook: Hook):
     until(lambda: len(hook.posts) == 1)
     (_, _, document) = hook.posts[0]
     assert document == {
-        "topology": "t", "kind": "error_transaction", "subject": "apply:a", "message": "1 new error transaction: 1 in the error queue",
+        "topology": "t", "kind": "error_transaction", "subject": "apply:a", "message": "1 error transaction in the error queue",
         "fix": f"headrace errors list {spec.file}", "is_over": False, "at_us": 5, "left_out_before": 0,
     }
     alerts.stop()
@@ -287,6 +366,7 @@ def test_controller_sends_what_it_sees_and_shows_in_the_status_what_was_not_sent
     until(lambda: controller.overview()["alerts"][0]["sent"] == 1)
     assert not [note for note in notes(controller.overview()) if "alerts" in note.problem]
     hook.answers = [500]
+    monkeypatch.setattr(watch, "ERRORS_APART_S", 0.0)
     actors.statuses["apply:x"] = {"errors": 3, "counters": {"total_errors": 3}}
     controller.step()
     controller.step()

@@ -1,5 +1,9 @@
 """One error transaction as the commands of the error queue print it."""
 
+from pathlib import Path
+
+import pytest
+
 from headrace.commands.error_queue import _line, _one_by_one
 from headrace.console import Output
 
@@ -16,5 +20,17 @@ def test_a_message_of_several_lines_is_one_line_in_a_list_and_stays_as_it_is_whe
 
 def test_the_outcome_of_an_execution_is_one_line(capsys) -> None:
     outcome = {"number": 3, "done": False, "problem": "first line\nsecond line", "failure": {"message": "first line\nsecond line", "position": -1}}
-    _one_by_one(Output(as_json=False), [ERROR], lambda _: outcome, "executed", stops=False)
+    _one_by_one(Output(as_json=False), [ERROR], lambda _: outcome, "executed", file=Path("t.yaml"))
     assert capsys.readouterr().out.splitlines() == ["1/1 a 3: not executed: first line second line"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_who_ends_the_command_hears_what_goes_on_and_what_was_not_tried(end: type[BaseException], capsys) -> None:
+    def interrupted(_: object) -> dict[str, object]:
+        raise end
+
+    with pytest.raises(end):
+        _one_by_one(Output(as_json=True), [ERROR, ERROR, ERROR], interrupted, "executed", file=Path("t.yaml"))
+    told = capsys.readouterr()
+    assert told.err == "a 3: what was begun goes on: `headrace errors list t.yaml` shows what became of it; 2 others not tried\n"
+    assert not told.out

@@ -185,6 +185,9 @@ def test_error_transaction_is_named_with_its_reason(spec: TopologySpec) -> None:
     assert_found(found, "ERROR QUEUE", "apply:apply_b", "error transaction 3", "there already")
     assert "errors show" in found.fix
     assert_found(explain(evidence(spec, errors=(error(depends_on=2),))), "ERROR QUEUE", "apply:apply_b", "behind error transaction 2")
+    both = (replace(error(SCN - 500), number=2), error(depends_on=2))
+    assert "errors show" in (fix := explain(evidence(spec, errors=both)).fix)
+    assert fix.split(",", maxsplit=1)[0].endswith(" 2")  # the one that failed
 
 
 @pytest.mark.parametrize(("behind", "place", "words"), [

@@ -16,7 +16,7 @@ from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Piece, Run
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, ProtocolError
-from streams.lcr_batch import LcrBatch
+from streams.lcr_batch import LcrBatch, TableVersion
 from streams.tags import Tag
 from tests.support.lcr_batches import insert_batch, transactions
 
@@ -92,6 +92,23 @@ def test_state_is_the_manuals_word_for_what_the_reader_does() -> None:
     assert reading.reader.state == "DEQUEUE MESSAGES"
     reading.read(part(15, previous=10, first=2, last=True, commit=16))
     assert reading.reader.state == "IDLE"
+
+
+def test_table_that_is_altered_between_its_description_and_its_check_is_described_again() -> None:
+    """The driver reads the catalog for both: what it knew of the table from before the ALTER was taken for what fits."""
+    reading = Reading(columns=1)
+    database = MemoryDestination(store=reading.store)
+
+    def checked(version: TableVersion) -> str:
+        if len(reading.store.tables["public", "t"].table.columns) == 1:
+            reading.create(2)  # an operator's ALTER
+        return "".join(finding.fix for finding in database.preflight_tables([version]))
+
+    fits = TableFits(database.describe, checked)
+    batch = insert_batch([10])
+    fit = fits.fit(batch.tables[0])
+    assert [column.name for column in fit.table.columns] == ["c0", "c1"]
+    assert fit.hashed_keys
 
 
 def test_a_missing_batch_is_noticed() -> None:
