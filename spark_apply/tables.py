@@ -34,6 +34,7 @@ __all__ = ["Describe", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVe
 
 _Key = TypeVar("_Key")
 _VERSIONS_MAX = 16  # per table; a table altered more often than that while one transaction waits has never been seen
+_DESCRIPTIONS_MAX = 10  # of a table that is altered while it is described; each costs some milliseconds, and the apply process looks again soon
 
 Describe = Callable[[str, str], "DestinationTable | None"]
 """Returns the destination's current description of a table (owner, name); None: it does not exist."""
@@ -413,17 +414,19 @@ class TableFits:
         """
         # The order matters: describing reads the table again, and the check of a session uses the result.
         table = self._describe(version.owner, version.name)
-        while True:
+        for _ in range(_DESCRIPTIONS_MAX):
             hint = self._missing_alter(version)
             if table is None or hint:
-                raise UnfitTableError(
-                    f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}",
-                    hint=hint, table=version.qualified_name,
-                )
+                break
             # Other checks read the catalog themselves: an ALTER between the two would leave a description that nothing was checked of.
             described, table = table, self._describe(version.owner, version.name)
             if table == described:
                 return described
+        else:
+            hint = "it is altered again and again"
+        raise UnfitTableError(
+            f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}", hint=hint, table=version.qualified_name,
+        )
 
     def fit_or_error(self, version: TableVersion) -> TableFit:
         """The fit of a version; where `column_mismatch: error` is set, of one that does not fit: such rows are refused row by row.
