@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rules.conditions.attributes import UNIX_TO_2000_US
 from rules.subsetting import together
 from rules.transformation import CURRENT_TIMESTAMP_NUMBER, AddColumn, Shape, Transformation, TransformationError
 from rules.user_code.calling import CustomCalls, which_lcr
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["Reshaping", "transformed_version"]
 
 _VERSIONS_MAX = 4096  # a table has a new version with each ALTER, and a TRUNCATE of a partition one of its own
-_PG_EPOCH_US = 946_684_800_000_000
 
 
 class _Unknown:
@@ -330,4 +330,4 @@ def _timestamp(time_us: int) -> bytes:
     Args:
         time_us: microseconds since the Unix epoch, UTC.
     """
-    return (time_us - _PG_EPOCH_US).to_bytes(8, "big", signed=True)
+    return (time_us - UNIX_TO_2000_US).to_bytes(8, "big", signed=True)

@@ -13,34 +13,16 @@ import pytest
 from databases.embedded import EmbeddedServer
 from headrace.testing import Rules, Table, row_lcr, values_of
 from streams.lcr import RowLcr
+from tests.support.example_tables import EXAMPLES, TABLES, TIMES
 from tests.support.postgres_network import PostgresNetwork, two_sites
 from topology.file.reading import read_topology
 from topology.ways import ways_to
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 TRANSACTIONS = 120
-TIMES = {"arrived"}  # columns that get the time
 KEYS = 12
 
-TABLES = {
-    "rules": [
-        Table(name="hr.employees", columns={"id": "int4", "department_id": "int4"}), Table(name="hr.departments", columns={"id": "int4", "name": "text"}),
-        Table(name="hr.orders", columns={"id": "int4", "status": "text"}),
-    ],
-    "transformations": [
-        Table(
-            name="hr.employees", key=("employee_id",), logs_old_rows=False,
-            columns={"employee_id": "int4", "full_name": "text", "department_id": "int4", "salary": "numeric", "commission": "numeric"},
-        ),
-        Table(name="hr.departments", columns={"id": "int4", "name": "text"}),
-    ],
-    "functions": [
-        Table(name="shop.customers", columns={"id": "int4", "name": "text", "email": "text", "password": "text"}),
-        Table(name="shop.orders", columns={"id": "int4", "kind": "text", "note": "text"}),
-    ],
-}
 # What the destinations have, as the comments of the files say it.
 THERE = {
     "rules": {

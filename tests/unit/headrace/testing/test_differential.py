@@ -17,30 +17,12 @@ from rules.rule import RuleSet
 from streams.lcr import RowLcr
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
+from tests.support.example_tables import EXAMPLES, TABLES, TIMES
 from tests.unit.actors.staging.test_propagation import TwoQueues
 from topology.file.reading import read_topology
 from topology.ways import Way, rules_at_the_end, ways_to
 
-EXAMPLES = Path(__file__).parents[4] / "examples"
-TABLES = {
-    "rules": [
-        Table(name="hr.employees", columns={"id": "int4", "department_id": "int4"}), Table(name="hr.departments", columns={"id": "int4", "name": "text"}),
-        Table(name="hr.orders", columns={"id": "int4", "status": "text"}),
-    ],
-    "transformations": [
-        Table(
-            name="hr.employees", key=("employee_id",), logs_old_rows=False,
-            columns={"employee_id": "int4", "full_name": "text", "department_id": "int4", "salary": "numeric", "commission": "numeric"},
-        ),
-        Table(name="hr.departments", columns={"id": "int4", "name": "text"}),
-    ],
-    "functions": [
-        Table(name="shop.customers", columns={"id": "int4", "name": "text", "email": "text", "password": "text"}),
-        Table(name="shop.orders", columns={"id": "int4", "kind": "text"}),
-    ],
-}
 VALUES = {"int4": [1, 40, 50, None], "text": ["shipped", "new", "internal", "Ann@a.de", None, ""], "numeric": [1, 2.5, None]}
-TIMES = {"arrived"}  # columns that get the time
 
 
 def changes(tables: list[Table], seed: int) -> list[RowLcr]:
