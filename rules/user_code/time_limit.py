@@ -15,6 +15,7 @@ from types import FrameType, TracebackType
 __all__ = ["TooLong", "time_limit"]
 
 _SIGALRM = int(_signal.SIGALRM)
+_OVERDUE_S = 0.001  # an outer timer that should have rung meanwhile rings at once; 0 would be none
 _LOOKS_PER_S = 5  # how often the watchdog looks: a function may run a fifth of a second longer than it should
 
 
@@ -45,9 +46,12 @@ def time_limit(
 
 
 class _Alarm(AbstractContextManager[None]):
-    """A bound by a signal; one for each row that a handler gets, so as little as can be."""
+    """A bound by a signal; one for each row that a handler gets, so as little as can be.
 
-    __slots__ = ("_before", "_has_ended", "_has_rung", "_holds", "_limit_s")
+    A process has one such timer. Whoever had set it before (a test that has a bound of its own) gets it back with what is left.
+    """
+
+    __slots__ = ("_before", "_begun", "_has_ended", "_has_rung", "_holds", "_limit_s", "_outer")
 
     def __init__(self, limit_s: float, holds: Callable[[], bool]) -> None:
         self._limit_s, self._holds = limit_s, holds
@@ -55,12 +59,17 @@ class _Alarm(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         self._before = _signal.signal(_SIGALRM, self._ring)
-        _signal.setitimer(_signal.ITIMER_REAL, self._limit_s)
+        self._outer = _signal.setitimer(_signal.ITIMER_REAL, self._limit_s)
+        if self._outer[0]:
+            self._begun = time.monotonic()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._has_ended = True
         _signal.setitimer(_signal.ITIMER_REAL, 0)
         _signal.signal(_SIGALRM, self._before)
+        if self._outer[0]:
+            left_s, again_s = self._outer
+            _signal.setitimer(_signal.ITIMER_REAL, max(left_s - (time.monotonic() - self._begun), _OVERDUE_S), again_s)
         if kind is None and self._has_rung:
             raise TooLong  # it has caught it
 

@@ -300,7 +300,7 @@ RULE_PROBLEMS = {
     "{table: hr.t, transform: []}":
         ".transform: [] is not a list of transformations: write a list, such as [{delete_columns: [salary]}], or a function, such as \"masks:mask\"",
     "{condition: 'tga is null'}": ".condition: 'tga' (character 1) cannot be evaluated here: did you mean tag? An LCR has the attributes command_type, "
-        "object_name, object_owner, scn, source_database_name, tag, transaction_id; a column is written new.tga or old.tga",
+        "object_name, object_owner, scn, source_database_name, source_time, tag, transaction_id; a column is written new.tga or old.tga",
     "{tabel: hr.t}": ".tabel: there is no such key: did you mean 'table'?",
     "hr.t": ": 'hr.t' is not a mapping of keys to values: write {key: value}",
 }

@@ -96,6 +96,7 @@ def test_who_waits_in_the_kernel_beyond_its_time_is_told_of_by_another_thread_un
 @pytest.mark.parametrize("place", [module._Alarm.__enter__, module._Alarm.__exit__], ids=["begins", "ends"])
 def test_a_signal_that_comes_when_a_call_begins_or_ends_leaves_no_timer_behind(place: FunctionType) -> None:
     before = signal.getsignal(signal.SIGALRM)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # the bound that this test has itself
     limit = time_limit(60, lambda: False)
     limit.__enter__()
     limit._ring(0, SimpleNamespace(f_code=place.__code__))  # nothing is raised there
@@ -108,9 +109,33 @@ def test_a_signal_that_comes_when_a_call_begins_or_ends_leaves_no_timer_behind(p
 
 
 def test_the_main_thread_is_interrupted_where_it_waits_and_can_be_bounded_again() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)  # as above
     for _ in range(2):
         with pytest.raises(TooLong), time_limit(0.05, lambda: False):
             time.sleep(60)
     with time_limit(60, lambda: False):
         pass
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_whoever_had_set_the_timer_before_gets_it_back_with_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    rang = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rang.append(True))
+    bound = signal.setitimer(signal.ITIMER_REAL, 500, 7)
+    try:
+        with time_limit(60, lambda: False):
+            monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 100)
+        left_s, again_s = signal.getitimer(signal.ITIMER_REAL)
+        assert 300 < left_s <= 400
+        assert again_s == 7
+        with pytest.raises(TooLong), time_limit(0.05, lambda: False):  # noqa: PT012 - as a function would
+            monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 1000)
+            time.sleep(60)
+        for _ in range(100):
+            if rang:
+                break
+            time.sleep(0.05)
+        assert rang
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *bound)
