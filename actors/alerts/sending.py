@@ -96,17 +96,28 @@ class _Kept(urllib.request.AbstractHTTPHandler):
     """Knows its connection, which can be cut from another thread."""
 
     connection: http.client.HTTPConnection | None = None
+    is_cut = False
 
     def do_open(self, http_class: Any, req: Any, **arguments: Any) -> Any:  # noqa: ANN401 - of the base class
         """See the base class."""
-        def connect(*args: Any, **more: Any) -> http.client.HTTPConnection:  # noqa: ANN401 - of the base class
-            self.connection = http_class(*args, **more)
-            return self.connection
+        def connection(*args: Any, **more: Any) -> Any:  # noqa: ANN401 - of the base class
+            made = http_class(*args, **more)
+            self.connection, connect = made, made.connect
 
-        return super().do_open(connect, req, **arguments)
+            def connected() -> None:
+                connect()
+                if self.is_cut:  # while it was being made
+                    made.close()
+                    raise TimeoutError
+
+            made.connect = connected
+            return made
+
+        return super().do_open(connection, req, **arguments)
 
     def cut(self) -> None:
-        """End what its thread waits for."""
+        """End what its thread waits for, or will wait for once it is connected."""
+        self.is_cut = True
         if self.connection is not None and self.connection.sock is not None:
             with contextlib.suppress(OSError):
                 self.connection.sock.shutdown(socket.SHUT_RDWR)

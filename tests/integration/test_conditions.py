@@ -82,7 +82,7 @@ def test_server_and_rules_agree_on_every_type(server: Any, data: Any) -> None:
     image = column_values([[NULL_LENGTH if row[place] is None else row[place] for row in values] for place in range(len(used))])
     numbers = np.arange(ROWS)
     outcomes = CompiledCondition(tree, table, TYPES).outcomes(Rows(
-        table=table, command=Command.INSERT, count=ROWS, old=None, new=image, source="dbs1", tags=(), tag=np.full(ROWS, -1), transaction_id=numbers, scn=numbers,
+        table=table, command=Command.INSERT, count=ROWS, old=None, new=image, source="dbs1", tags=(), tag=np.full(ROWS, -1), transaction_id=numbers, scn=numbers, source_time_us=numbers,
     ))
     assert outcomes.tolist() == [{True: TRUE, False: FALSE, None: NULL}[answer] for answer in answers]
 

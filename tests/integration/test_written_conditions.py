@@ -44,7 +44,7 @@ def rows_of(server: Any, *, is_binary: bool) -> Rows:
     values = [[result.get_value(row, place) for row in range(ROWS)] for place in range(len(columns))]
     image = column_values([[NULL_LENGTH if value is None else value for value in each] for each in values])
     return Rows(
-        table=table, command=Command.INSERT, count=ROWS, old=None, new=image, source="dbs1", tags=(), tag=np.full(ROWS, -1), transaction_id=NUMBERS, scn=NUMBERS,
+        table=table, command=Command.INSERT, count=ROWS, old=None, new=image, source="dbs1", tags=(), tag=np.full(ROWS, -1), transaction_id=NUMBERS, scn=NUMBERS, source_time_us=NUMBERS,
     )
 
 

@@ -15,6 +15,7 @@ import time
 import urllib.error
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -217,11 +218,19 @@ def odd_server() -> Iterator[tuple[AlertTarget, Callable[[bytes, float], None]]]
         connection.close()
 
 
+@pytest.mark.parametrize("connects_in_s", [0.0, 0.6])
 def test_webhook_that_answers_byte_by_byte_has_no_more_time_than_any_other(
-    odd_server: tuple[AlertTarget, Callable[[bytes, float], None]], monkeypatch: pytest.MonkeyPatch,
+    connects_in_s: float, odd_server: tuple[AlertTarget, Callable[[bytes, float], None]], monkeypatch: pytest.MonkeyPatch,
 ):
     """Each byte comes in time: only the whole is too slow. The queue of the target would stand still for hours."""
     monkeypatch.setattr(sending, "TIMEOUT_S", 0.3)
+    connect = HTTPConnection.connect
+
+    def slow(connection: HTTPConnection) -> None:
+        time.sleep(connects_in_s)
+        connect(connection)
+
+    monkeypatch.setattr(HTTPConnection, "connect", slow)
     target, says = odd_server
     says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 10_000, 0.05)
     threads = {thread.name for thread in threading.enumerate()}
