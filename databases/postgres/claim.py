@@ -1,7 +1,10 @@
 """One copy of a topology per database: a session that holds an advisory lock as long as the copy runs.
 
 A second copy of the same file, started in another folder or on another machine, would read the same slot and fence out
-the first one's apply processes; both would be stuck. It is refused instead, with the place of the first.
+the first one's apply processes; both would be stuck. It is refused instead, with the place of the first. So is another file whose
+topology has the same name and calls the database by another site's name: by topology and apply process the database keeps its
+records, and each `up` would mark the other one's tables as left, and copy its own again. A second lock, which all of one name share,
+shows them to each other. (An edit that renames a site has both for a moment, of one place.)
 
 States
     held       the session is open and has the lock. It dies with the process, or when the server notices that the other
@@ -37,6 +40,7 @@ from streams.errors import DatabaseUnavailable, RunsElsewhere
 
 __all__ = ["PostgresClaim", "claim_name"]
 
+_SITE_CHARACTERS_MAX = 100  # with the place, as below
 _PLACE_CHARACTERS_MAX = 300  # pg_stat_activity shows 1,024 bytes of a statement if nothing else is configured
 # The server notices a vanished machine after 20 + 3 * 5 s; its own defaults take two hours.
 _KEEPALIVES = "SET tcp_keepalives_idle = 20; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
@@ -45,7 +49,7 @@ _POLL_S = 0.02
 _COMMENT = re.compile(r"/\* headrace claim (\{.*?\}) \*/")
 _HOLDER = """
 SELECT l.pid, a.query, a.client_addr::text, a.usename FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
-WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::oid AND l.objid = %s::oid AND l.objsubid = 1
+WHERE l.locktype = 'advisory' AND l.granted AND l.classid = {0}::oid AND l.objid = {1}::oid AND l.objsubid = 1
   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
 """
 
@@ -69,7 +73,8 @@ class PostgresClaim:
     def __init__(self, dsn: str, *, topology: str, site: str, place: str, identity: str) -> None:
         self._dsn = dsn
         self._topology = topology
-        self._key = int.from_bytes(hashlib.sha256(f"headrace:claim:{topology}/{site}".encode()).digest()[:8], "big", signed=True)
+        self._site = site
+        self._key, self._shared_key = _lock_number(f"{topology}/{site}"), _lock_number(topology)
         self._place, self._identity = place[:_PLACE_CHARACTERS_MAX], identity
         self._since = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         self._began_us = 0  # by the database's clock, at the first connection
@@ -93,7 +98,7 @@ class PostgresClaim:
 
     @property
     def _comment(self) -> str:
-        document = json.dumps({"place": self._place, "identity": self._identity, "since": self._since, "began_us": self._began_us})
+        document = json.dumps({"site": self._site[:_SITE_CHARACTERS_MAX], "place": self._place, "identity": self._identity, "since": self._since, "began_us": self._began_us})
         # Neither end nor beginning of a comment can stand in what a folder is called.
         return f"/* headrace claim {document.replace('*', chr(92) + 'u002a')} */"
 
@@ -105,14 +110,16 @@ class PostgresClaim:
 
     def _take(self, connection: psycopg.Connection[Any], *, take_over: bool) -> None:
         deadline = time.monotonic() + _ENDED_TIMEOUT_S
+        connection.execute(f"{self._comment} SELECT pg_catalog.pg_advisory_lock_shared({self._shared_key})".encode())  # nobody has it alone: it does not wait
         while True:
             row = connection.execute(f"{self._comment} SELECT pg_catalog.pg_try_advisory_lock({self._key})".encode()).fetchone()
-            if row is not None and row[0]:
+            is_taken = row is not None and row[0]
+            holder = next(iter(self._others(connection) if is_taken else self._holders(connection, self._key)), None)
+            if is_taken and holder is None:
                 return
-            holder = connection.execute(_HOLDER, ((self._key >> 32) & 0xFFFFFFFF, self._key & 0xFFFFFFFF)).fetchone()
             if holder is not None:
                 told = _told(holder[1])
-                is_own = (told.get("place"), told.get("identity")) == (self._place, self._identity)
+                is_own = self._is_own(told)
                 is_later = is_own and int(told.get("began_us", 0)) > self._began_us
                 if (is_later or not is_own) and not take_over:
                     raise self._elsewhere(holder, told, is_later=is_later)
@@ -121,12 +128,35 @@ class PostgresClaim:
                 raise DatabaseUnavailable("the session that claimed the database before does not end", pid=holder[0] if holder else 0)
             time.sleep(_POLL_S)
 
+    def _holders(self, connection: psycopg.Connection[Any], key: int) -> list[tuple[Any, ...]]:
+        """Of an advisory lock: process id, last statement, address and role of each."""
+        # This is a last statement, too.
+        return connection.execute(f"{self._comment} {_HOLDER.format((key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)}".encode()).fetchall()
+
+    def _others(self, connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+        """Who has a claim on the database for another file's topology of this name."""
+        return [
+            holder for holder in self._holders(connection, self._shared_key)
+            if holder[0] != connection.info.backend_pid and not self._is_own(_told(holder[1]))
+        ]
+
+    def _is_own(self, told: dict[str, str]) -> bool:
+        return (told.get("place"), told.get("identity")) == (self._place, self._identity)
+
     def _elsewhere(self, holder: tuple[Any, ...], told: dict[str, str], *, is_later: bool) -> RunsElsewhere:
         pid, _, client, role = holder
         where = (
             f"from {told['place']} since {told['since']}" if {"place", "since"} <= told.keys()
             else f"elsewhere (session {pid}{f' of role {role}' if role else ''}{f' from {client}' if client else ''})"
         )
+        site = told.get("site", self._site)
+        if site != self._site:
+            return RunsElsewhere(
+                f"a topology {self._topology} runs already {where}, and calls this database {site} instead of {self._site}",
+                hint="give one of the two another name (`topology:` in its file): the database keeps its records by that name; if it is the same topology, "
+                "with the site renamed, end it there with `headrace down`, or `headrace up FILE --take-over` here, which copies the tables again",
+                pid=int(pid),
+            )
         if is_later:
             return RunsElsewhere(
                 f"topology {self._topology} was started again {where}, in a second copy of the same place",
@@ -139,6 +169,10 @@ class PostgresClaim:
             hint="end it there with `headrace down`; if that machine is gone for good, `headrace up FILE --take-over` here",
             pid=int(pid),
         )
+
+
+def _lock_number(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"headrace:claim:{name}".encode()).digest()[:8], "big", signed=True)
 
 
 def _now_us(connection: psycopg.Connection[Any]) -> int:

@@ -103,6 +103,29 @@ def test_other_topologies_and_sites_of_the_database_are_not_in_the_way(source_da
         other.close()
 
 
+def test_a_topology_of_the_same_name_that_calls_the_database_otherwise_is_refused_and_can_take_over(source_database: str):
+    """The database keeps its records by topology and apply process: each would mark the other one's tables as left, and copy its own again, by turns."""
+    def site(name: str, place: str) -> PostgresClaim:
+        return PostgresClaim(source_database, topology="hr", site=name, place=place, identity="1")
+
+    with closing(site("dbs1", HERE)) as first, closing(site("hq", THERE)) as second, closing(site("hq", HERE)) as renamed:
+        first.hold()
+        with pytest.raises(RunsElsewhere) as refused:
+            second.hold()
+        assert refused.value.message.startswith(f"a topology hr runs already from {HERE} since 20")
+        assert refused.value.message.endswith("and calls this database dbs1 instead of hq")
+        assert "another name" in refused.value.hint
+        renamed.hold()  # the first one's own edit
+        renamed.close()
+        first.hold()
+        second.hold(take_over=True)
+        with pytest.raises(DatabaseUnavailable):
+            first.hold()
+        with pytest.raises(RunsElsewhere, match="calls this database hq instead of dbs1"):
+            first.hold()
+        second.hold()
+
+
 TOPOLOGY = """
 topology: copies
 sites:
