@@ -228,7 +228,10 @@ def test_servers_that_die_while_an_edited_transaction_is_executed_apply_it_once(
     assert store(engine, edit_of(engine, number, new("id", key(9))))
     engine.rng, engine.crash = random.Random(seed), 0.02
     arm(monkeypatch, random.Random(seed), 0.3)
+    asked = 0
     while place.destination.errors(TOPOLOGY):
+        asked += 1
+        assert asked < 100, engine.state()
         waiting = [error.number for error in place.destination.errors(TOPOLOGY)]
         driver = engine.coordinator
         engine.coordinator.execute_errors(waiting)
