@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from headrace.deployment import Deployment
 from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 
@@ -89,6 +91,7 @@ def test_handlers_transformations_and_order_work_on_the_executors(folder: Path) 
         assert system.execute("dbs2", "SELECT command, count(*) FROM shop.seen GROUP BY 1 ORDER BY 1") == [("INSERT", 20), ("UPDATE", 10)]
         _replaces_the_process(system)
         _fails_whole(system)
+        _takes_changed_code(system, file)
 
 
 def _replaces_the_process(system: System) -> None:
@@ -122,3 +125,19 @@ def _fails_whole(system: System) -> None:
     assert "orders.py" in message
     assert system.execute("dbs2", "SELECT count(*) FROM shop.clients WHERE id = 50") == [(0,)]
     assert system.execute("dbs2", "SELECT count(*) FROM shop.seen WHERE id = 50") == [(0,)]
+
+
+def _takes_changed_code(system: System, file: Path) -> None:
+    """A changed handler runs after another `up`, on executors that have loaded the one before; until then the one before runs."""
+    code = file.parent / "code" / "orders.py"
+    code.write_text(CODE.replace("lcr.command_type)", 'lcr.command_type + " again")'))
+    system.execute("dbs1", "INSERT INTO shop.orders VALUES (60, 'new')")
+    system.wait_caught_up()
+    edited = replace(system, deployment=Deployment(read_topology(file), system.deployment.address))
+    assert edited.deployment.up()["state"] == "RUNNING"
+    system.execute("dbs1", "INSERT INTO shop.orders VALUES (61, 'new')")
+    edited.wait_caught_up()
+    assert system.execute("dbs2", "SELECT id, command FROM shop.seen WHERE id >= 60 ORDER BY 1") == [(60, "INSERT"), (61, "INSERT again")]
+    version = edited.deployment.spec.apply("a").handlers.code.version_of("orders:apply_order")
+    versions = "SELECT DISTINCT code_version FROM headrace.dba_apply_dml_handlers"
+    wait_until("the view has the version that runs", lambda: system.execute("dbs2", versions) == [(version,)])
