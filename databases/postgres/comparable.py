@@ -209,11 +209,9 @@ def _numeric(raw: bytes) -> Comparable:
         return _NAN_VALUE
     if sign in (_INFINITE, _NEGATIVE_INFINITE):
         return Decimal("Infinity" if sign == _INFINITE else "-Infinity")
-    whole = 0
-    for digit in digits:
-        whole = whole * 10_000 + digit
-    # Not `scaleb`, which rounds to the context's digits.
-    return Decimal((int(sign == _NEGATIVE), tuple(map(int, str(whole))), (weight - count + 1) * 4))
+    # As a text: `scaleb` rounds to the context's digits, and Python makes no text of an integer with more than 4300.
+    whole = "".join([f"{digit:04d}" for digit in digits]) or "0"
+    return Decimal(f"{'-' if sign == _NEGATIVE else ''}{whole}E{(weight - count + 1) * 4}")
 
 
 def _numeric_of_text(text: str) -> Comparable:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+import textwrap
 from dataclasses import replace
 from decimal import Decimal
 
@@ -187,11 +189,13 @@ def matches(pattern: str, text: str) -> bool:
     [
         ("int8_b < 1e131071", TRUE), ("int8_b > -1e131071", TRUE), ("int8_b = 1e100000", FALSE), ("int8_b <> 1e100000", TRUE), ("int8_b > 1e-16383", TRUE),
         ("int8_b in (5, 1e100000)", TRUE), ("int8_b between 0e131071 and 1e100000", TRUE), ("int8_b is distinct from -1e100000", TRUE),
-        ("numeric_b < 1e131071", TRUE), ("numeric_b > 1e-16383", TRUE), ("numeric_b in (1e131071)", FALSE),
+        ("numeric_b < 1e131071", TRUE), ("numeric_t = -12345678901234567890123456789.123456789", TRUE), ("numeric_t > -12345678901234567890123456789.12345679", TRUE),
+        ("numeric_t in (1, -12345678901234567890123456789.123456789)", TRUE), ("numeric_b > 1e-16383", TRUE), ("numeric_b in (1e131071)", FALSE),
     ],
 )
 def test_numbers_of_many_digits_are_compared_in_a_moment(text, outcome):
-    image = column_values([[{"int8_b": (5).to_bytes(8, "big"), "numeric_b": numeric_bytes(Decimal(5))}.get(column.name, ABSENT)] for column in TABLE.columns])
+    values = {"int8_b": (5).to_bytes(8, "big"), "numeric_b": numeric_bytes(Decimal(5)), "numeric_t": b"-12345678901234567890123456789.123456789"}
+    image = column_values([[values.get(column.name, ABSENT)] for column in TABLE.columns])
     one = np.array([10], np.int64)
     with time_limit(20.0, never):
         tree = parse(text, "where").tree
@@ -206,7 +210,7 @@ def test_numbers_of_many_digits_are_compared_in_a_moment(text, outcome):
 @pytest.mark.parametrize(
     "text",
     [
-        "int8_b < 1e131072", "int8_b < 1e999999999", "int8_b in (1, 1e999999999)", "int8_b > 1e-999999999", "numeric_b < 1e131072", "numeric_t > 1e-16384",
+        "int8_b < 1e131072", "int8_b < 1e999999999", "int8_b in (1, 1e999999999)", "int8_b > 1e-999999999", "numeric_b < 1e131072", "numeric_b > -1e999999999", "numeric_t > 1e-16384",
         "numeric_b = 1.5e-16383", "numeric_b > 0e-16384", "float8_b < 1e131072", f"float8_b < {10**400}", f"float4_t is distinct from -{10**400}",
         f"float8_b in (1, {10**400})", "date_b > '\u0662\u0660\u0662\u0666-01-31'", "time_t > '\u0660\u0668:30'", "timestamptz_b > '2026-01-31 08:30+\u0660\u0665'",
     ],
@@ -215,3 +219,12 @@ def test_numbers_of_many_digits_are_compared_in_a_moment(text, outcome):
 def test_literals_that_the_server_refuses_are_refused_in_a_moment(text):
     with time_limit(20.0, never), pytest.raises(ConditionError):
         check_types(parse(text, "where").tree, TABLE, TYPES)
+
+
+@pytest.mark.parametrize("digits", [1, 4_300, 4_304, 131_072])
+def test_numbers_of_every_length_are_read(digits):
+    text = "-" + "9" * digits + ".25"
+    form = struct.pack(">HhHH", -(-digits // 4) + 1, -(-digits // 4) - 1, 0x4000, 2)
+    groups = [int(part) for part in textwrap.wrap(text[1:-3].zfill(-(-digits // 4) * 4), 4)]
+    (binary, as_text) = (next(column for column in TABLE.columns if column.name == name) for name in ("numeric_b", "numeric_t"))
+    assert TYPES.value(binary, form + struct.pack(f">{len(groups) + 1}H", *groups, 2500)) == TYPES.value(as_text, text.encode()) == Decimal(text)
