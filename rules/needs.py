@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rules.conditions.compiled import check_types
 from rules.conditions.condition import ConditionError, Image, Node, columns_of, of_image
-from rules.conditions.logic import FALSE, TRUE, Known, possible, settled
+from rules.conditions.logic import TRUE, Known, decided, possible
 from rules.conditions.values import ValueTypes
 from rules.rule import Rule
 from streams.lcr_batch import Command, TableVersion
@@ -41,7 +41,7 @@ def needed_columns(rule: Rule, owner: str, name: str) -> NeededColumns:
     new: dict[str, None] = {}
     for tree in _trees(rule):
         for command in (Command.UPDATE, Command.DELETE):
-            if not _is_open(tree, owner, name, command):
+            if decided(tree, owner, name, command) is not None:  # no value does
                 continue
             for value in columns_of(tree):
                 image = value.image
@@ -71,7 +71,7 @@ def refusals(rule: Rule, table: TableVersion, types: ValueTypes) -> list[Conditi
     """
     found = []
     for condition in rule.conditions:
-        if not any(_is_open(condition.tree, table.owner, table.name, command) for command in Command):
+        if all(decided(condition.tree, table.owner, table.name, command) is not None for command in Command):
             continue
         try:
             check_types(condition.tree, table, types)
@@ -85,9 +85,3 @@ def _trees(rule: Rule) -> list[Node]:
     if rule.subset is not None:
         trees += [of_image(rule.subset.tree, Image.OLD), of_image(rule.subset.tree, Image.NEW)]
     return trees
-
-
-def _is_open(tree: Node, owner: str, name: str, command: Command) -> bool:
-    """Whether values decide, once it is known which table and command."""
-    found = settled(possible(tree, Known(attributes={"object_owner": owner, "object_name": name}, command=command)))
-    return isinstance(found, int) and found not in (TRUE, FALSE)

@@ -12,7 +12,7 @@ import numpy as np
 
 from rules.conditions.compiled import CompiledCondition, Rows
 from rules.conditions.condition import Condition, ConditionError, Image, of_image
-from rules.conditions.logic import FALSE, TRUE, Outcome, both, either, negated, settled
+from rules.conditions.logic import FALSE, TRUE, Outcome, both, decided, either, negated, settled
 from rules.conditions.values import ValueTypes
 from rules.rule import Rule, RuleSet, TruthValue
 from rules.subsetting import migrated, subset_of_truncate
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RowEvaluation"]
 
-_COMPILED_MAX = 4096  # of table versions times conditions; a table has a new version with each ALTER
+_COMPILED_MAX = 4096  # of table versions times commands times conditions; a table has a new version with each ALTER
 _OPEN = TRUE | FALSE
 
 
@@ -46,7 +46,7 @@ class RowEvaluation:
 
     def __init__(self, rules: RuleSet, types: ValueTypes) -> None:
         self._rules, self._types = rules, types
-        self._compiled: dict[tuple[int, Image | None, int], CompiledCondition] = {}
+        self._compiled: dict[tuple[int, Image | None, int, Command], CompiledCondition | int] = {}
 
     def filter(self, batch: LcrBatch) -> LcrBatch:
         """Leave out what the rules discard; rows of a subset migrate. Transactions, tables and tags stay.
@@ -129,7 +129,7 @@ class RowEvaluation:
             found = np.where(np.array(answers, np.bool_)[rows.tag], TRUE, FALSE).astype(np.uint8)
         if rule.condition is None or (isinstance(found, int) and found == FALSE):
             return found
-        return both(found, settled(self._outcomes(rule.condition, None, rows)))
+        return both(found, self._settled(rule.condition, None, rows))
 
     def _of_subset(self, rule: Rule, rows: Rows, found: Outcome) -> tuple[Outcome, NDArray[np.uint8]]:
         """Whether a row was or is in the subset, and what its change becomes."""
@@ -137,8 +137,8 @@ class RowEvaluation:
         becomes = np.zeros(rows.count, np.uint8)
         if rows.command is Command.TRUNCATE:
             return found, becomes
-        was: Outcome = FALSE if rows.command is Command.INSERT else settled(self._outcomes(rule.subset, Image.OLD, rows))
-        now: Outcome = FALSE if rows.command is Command.DELETE else settled(self._outcomes(rule.subset, Image.NEW, rows))
+        was: Outcome = FALSE if rows.command is Command.INSERT else self._settled(rule.subset, Image.OLD, rows)
+        now: Outcome = FALSE if rows.command is Command.DELETE else self._settled(rule.subset, Image.NEW, rows)
         either_way = either(was, now)
         if rows.command is Command.UPDATE:
             before, after = (np.broadcast_to(np.asarray(each, np.uint8), rows.count) for each in (was, now))
@@ -148,15 +148,21 @@ class RowEvaluation:
                 raise self._undecided(rows)
         return both(found, either_way), becomes
 
-    def _outcomes(self, condition: Condition, image: Image | None, rows: Rows) -> NDArray[np.uint8]:
-        key = (id(condition), image, rows.table.version)
-        compiled = self._compiled.get(key)
-        if compiled is None:
+    def _settled(self, condition: Condition, image: Image | None, rows: Rows) -> Outcome:
+        """What a rule makes of a condition; `image`: which one a name without a prefix means."""
+        key = (id(condition), image, rows.table.version, rows.command)
+        found = self._compiled.get(key)
+        if found is None:
             if len(self._compiled) >= _COMPILED_MAX:
                 self._compiled.clear()
-            meant = condition.tree if image is None else of_image(condition.tree, image)
-            compiled = self._compiled[key] = CompiledCondition(meant, rows.table, self._types)
-        return compiled.outcomes(rows)
+            found = self._compiled[key] = self._prepared(condition, image, rows)
+        return found if isinstance(found, int) else settled(found.outcomes(rows))
+
+    def _prepared(self, condition: Condition, image: Image | None, rows: Rows) -> CompiledCondition | int:
+        meant = condition.tree if image is None else of_image(condition.tree, image)
+        # Of another table than the condition is of, which need not have its columns: `check` does not ask for them either.
+        answer = decided(meant, rows.table.owner, rows.table.name, rows.command)
+        return CompiledCondition(meant, rows.table, self._types) if answer is None else answer
 
     def _truncate(
         self, batch: LcrBatch, truncate: Truncate, owner: NDArray[np.int32], keep: NDArray[np.bool_]

@@ -38,13 +38,15 @@ _FLOATS: Final = (Kind.FLOAT, Kind.SINGLE)
 _MOST, _LEAST = 2**63 - 1, -(2**63)  # infinity and -infinity of timestamps
 _DATE_MOST, _DATE_LEAST = 2**31 - 1, -(2**31)  # and of dates
 _NAME_BYTES_MAX = 63
+_WHOLE_DIGITS_MAX, _SCALE_MAX = 131_072, 16_383  # of a numeric, and of every literal that is no integer
 _DAY_US = 86_400_000_000
 _EPOCH_DAYS = 10_957  # from 1970-01-01, which the calendar below counts from, to 2000-01-01
 _DATES: Final = range(-2_451_545, 2_145_031_949)  # 4713-11-24 BC to 5874897-12-31
 _TIMESTAMPS: Final = range(-211_813_488_000_000_000, 9_223_371_331_200_000_000)  # the same day to 294276-12-31
-_DATE: Final = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)")
-_TIME: Final = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?")
-_OFFSET: Final = re.compile(r"([+-])(\d\d)(?:(\d\d)|:(\d\d)(?::(\d\d))?)?|Z")
+# ASCII: a literal with digits of another script would be taken here and refused by the server.
+_DATE: Final = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)", re.ASCII)
+_TIME: Final = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?", re.ASCII)
+_OFFSET: Final = re.compile(r"([+-])(\d\d)(?:(\d\d)|:(\d\d)(?::(\d\d))?)?|Z", re.ASCII)
 _OFFSET_S_MAX = 16 * 3600  # of an hour less there are none; PostgreSQL refuses more
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NUMERIC_HEAD = struct.Struct(">HhHH")  # digits, weight of the first, sign, digits shown after the point
@@ -157,9 +159,14 @@ class PostgresValueTypes:
 
     def number(self, column: Column, value: int | Decimal) -> Comparable:
         """See `ValueTypes.number`."""
+        if isinstance(value, Decimal) and (_scale(value) > _SCALE_MAX or (value and value.adjusted() >= _WHOLE_DIGITS_MAX)):
+            raise ValueError(f"the source takes numbers of up to {_WHOLE_DIGITS_MAX} digits before the point and {_SCALE_MAX} behind it")
         if _KINDS[_name(column)] not in _FLOATS:
             return value
-        found = float(value)
+        try:
+            found = float(value)
+        except OverflowError:  # of an integer; a fraction becomes infinite
+            found = float("inf")
         if found in (float("inf"), float("-inf")):
             raise ValueError("is too large for a floating-point number")
         if found == 0 and value != 0:
@@ -172,6 +179,12 @@ def _name(column: Column) -> str:
 
 
 # --------------------------------------------------------------------------- numbers
+
+
+def _scale(value: Decimal) -> int:
+    """Digits behind the point."""
+    exponent = value.as_tuple().exponent
+    return -exponent if isinstance(exponent, int) else 0
 
 
 def _float_keys(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -196,11 +209,9 @@ def _numeric(raw: bytes) -> Comparable:
         return _NAN_VALUE
     if sign in (_INFINITE, _NEGATIVE_INFINITE):
         return Decimal("Infinity" if sign == _INFINITE else "-Infinity")
-    whole = 0
-    for digit in digits:
-        whole = whole * 10_000 + digit
-    # Not `scaleb`, which rounds to the context's digits.
-    return Decimal((int(sign == _NEGATIVE), tuple(map(int, str(whole))), (weight - count + 1) * 4))
+    # As a text: `scaleb` rounds to the context's digits, and Python makes no text of an integer with more than 4300.
+    whole = "".join([f"{digit:04d}" for digit in digits]) or "0"
+    return Decimal(f"{'-' if sign == _NEGATIVE else ''}{whole}E{(weight - count + 1) * 4}")
 
 
 def _numeric_of_text(text: str) -> Comparable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -105,10 +105,10 @@ def row_lcr(  # noqa: PLR0913 - what an LCR says
         source: name of the source's site.
         transaction_id: of the transaction.
         commit_scn: of the transaction; at least 2.
-        source_time: when it was committed, with a time zone; None: 1970.
+        source_time: when it was committed, with a time zone; None: not known, which is NULL to a condition.
 
     Raises:
-        ConfigError: there is no such command, type or column.
+        ConfigError: there is no such command, type or column, or the time has no zone.
         LcrError: a value does not fit its column.
     """
     if command not in ("INSERT", "UPDATE", "DELETE"):
@@ -117,13 +117,19 @@ def row_lcr(  # noqa: PLR0913 - what an LCR says
     given = {**(new or {}), **(old or {})}
     if unknown := set(given) - set(table.columns):
         raise ConfigError(f"{table.name} has no column {', '.join(sorted(unknown))}", hint="add it to the table's columns")
-    time_us = 0 if source_time is None else round((source_time - _EPOCH).total_seconds() * 1e6)
+    time_us = 0 if source_time is None else _time_us(source_time)
     batch = batch_of_values(
         version, kind, new=None if kind is Command.DELETE else [_row(version, {**(old or {}), **(new or {})})],
         old=None if kind is Command.INSERT else [_old_row(version, given, new if kind is Command.UPDATE else None)],
         source=source, transaction_id=transaction_id, commit_scn=commit_scn, time_us=time_us, tag=tag,
     )
     return view(batch, 0)
+
+
+def _time_us(time: datetime) -> int:
+    if time.tzinfo is None:
+        raise ConfigError("source_time has no time zone", hint="write datetime(..., tzinfo=UTC)")
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def values_of(lcr: RowLcr, value_type: str) -> dict[str, object]:

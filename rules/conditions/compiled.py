@@ -42,6 +42,7 @@ __all__ = ["CompiledCondition", "Rows", "check_types"]
 
 _PRESENT, _NULL, _MISSING = 0, 1, 2  # states of a value
 _WITHOUT_ORDER: Final = (Kind.TEXT, Kind.PADDED_TEXT)
+_BEYOND_INTEGERS = 2**64  # no INTEGER has so many bits
 _BY_BYTES = "texts are ordered by the source's collation, which is not known here"
 
 
@@ -400,8 +401,13 @@ def _constant(operand: Operand, constant: Constant, operator: str, table: TableV
 
 def _in_range(value: Comparable, operator: str, kind: Kind) -> Comparable:
     """A fraction that integers are compared with, as an integer where the comparison is of order."""
-    if kind is not Kind.INTEGER or value == int(value):
-        return int(value) if kind is Kind.INTEGER else value
+    if kind is not Kind.INTEGER:
+        return value
+    if not -_BEYOND_INTEGERS < value < _BEYOND_INTEGERS:
+        # Every integer compares with it alike, and 1e100000 would take seconds to become an integer.
+        return _BEYOND_INTEGERS if value > 0 else -_BEYOND_INTEGERS
+    if value == int(value):
+        return int(value)
     # x < 1.5 and x <= 1.5 are x <= 1; x > 1.5 and x >= 1.5 are x >= 2: with 1.5 itself numpy would make floats of the integers.
     below = int(value.to_integral_value(ROUND_FLOOR))
     return {"<": below + 1, ">=": below + 1, "<=": below, ">": below}.get(operator, value)

@@ -40,7 +40,7 @@ from rules.conditions.values import OPERATORS, like_pattern
 from streams.lcr_batch import Command
 
 __all__ = [
-    "ANY", "FALSE", "NULL", "TRUE", "Known", "Outcome", "both", "constant_outcome", "either", "evaluate", "negated", "possible", "settled",
+    "ANY", "FALSE", "NULL", "TRUE", "Known", "Outcome", "both", "constant_outcome", "decided", "either", "evaluate", "negated", "possible", "settled",
 ]
 
 TRUE, FALSE, NULL = 1, 2, 4
@@ -169,6 +169,22 @@ def possible(tree: Node, known: Known) -> int:
     found = evaluate(tree, lambda node: _possible(node, known))
     assert isinstance(found, int)
     return found
+
+
+def decided(tree: Node, owner: str, name: str, command: Command) -> int | None:
+    """What a rule makes of its condition where table and command alone decide: TRUE or FALSE.
+
+    Args:
+        tree: of the condition.
+        owner: the table's schema.
+        name: the table's name.
+        command: of the LCRs.
+
+    Returns:
+        None: other attributes or values decide. Then the table must have every column that the condition names.
+    """
+    found = settled(possible(tree, Known(attributes={"object_owner": owner, "object_name": name}, command=command)))
+    return found if isinstance(found, int) and found in (TRUE, FALSE) else None
 
 
 _UNSEEN = object()

@@ -335,7 +335,9 @@ class _Reader:
         if name == "Literal":
             return Constant(value=node.this if node.args.get("is_string") else self._number(node, node.this))
         if name == "Neg" and type(node.this).__name__ == "Literal" and not node.this.args.get("is_string"):
-            return Constant(value=-self._number(node, node.this.this))
+            number = self._number(node, node.this.this)
+            # Not `-`: of a Decimal it rounds to the context's 28 digits.
+            return Constant(value=number.copy_negate() if isinstance(number, Decimal) else -number)
         if name == "Boolean":
             return Constant(value=bool(node.this))
         if name == "Null":

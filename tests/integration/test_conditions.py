@@ -130,6 +130,18 @@ def test_check_names_the_replica_identity_that_rules_need(site: Site) -> None:
     assert findings(site, Rule(owner="public", name="e", subset=parse("department_id = 1", "subset"))) == []
 
 
+def test_check_warns_of_large_values_whose_storage_was_set_to_main(site: Site) -> None:
+    """MAIN is out of line, too, where the row would not fit a page. Of types that are MAIN by themselves, numbers, nobody has values of that size."""
+    site.run("CREATE TABLE m (id int PRIMARY KEY, note text STORAGE MAIN, price numeric, short text STORAGE PLAIN)")
+    site.run("INSERT INTO m SELECT 1, string_agg(md5(i::text), ''), 1, 'x' FROM generate_series(1, 1000) i")
+    with psycopg.connect(site.dsn) as connection:
+        assert connection.execute("SELECT pg_column_toast_chunk_id(note) IS NOT NULL FROM m").fetchone() == (True,)
+    ((is_error, problem, _),) = findings(site, Rule(owner="public", name="m", condition=parse("new.note = 'x'", "where")))
+    assert not is_error
+    assert "needs new note" in problem
+    assert findings(site, Rule(owner="public", name="m", condition=parse("new.price = 1 and new.short = 'x'", "where"))) == []
+
+
 def test_check_refuses_what_the_table_does_not_have_or_compares_otherwise(site: Site) -> None:
     site.run("CREATE TABLE e (id int PRIMARY KEY, department_id int, note text, at timestamptz, f float4, tags text[])")
     site.run("ALTER TABLE e REPLICA IDENTITY FULL")

@@ -14,6 +14,7 @@ from rules.conditions.condition import ConditionError, Image, of_image
 from rules.conditions.parsing import parse
 from rules.conditions.rowwise import truth_values
 from rules.evaluation import RuleEvaluation
+from rules.needs import refusals
 from rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TruthValue
 from streams.errors import BugError
 from streams.lcr import RowLcr
@@ -205,6 +206,25 @@ def test_key_that_an_update_kept_is_the_new_one():
 def test_condition_that_does_not_fit_the_table_stops_the_client(text):
     with pytest.raises(ConditionError):
         evaluation(where(text)).filter(batch_of(("INSERT", (1, 50, "a"))))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # decided by table and command: the table needs none of the columns
+        ("object_name = 'jobs' and new.min_salary = 5", 1), ("new.min_salary = 5 and object_name = 'jobs'", 1),
+        ("command_type = 'INSERT' and old.min_salary = 5", 1), ("command_type = 'DELETE' or object_name = 'employees' or new.min_salary = 5", 3),
+        ("command_type = 'UPDATE' and object_name <> 'employees' and old.note > 5", 1),
+    ],
+)
+def test_rule_that_table_and_command_decide_asks_for_no_columns_beside_one_that_looks_at_rows(text, expected):
+    decided = Rule(owner="hr", condition=parse(text, "condition"))
+    assert refusals(decided, EMPLOYEES, TYPES) == []
+    batch = batch_of(("INSERT", (1, 50, "a")), ("UPDATE", (2, 60, "b"), (2, 60, "c")), ("DELETE", (3, 60, "d")))
+    for rules in ((decided, where("department_id = 50", owner="hr")), (where("department_id = 50", owner="hr"), decided)):
+        assert len(shown(evaluation(*rules).filter(batch))) == expected
+    if expected == 1:
+        assert shown(evaluation(Rule(), exclude=(decided, where("department_id = 70"))).filter(batch)) == shown(batch)
 
 
 def test_conditions_need_types():

@@ -299,3 +299,12 @@ def test_latest_timestamp_compares_with_when_a_user_of_the_destination_committed
     destination.apply(row_lcr(rooms, "DELETE", old={"id": 2, "n": "x"}, source_time=at))
     expected = [{"id": 1, "n": "arrived"}] if is_later else [{"id": 1, "n": "here"}, {"id": 2, "n": "here"}]
     assert (destination.rows("shop.rooms"), destination.errors) == (expected, [])
+
+
+def test_source_time_is_what_was_given_to_the_microsecond_and_not_known_otherwise() -> None:
+    rooms = Table(name="hotel.rooms", columns={"id": "int4"})
+    for at in (datetime(2107, 3, 5, 7, 7, 9, number, tzinfo=UTC) for number in range(0, 1_000_000, 997)):
+        assert row_lcr(rooms, "INSERT", new={"id": 1}, source_time=at).source_time == at
+    assert row_lcr(rooms, "INSERT", new={"id": 1}).source_time is None
+    with pytest.raises(ConfigError, match="no time zone"):
+        row_lcr(rooms, "INSERT", new={"id": 1}, source_time=datetime(2026, 1, 31))  # noqa: DTZ001 - what is refused

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import struct
+import textwrap
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -10,17 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.postgres.comparable import PostgresValueTypes
-from rules.conditions.compiled import CompiledCondition, Rows
-from rules.conditions.condition import Node, columns_of
+from rules.conditions.compiled import CompiledCondition, Rows, check_types
+from rules.conditions.condition import ConditionError, Node, columns_of
 from rules.conditions.logic import FALSE, NULL, TRUE, Known, possible
 from rules.conditions.parsing import parse
 from rules.conditions.rowwise import truth_values
+from rules.conditions.values import like_pattern
+from rules.user_code.time_limit import time_limit
 from streams.cutting import row_transactions
 from streams.lcr import RowLcr
 from streams.lcr_batch import ABSENT, UNCHANGED, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from streams.lcr_batch import NULL as NULL_LENGTH
 from streams.tags import Tag
-from tests.support.condition_values import columns, conditions, raw_values
+from tests.support.condition_values import columns, conditions, numeric_bytes, raw_values
 from tests.support.lcr_batches import column_values, transactions
 
 TYPES = PostgresValueTypes()
@@ -144,3 +150,81 @@ def test_zero_bytes_at_the_end_of_a_value_count(text, outcome):
     )
     assert CompiledCondition(parse(text, "where").tree, TABLE, TYPES).outcomes(rows).tolist() == [outcome]
     assert CompiledCondition(parse("tag = '00'", "condition").tree, TABLE, TYPES).outcomes(rows).tolist() == [TRUE]
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("pattern", ["%a%a%a%a%a%b", "%a_%_a%a%b%_a_", "a%a%a%a%a%ba%b"])
+def test_like_with_many_wildcards_takes_no_more_than_a_moment_on_a_long_text(pattern):
+    found = []
+    with time_limit(20.0, never):  # every place of every part would be tried in years
+        found += [like_pattern(pattern).match(text) is not None for text in ("a" * 5_000, "a" * 5_000 + "bbab")]
+    assert found == [False, True]
+
+
+def test_like_finds_what_a_search_through_every_place_finds():
+    rng = random.Random(5)
+    for _ in range(4_000):
+        pattern = "".join(rng.choice(["%", "_", "a", "b", "\\%", "\\\\", "."]) for _ in range(rng.randrange(7)))
+        text = "".join(rng.choice("ab%\\.\n") for _ in range(rng.randrange(8)))
+        assert (like_pattern(pattern).match(text) is not None) == matches(pattern, text), (pattern, text)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """LIKE as its definition reads."""
+    if not pattern:
+        return not text
+    if pattern[0] == "%":
+        return any(matches(pattern[1:], text[place:]) for place in range(len(text) + 1))
+    if pattern[0] == "_":
+        return bool(text) and matches(pattern[1:], text[1:])
+    letters = 2 if pattern[0] == "\\" else 1
+    return text[:1] == pattern[letters - 1] and matches(pattern[letters:], text[1:])
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("int8_b < 1e131071", TRUE), ("int8_b > -1e131071", TRUE), ("int8_b = 1e100000", FALSE), ("int8_b <> 1e100000", TRUE), ("int8_b > 1e-16383", TRUE),
+        ("int8_b in (5, 1e100000)", TRUE), ("int8_b between 0e131071 and 1e100000", TRUE), ("int8_b is distinct from -1e100000", TRUE),
+        ("numeric_b < 1e131071", TRUE), ("numeric_t = -12345678901234567890123456789.123456789", TRUE), ("numeric_t > -12345678901234567890123456789.12345679", TRUE),
+        ("numeric_t in (1, -12345678901234567890123456789.123456789)", TRUE), ("numeric_b > 1e-16383", TRUE), ("numeric_b in (1e131071)", FALSE),
+    ],
+)
+def test_numbers_of_many_digits_are_compared_in_a_moment(text, outcome):
+    values = {"int8_b": (5).to_bytes(8, "big"), "numeric_b": numeric_bytes(Decimal(5)), "numeric_t": b"-12345678901234567890123456789.123456789"}
+    image = column_values([[values.get(column.name, ABSENT)] for column in TABLE.columns])
+    one = np.array([10], np.int64)
+    with time_limit(20.0, never):
+        tree = parse(text, "where").tree
+        check_types(tree, TABLE, TYPES)
+        found = CompiledCondition(tree, TABLE, TYPES).outcomes(Rows(
+            table=TABLE, command=Command.INSERT, count=1, old=None, new=image, source="dbs1", tags=(), tag=np.array([-1]), transaction_id=one, scn=one,
+            source_time_us=one,
+        ))
+    assert found.tolist() == [outcome]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "int8_b < 1e131072", "int8_b < 1e999999999", "int8_b in (1, 1e999999999)", "int8_b > 1e-999999999", "numeric_b < 1e131072", "numeric_b > -1e999999999", "numeric_t > 1e-16384",
+        "numeric_b = 1.5e-16383", "numeric_b > 0e-16384", "float8_b < 1e131072", f"float8_b < {10**400}", f"float4_t is distinct from -{10**400}",
+        f"float8_b in (1, {10**400})", "date_b > '\u0662\u0660\u0662\u0666-01-31'", "time_t > '\u0660\u0668:30'", "timestamptz_b > '2026-01-31 08:30+\u0660\u0665'",
+    ],
+    ids=lambda text: text[:30],
+)
+def test_literals_that_the_server_refuses_are_refused_in_a_moment(text):
+    with time_limit(20.0, never), pytest.raises(ConditionError):
+        check_types(parse(text, "where").tree, TABLE, TYPES)
+
+
+@pytest.mark.parametrize("digits", [1, 4_300, 4_304, 131_072])
+def test_numbers_of_every_length_are_read(digits):
+    text = "-" + "9" * digits + ".25"
+    form = struct.pack(">HhHH", -(-digits // 4) + 1, -(-digits // 4) - 1, 0x4000, 2)
+    groups = [int(part) for part in textwrap.wrap(text[1:-3].zfill(-(-digits // 4) * 4), 4)]
+    (binary, as_text) = (next(column for column in TABLE.columns if column.name == name) for name in ("numeric_b", "numeric_t"))
+    assert TYPES.value(binary, form + struct.pack(f">{len(groups) + 1}H", *groups, 2500)) == TYPES.value(as_text, text.encode()) == Decimal(text)
