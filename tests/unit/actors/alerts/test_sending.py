@@ -203,14 +203,13 @@ def test_command_that_may_not_be_ended_holds_up_no_other_alert(monkeypatch: pyte
         raise PermissionError
 
     monkeypatch.setattr(os, "killpg", refuse)
-    sender, began = Sender(AlertTarget(name="sudo", command=(sys.executable, "-c", "import time; time.sleep(60)")), 20, SystemClock()), time.monotonic()
+    sender = Sender(AlertTarget(name="sudo", command=(sys.executable, "-c", "import time; time.sleep(600)")), 20, SystemClock())
     with pytest.warns(ResourceWarning):  # it runs on
         sender._attempt(DOCUMENT)
     for group in refused:
         killpg(group, signal.SIGKILL)
         os.waitpid(group, 0)
     assert (sender.given_up, sender.problem) == (1, "it did not end within 0.2 s, and cannot be ended")
-    assert time.monotonic() - began < 50.0
 
 
 @pytest.fixture
@@ -268,8 +267,7 @@ def test_webhook_that_hangs_up_without_an_answer_is_said_to_do_so(monkeypatch: p
 
 
 def _hung_up(connection: HTTPConnection) -> None:
-    ours, theirs = socket.socketpair()
-    connection.sock = ours
+    connection.sock, theirs = socket.socketpair()
     theirs.shutdown(socket.SHUT_WR)
     connection.theirs = theirs  # type: ignore[attr-defined]  # open until the connection is gone, or the request could not be sent
 
