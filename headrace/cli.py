@@ -22,7 +22,17 @@ from typer.core import TyperGroup
 
 from headrace.console import DONE, FAILURE, FINDING, Output, ReaderLeft, exit_code_of
 from headrace.entry import INTERRUPTED
-from headrace.process_end import code_of_exit, defect, goes_on, of_the_machine, reader_left, terminated, wrong_use
+from headrace.process_end import (
+    code_of_exit,
+    defect,
+    goes_on,
+    of_the_machine,
+    reader_left,
+    terminal_is_gone,
+    terminated,
+    unread,
+    wrong_use,
+)
 from streams.errors import ConfigError, StreamsError, counted
 
 if TYPE_CHECKING:
@@ -73,6 +83,25 @@ def main() -> None:
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under `nohup`
         signal.signal(signal.SIGHUP, terminated)  # a terminal that is closed must not leave an editor's file with a row's values
     try:
+        code = _code_of_verb(output)
+    except OSError as error:  # while it said what had happened
+        if not terminal_is_gone(error):
+            raise
+        code = unread()
+    # From here on SIGTERM ends the process silently, as in a program without signal handlers.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _code_of_verb(output: Output) -> object:
+    """Run a verb; the code to exit with.
+
+    Raises:
+        OSError: the terminal that it writes to is gone.
+    """
+    try:
         code = app(standalone_mode=False)
         output.flush()
     except StreamsError as error:
@@ -85,14 +114,10 @@ def main() -> None:
     except ReaderLeft:
         code = reader_left()
     except Exception as error:  # noqa: BLE001 - the last resort: users never see a traceback
-        code = wrong_use(error) or of_the_machine(output, error) or defect(output, error)
-    # From here on SIGTERM ends the process silently, as in a program without signal handlers.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        code = unread() if terminal_is_gone(error) else wrong_use(error) or of_the_machine(output, error) or defect(output, error)
     if code == INTERRUPTED:  # typer returns it for Ctrl-C too
         output.say("interrupted")
-    sys.exit(code if isinstance(code, int) else DONE)
+    return code
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it

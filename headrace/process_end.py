@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import tempfile
+import termios
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,7 +19,8 @@ from headrace.console import DONE, FAILURE, WRONG_USE, Output
 from streams.errors import ConfigError
 
 __all__ = [
-    "TERMINATED", "code_of_exit", "defect", "goes_on", "of_the_machine", "reader_left", "terminated", "terminated_as_interrupt", "uninterrupted", "wrong_use",
+    "TERMINATED", "code_of_exit", "defect", "goes_on", "of_the_machine", "reader_left", "terminal_is_gone", "terminated", "terminated_as_interrupt",
+    "uninterrupted", "unread", "wrong_use",
 ]
 
 _SIGNALLED = 128  # shells add it to the number of the signal that ended a program
@@ -55,6 +58,30 @@ def goes_on(output: Output, what: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         output.say(what)
         raise
+
+
+def terminal_is_gone(error: BaseException) -> bool:
+    """Whether an error is that of writing to a terminal that was closed: that is no defect.
+
+    Args:
+        error: that ended a verb.
+    """
+    return isinstance(error, OSError) and error.errno == errno.EIO and any(_is_hung_up(number) for number in (1, 2))
+
+
+def _is_hung_up(number: int) -> bool:
+    try:
+        termios.tcgetattr(number)
+    except termios.error as error:  # of a file or a pipe another one
+        return bool(error.args[0] == errno.EIO)
+    return False
+
+
+def unread() -> object:
+    """The code to exit with when the terminal is gone: of the signal that said so, if it did."""
+    for number in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)  # Python flushes both at exit, and would then exit with another code
+    return FAILURE if _ended_with is None else _ended_with
 
 
 def reader_left() -> int:

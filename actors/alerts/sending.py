@@ -39,6 +39,7 @@ log = logging.getLogger("headrace")
 
 WAITING_MAX = 100  # of one target: five hours of the default limit
 TIMEOUT_S = 10.0  # of one attempt: a service that takes longer is as good as away
+KILLED_S = 1.0  # within which a command that was killed is gone
 PAUSES_S = (1.0, 5.0, 25.0)  # between attempts: a service that restarts is back after that
 HOUR_S = 3600.0
 
@@ -79,17 +80,29 @@ def _run(target: AlertTarget, body: bytes) -> None:
         )
     except OSError as error:
         raise _NotSent(os.strerror(error.errno) if error.errno else "it cannot be run") from None
-    with command:
-        try:
-            command.communicate(body, timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise _NotSent(f"it did not end within {TIMEOUT_S:g} s") from None
-        finally:
-            if command.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(command.pid, signal.SIGKILL)
+    try:
+        command.communicate(body, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise _NotSent(f"it did not end within {TIMEOUT_S:g} s{'' if _killed(command) else ', and cannot be ended'}") from None
+    except BaseException:
+        _killed(command)
+        raise
     if command.returncode:
         raise _NotSent(f"it ended with {command.returncode}")
+
+
+def _killed(command: subprocess.Popen[bytes]) -> bool:
+    """End a command with what it has started; False: it is still there.
+
+    One that took another user's rights (`sudo`) may not be ended, and one that waits for a disk does not end. The next alert does not wait for either.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(command.pid, signal.SIGKILL)
+    if command.stdin is not None:
+        command.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        command.wait(KILLED_S)
+    return command.returncode is not None
 
 
 class _Kept(urllib.request.AbstractHTTPHandler):
@@ -158,6 +171,8 @@ def _post(target: AlertTarget, body: bytes) -> None:
     except urllib.error.HTTPError as error:
         error.close()
         raise _NotSent(f"it answered {error.code}{', and redirects are not followed' if 300 <= error.code < 400 else ''}") from None
+    except http.client.RemoteDisconnected as error:  # of both kinds that follow
+        raise _NotSent(_unreachable(error)) from None
     except http.client.HTTPException:
         raise _NotSent("what it answered is not HTTP") from None
     except (OSError, ValueError) as error:

@@ -3,7 +3,8 @@
 Pure: no clock, no thread. The controller gives an overview a second; `AlertWatch.look` answers what is new in it.
 
     error_transaction   the error queue of an apply process has a transaction more than at the last look; of those that come soon after one was told,
-                        one alert tells together: else a storm of errors uses up the hour's limit, and nobody hears what stops because of it
+                        one alert tells together, and errors of all apply processes have a share of the hour's limit: else a storm of errors uses it
+                        up, and nobody hears what stops because of it
     conflicts           so many conflicts within so many seconds at an apply process
     lag                 a destination is further behind its source than it may be, or nobody knows how far for as long
     component           a component, or the controller itself, is stopped, has given up, waits for an operator or does not answer, for longer than a
@@ -34,8 +35,11 @@ __all__ = ["Alert", "AlertWatch"]
 COMPONENT_AFTER_S = 60.0
 # A database recovers after a crash, and a Spark application finds its executors, well within that.
 STARTING_AFTER_S = 300.0
-# An operator who was called needs no call for each error that follows. Twelve an hour leave room below the default limit (20) for everything else.
+# An operator who was called needs no call for each error that follows.
 ERRORS_APART_S = 300.0
+# Of the hour's limit, for the errors of all apply processes: 12 of the default (20), one every five minutes. What stops because of them needs the rest.
+ERRORS_SHARE = 0.6
+_HOUR_S = 3600.0
 # Between two attempts a component shows for a moment that it starts, or even works. It waits 5 s at most between them (`streams.backoff`).
 STEADY_S = 10.0
 
@@ -81,6 +85,7 @@ class AlertWatch:
     _errors: dict[str, tuple[int, int]] = field(default_factory=dict)  # in the queue, and since the driver's start
     _errors_untold: dict[str, int] = field(default_factory=dict)
     _errors_told_at: dict[str, float] = field(default_factory=dict)
+    _error_alerts: deque[float] = field(default_factory=deque)  # when, within the last hour, of all apply processes
     _conflicts: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)  # when, and how many since the first look
     _counted: dict[str, int] = field(default_factory=dict)  # as the driver said last
     _stopped_since: dict[str, float] = field(default_factory=dict)
@@ -100,7 +105,11 @@ class AlertWatch:
         applies = [component for component in overview["components"] if component["kind"] == "apply"]
         found: list[Alert] = []
         if self.spec.error_transaction:
-            found += [alert for component in applies for alert in self._new_errors(component, now, at_us)]
+            while self._error_alerts and self._error_alerts[0] <= now - _HOUR_S:
+                self._error_alerts.popleft()
+            # Who was told longest ago comes first, else one of several would take every place that gets free.
+            turns = sorted(applies, key=lambda component: self._errors_told_at.get(str(component["name"]), -_HOUR_S))
+            found += [alert for component in turns for alert in self._new_errors(component, now, at_us)]
         holding: dict[tuple[str, str], tuple[str, str]] = {}
         if self.spec.conflicts_count:
             holding |= dict(burst for component in applies for burst in self._burst(component, now))
@@ -135,14 +144,24 @@ class AlertWatch:
             total_before = 0  # another driver: its count is what happened since
         # One that was executed while another one failed does not show in the length; the other count begins anew with a driver.
         new = self._errors_untold.get(name, 0) + max(there - before, total - total_before, 0)
-        told_at = self._errors_told_at.get(name)
-        if not new or (told_at is not None and now - told_at < ERRORS_APART_S):
+        if not new or self._must_wait(name, now):
             self._errors_untold[name] = new
             return
         self._errors_untold[name], self._errors_told_at[name] = 0, now
+        self._error_alerts.append(now)
         # What was there when the controller began may be old, and may have been told by the one before.
         what = counted(there, "error transaction") + " in the error queue" if is_first else f"{counted(new, 'new error transaction')}: {there} in the error queue"
         yield Alert(kind="error_transaction", subject=name, at_us=at_us, fix=f"headrace errors list {self.file}", message=what)
+
+    def _must_wait(self, name: str, now: float) -> bool:
+        """Whether an apply process's new errors are told later: together with those that follow."""
+        if len(self._error_alerts) >= max(1, int(self.spec.per_hour_max * ERRORS_SHARE)):
+            return True
+        told_at = self._errors_told_at.get(name)
+        if told_at is None or now - told_at >= _HOUR_S:
+            return False  # the operator does not know of it yet
+        # Of any: several that fail for hours would use up their share at once, and one that begins to fail would have to wait.
+        return bool(self._error_alerts) and now - self._error_alerts[-1] < ERRORS_APART_S
 
     def _burst(self, component: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
         name, count = str(component["name"]), component.get("counters", {}).get("total_conflicts")

@@ -58,10 +58,12 @@ class _Alarm(AbstractContextManager[None]):
         self._has_ended = self._has_rung = False
 
     def __enter__(self) -> None:
+        # Stopped first: it could ring between the two, and that would be taken for the end of this call's time.
+        self._outer = _signal.setitimer(_signal.ITIMER_REAL, 0)
         self._before = _signal.signal(_SIGALRM, self._ring)
-        self._outer = _signal.setitimer(_signal.ITIMER_REAL, self._limit_s)
         if self._outer[0]:
             self._begun = time.monotonic()
+        _signal.setitimer(_signal.ITIMER_REAL, self._limit_s)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._has_ended = True

@@ -75,6 +75,25 @@ def test_a_row_with_a_null_in_its_key_that_differs_is_an_error_and_no_other_row_
     assert pair.there.execute("SELECT v FROM p").fetchall() == [("changed here",)]
 
 
+def test_an_index_that_is_not_built_to_its_end_makes_no_key(pair: Pair) -> None:
+    """One row of the set finds two rows, another one none: together they looked like two that find one each."""
+    there = (
+        "CREATE TABLE p (a int NOT NULL, v text) PARTITION BY RANGE (a); CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (100);"
+        "CREATE UNIQUE INDEX p_a ON ONLY p (a)"
+    )
+    pair.create("CREATE TABLE p (a int PRIMARY KEY, v text)", there)
+    assert (pair.destination.describe("public", "p").key, pair.destination.describe("public", "p").serialise) == ((), True)
+    pair.run("INSERT INTO p VALUES (1, 'a'), (2, 'a')")
+    engine = pair.apply()
+    pair.there.execute("INSERT INTO p VALUES (1, 'own'); DELETE FROM p WHERE a = 2")
+    pair.run("UPDATE p SET v = 'new'")
+    pair.more(engine)
+    assert len(pair.errors()) == 1
+    assert pair.there.execute("SELECT * FROM p ORDER BY 1, 2").fetchall() == [(1, "a"), (1, "own")]
+    pair.there.execute("DELETE FROM p; CREATE UNIQUE INDEX p_1_a ON p_1 (a); ALTER INDEX p_a ATTACH PARTITION p_1_a")
+    assert (pair.destination.describe("public", "p").key, pair.destination.describe("public", "p").serialise) == ((0,), False)
+
+
 def test_a_row_is_found_by_the_best_key_whose_columns_all_arrive(pair: Pair) -> None:
     """The destination's primary key is its own; without another key every UPDATE would scan the table, and differ by columns."""
     pair.create(

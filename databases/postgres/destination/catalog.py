@@ -592,8 +592,14 @@ def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int]) -> 
     """The plain unique keys, and whether there is uniqueness that values alone do not show."""
     unique: dict[tuple[int, ...], _Index] = {}
     hidden = False
+    complete = {tuple(index["columns"]) for index in indexes if index["is_valid"]}
     for index in indexes:
         numbers = index["columns"]
+        if not index["is_valid"]:
+            # It was not built to its end: rows from before may be there more than once. One of a partitioned table, made ON ONLY it, says nothing of
+            # its rows until every partition has one. New rows can violate it all the same. (A rebuilt one stands beside the one that it replaces.)
+            hidden = hidden or tuple(numbers) not in complete
+            continue
         if (
             index["excludes"] or index["is_partial"] or index["of_partition"] or index["indnullsnotdistinct"]
             or not index["indimmediate"] or 0 in numbers

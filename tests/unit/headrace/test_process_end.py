@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from headrace import cli, process_end
+from headrace.console import FAILURE
 from headrace.process_end import TERMINATED, terminated_as_interrupt, uninterrupted
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -86,3 +91,53 @@ def test_program_that_nobody_terminated_exits_with_its_own_code(monkeypatch: pyt
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 7
+
+
+_VERB = """
+import sys, time
+from headrace import cli
+from headrace.console import Output
+from headrace.process_end import goes_on
+from headrace.progress import live_lines
+
+def verb(**_):
+    output = Output()
+    with live_lines(output, "up") as show, goes_on(output, "it goes on"):
+        show("begun")
+        output.say("begun")
+        while True:
+            time.sleep(0.01)
+            if not {signalled}:
+                output.say("more")
+
+cli.app = verb
+if not {signalled}:
+    import signal
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+sys.argv = ["headrace"]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("is_signalled", "code"), [(True, 129), (False, FAILURE)], ids=["with its signal", "without"])
+def test_verb_whose_terminal_is_closed_ends_and_reports_no_defect(is_signalled: bool, code: int, tmp_path: Path):
+    """What it says as it ends, nobody can read: that was an error of its own, reported as a defect in a file, and exit code 1."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        try:
+            os.environ["TMPDIR"] = str(tmp_path)
+            os.execv(sys.executable, [sys.executable, "-c", _VERB.format(signalled=is_signalled)])
+        finally:
+            os._exit(1)
+    said = b""
+    while b"begun" not in said:
+        said += os.read(terminal, 4096)
+    time.sleep(0.1)
+    os.close(terminal)
+    deadline = time.monotonic() + 60.0
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if ended[0] == 0:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert (ended[0], os.waitstatus_to_exitcode(ended[1]), list(tmp_path.iterdir())) == (pid, code, [])

@@ -191,6 +191,27 @@ def test_command_that_does_not_end_is_ended_with_what_it_has_started(tmp_path: P
     until(lambda: not started.exists() or started.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
+def test_command_that_may_not_be_ended_holds_up_no_other_alert(monkeypatch: pytest.MonkeyPatch):
+    """As one that `sudo` runs: it is another user's."""
+    monkeypatch.setattr(sending, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(sending, "KILLED_S", 0.2)
+    quick(monkeypatch)
+    killpg, refused = os.killpg, []
+
+    def refuse(group: int, _number: int) -> None:
+        refused.append(group)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    sender = Sender(AlertTarget(name="sudo", command=(sys.executable, "-c", "import time; time.sleep(600)")), 20, SystemClock())
+    with pytest.warns(ResourceWarning):  # it runs on
+        sender._attempt(DOCUMENT)
+    for group in refused:
+        killpg(group, signal.SIGKILL)
+        os.waitpid(group, 0)
+    assert (sender.given_up, sender.problem) == (1, "it did not end within 0.2 s, and cannot be ended")
+
+
 @pytest.fixture
 def odd_server() -> Iterator[tuple[AlertTarget, Callable[[bytes, float], None]]]:
     """A server that sends some bytes, one by one with a pause behind each, then holds the connection."""
@@ -237,6 +258,18 @@ def test_webhook_that_answers_byte_by_byte_has_no_more_time_than_any_other(
     with pytest.raises(Exception, match=r"it did not answer within 0\.3 s"):
         deliver(target, DOCUMENT)
     until(lambda: {thread.name for thread in threading.enumerate()} <= threads)  # the attempt leaves none
+
+
+def test_webhook_that_hangs_up_without_an_answer_is_said_to_do_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(HTTPConnection, "connect", _hung_up)
+    with pytest.raises(Exception, match="it ended the connection"):
+        deliver(AlertTarget(name="odd", url=f"http://127.0.0.1:1{PATH}"), DOCUMENT)
+
+
+def _hung_up(connection: HTTPConnection) -> None:
+    connection.sock, theirs = socket.socketpair()
+    theirs.shutdown(socket.SHUT_WR)
+    connection.theirs = theirs  # type: ignore[attr-defined]  # open until the connection is gone, or the request could not be sent
 
 
 def test_webhook_that_does_not_speak_http_is_said_to_be_so(odd_server: tuple[AlertTarget, Callable[[bytes, float], None]]):

@@ -68,6 +68,38 @@ def test_storm_of_errors_is_told_at_once_and_then_together_so_that_other_alerts_
     assert world.look(ERRORS_APART_S) == []
 
 
+def test_storm_of_errors_at_several_apply_processes_leaves_room_for_other_alerts_and_each_is_heard_of():
+    world = World()
+    world.queue = world.apply | {"name": "apply:b"}
+    world.look()
+    told: list[tuple[float, str]] = []
+    for total in range(1, 3 * 3600 + 1):  # one a second at each, for three hours
+        world.error(total, total)
+        world.queue |= {"errors": total, "counters": world.apply["counters"]}
+        told += [(world.now, each.subject) for each in world.look()]
+    for begin in range(0, 3 * 3600, 60):
+        within = [subject for at, subject in told if begin <= at < begin + 3600]
+        assert len(within) <= 12  # of 20
+    assert [subject for at, subject in told if at < 10] == ["apply:a", "apply:b"]
+    assert [sum(subject == name for _, subject in told) for name in ("apply:a", "apply:b")] == [18, 18]
+
+
+def test_errors_of_many_apply_processes_at_once_are_told_within_the_share_of_the_limit_and_the_others_later():
+    world = World()
+    world.watch.spec = AlertsSpec(per_hour_max=5)
+    world.look()
+    world.error(1, 1)
+    world.queue = world.apply | {"name": "apply:b"}
+    more = [world.apply | {"name": f"apply:{name}"} for name in "cdef"]
+    told: list[str] = []
+    for _ in range(4000):
+        world.now += 1.0
+        overview = {**world.topology, "at_us": 1, "components": [world.apply, world.queue, *more], "flows": ()}
+        told += [each.subject for each in world.watch.look(overview, world.now)]
+        assert len(told) <= 3 or world.now > 3600
+    assert sorted(told) == [f"apply:{name}" for name in "abcdef"]
+
+
 def test_error_that_comes_while_another_one_is_executed_is_told_and_one_from_before_a_restart_is_not_told_twice():
     world = World()
     world.error(1, 1)

@@ -139,3 +139,25 @@ def test_whoever_had_set_the_timer_before_gets_it_back_with_what_is_left(monkeyp
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *bound)
+
+
+def test_an_outer_timer_that_rings_as_a_call_begins_does_not_end_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stalls may make the moment long."""
+    rang: list[str] = []
+
+    def stalled(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:
+        if not rang:
+            rang.append("the outer timer's moment")
+            signal.raise_signal(signal.SIGALRM)
+        return signal.setitimer(which, seconds, interval)
+
+    before, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    signal.signal(signal.SIGALRM, lambda *_: rang.append("its owner heard of it"))
+    monkeypatch.setattr(module, "_signal", SimpleNamespace(**vars(module._signal) | {"setitimer": stalled}))
+    try:
+        with time_limit(30.0, lambda: False):
+            pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
+    assert rang == ["the outer timer's moment", "its owner heard of it"]
