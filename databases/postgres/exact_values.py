@@ -4,7 +4,8 @@
                 days and hours apart beside (`ExactInterval`); months and infinity it cannot hold
     json        a float has 17 digits: a number with more keeps its text beside (`ExactFloat`). An object that has a key twice is none of Python's
     real        the number nearest to its text is another one than the four bytes are: both forms give the one of the bytes
-    arrays      lists begin at 1: an array that begins elsewhere is none of Python's
+    arrays      lists begin at 1: an array that begins elsewhere is none of Python's. Of an array of JSON, an element that is a JSON list would be taken for
+                a dimension, and one that is the JSON null for an SQL NULL: they are none of Python's either
 
 What is computed of such an object is a plain timedelta or float.
 """
@@ -145,14 +146,25 @@ def _has_exact(value: Any) -> bool:  # noqa: ANN401 - as above
     return isinstance(value, ExactFloat) and hasattr(value, "text")
 
 
-def exact_context() -> AdaptContext:
-    """What loads and dumps values as this module says: of a `psycopg.adapt.Transformer`."""
+def _json_element(data: str | bytes) -> Any:  # noqa: ANN401 - what the text says
+    found = _json(data)
+    if found is None or isinstance(found, list):
+        raise ValueError("an element is a JSON list or null")
+    return found
+
+
+def exact_context(*, of_elements: bool = False) -> AdaptContext:
+    """What loads and dumps values as this module says: of a `psycopg.adapt.Transformer`.
+
+    Args:
+        of_elements: it loads arrays of JSON.
+    """
     adapters = AdaptersMap(psycopg.adapters)
     adapters.register_loader("interval", _IntervalBinaryLoader)
     adapters.register_loader("interval", _IntervalTextLoader)
     adapters.register_loader("float4", _RealTextLoader)
     adapters.register_dumper(timedelta, _IntervalTextDumper)
-    loads: Callable[[str | bytes], Any] = _json
+    loads: Callable[[str | bytes], Any] = _json_element if of_elements else _json
     set_json_loads(loads, adapters)
     context: Any = SimpleNamespace(adapters=adapters, connection=None)
     return cast("AdaptContext", context)

@@ -28,6 +28,8 @@ from streams.lcr_batch import Column
 __all__ = ["NoText", "builtin_number", "checked", "decoded", "decoded_of_copy", "encoded", "is_written_binary"]
 
 _TRANSFORMER = Transformer(exact_context())
+_OF_JSON_ELEMENTS = Transformer(exact_context(of_elements=True))
+_JSON_ARRAYS: Final = frozenset({"pg_catalog._json", "pg_catalog._jsonb"})
 _NUMBERS: Final = {f"pg_catalog.{name}": number for number, (name, _) in BUILTIN_TYPES.items()}
 _OBJECTS: Final[dict[str, type]] = {
     "bool": bool, "date": date, "time": time, "timetz": time, "timestamp": datetime, "timestamptz": datetime, "interval": timedelta,
@@ -38,7 +40,10 @@ _OBJECTS: Final[dict[str, type]] = {
 _WITHOUT_ZONE: Final = frozenset({"time", "timestamp"})
 """Types whose text form takes an object with a zone, and loses the zone."""
 
-_BOUNDS: Final = {"int4range": "int4", "daterange": "date", "tsrange": "timestamp"}
+_WITH_ZONE: Final = frozenset({"timetz", "timestamptz"})
+"""Types whose text form takes an object without a zone, and gives it the session's."""
+
+_BOUNDS: Final = {"int4range": "int4", "daterange": "date", "tsrange": "timestamp", "tstzrange": "timestamptz"}
 """By range: the type of its bounds, where psycopg or the server would make something else of other objects."""
 
 _BYTEA_TEXT: Final = re.compile(rb"\\x([0-9a-f]{2})*")
@@ -75,7 +80,8 @@ def decoded(column: Column, value: bytes) -> object:
             return bytes(value)  # of an enumerated type its label, in either form
         if is_array and has_other_bounds(value, is_binary=column.is_binary):
             raise ValueError("a list begins at 1")
-        return _TRANSFORMER.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
+        transformer = _OF_JSON_ELEMENTS if column.type_name in _JSON_ARRAYS else _TRANSFORMER
+        return transformer.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
         raise LcrError(f"the value of column {column.name} is no Python object ({type(error).__name__})", hint="use raw") from error
 
@@ -176,10 +182,22 @@ def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
     if name in ("json", "jsonb"):
         return lambda value: (b"\x01" if name == "jsonb" and is_binary else b"") + json_text(value).encode()
     if not is_binary:
-        return lambda value: _as_text(_parts_of_type(value, name))
+        element = _TEXTS_OF_ELEMENTS.get(name)
+        return lambda value: _as_text(_parts_of_type(value if element is None or isinstance(value, str) else _elements(value, element), name))
     if name.startswith("_"):
         return lambda value: _array(name[1:], value)
     return _dumped(_DUMPERS.get(name, _refuse), name)
+
+
+def _elements(value: Any, text: Callable[[Any], str]) -> Any:  # noqa: ANN401 - what the user gives
+    """An array whose elements are texts in the form that the type has: psycopg would write them as its own types."""
+    if not isinstance(value, list):
+        raise TypeError("a list is needed")
+    return [None if each is None else _elements(each, text) if isinstance(each, list) else text(each) for each in value]
+
+
+def _bytea_text(value: Any) -> str:  # noqa: ANN401 - what the user gives
+    return f"\\x{_bytes(value).hex()}"
 
 
 def _array(name: str, value: Any) -> bytes:  # noqa: ANN401 - what the user gives
@@ -228,7 +246,7 @@ def _of_type(value: Any, name: str, *, is_binary: bool) -> Any:  # noqa: ANN401 
     """The object, if psycopg would not make something else of it: TRUE of every text, a day of a moment."""
     wanted = _OBJECTS.get(name)
     is_other = wanted is not None and (not isinstance(value, wanted) or (wanted is date and isinstance(value, datetime)))
-    if is_other or (name in _WITHOUT_ZONE and value.tzinfo is not None):
+    if is_other or (name in _WITHOUT_ZONE and value.tzinfo is not None) or (name in _WITH_ZONE and value.tzinfo is None):
         raise TypeError("an object of another type")
     if name in _BOUNDS:
         for bound in (value.lower, value.upper):
@@ -274,6 +292,10 @@ def _bytes(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError("bytes are needed")
     return bytes(value)
+
+
+_TEXTS_OF_ELEMENTS: Final[dict[str, Callable[[Any], str]]] = {"_bytea": _bytea_text, "_json": json_text, "_jsonb": json_text}
+"""By type of an array: the text of one of its elements, where psycopg does not know it."""
 
 
 def _as_text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives

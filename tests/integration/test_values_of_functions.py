@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import datetime, time
 from decimal import Decimal
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.pq import ExecStatus
+from psycopg.types.range import Range
 
 from databases.connectors import value_types
 from databases.postgres.connection import connect
@@ -35,7 +37,10 @@ MORE = {
     "jsonb": ["12345678901234567890.123", "0.1234567890123456789", "1e400", "1e-400", '{"a": {"b": [1.0, 1e22, true]}}'],
     "_int4": ["{1,NULL}", "{}", "[0:1]={1,2}", "[-1:0][2:3]={{1,2},{3,4}}", "{{1,2},{3,4}}"], "_text": ['{a,"b c",NULL,"NULL",""}', "[2:2]={x}"],
     "_interval": ["{1 mon}", "{25:00:00,1 day}"], "_numeric": ["{1.50,NaN,0.00}"], "_float4": ["{0.1,NaN,-0}"],
-    "_jsonb": ['{"{\\"a\\": 0.1234567890123456789}"}'], "_timestamptz": ['{"2026-01-31 08:30:00+05:30"}', "{infinity}"],
+    "_jsonb": [
+        '{"{\\"a\\": 0.1234567890123456789}"}', "{1.12345678901234567890,NULL,-1}", '{"[1, 2]","[3, 4]"}', '{"null"}', '{"\\"x\\"","\\"null\\"","\\"\\""}', "{{1,2},{3,4}}",
+    ],
+    "_json": ["{1.10}", '{"[1, 2]","[3, 4]"}', '{"null",NULL}', '{"\\"x\\""}'], "_bytea": ['{"\\\\x00ff5c","\\\\x616263",NULL,"\\\\x"}'], "_timestamptz": ['{"2026-01-31 08:30:00+05:30"}', "{infinity}"],
     "numeric": ["1.50", "100", "1e10", "0.0000001", "10000", "100000000.0000", "0.00010"], "float8": ["1e22", "123456789.123456789"],
     "time": ["24:00:00", "23:59:59.999999"], "timetz": ["08:30:00.5+05:30", "24:00:00+00"], "timestamptz": ["1880-01-01 00:00+00", "infinity"],
     "timestamp": ["9999-12-31 23:59:59.999999", "0044-03-15 BC"], "inet": ["1.2.3.4/32", "1.2.3.0/24"],
@@ -77,6 +82,21 @@ def test_what_a_function_reads_and_writes_back_is_the_same(server: psycopg.Conne
             others += [(name, *texts)] if texts[0] != texts[1] else []
     assert not others
     assert kept > 60
+
+
+NO_ZONE = datetime.fromisoformat("2026-01-31T08:30:00")
+
+
+@pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
+@pytest.mark.parametrize(("name", "value"), [
+    ("timestamptz", NO_ZONE), ("timetz", time(8, 30)), ("_timestamptz", [NO_ZONE]), ("tstzrange", Range(NO_ZONE, None)),
+    ("_jsonb", {"a": 1}), ("_bytea", ["a"]),
+])
+def test_an_object_that_does_not_say_the_whole_value_is_refused(name: str, value: object, is_binary: bool) -> None:
+    """A moment without a zone would be one of the session's zone."""
+    column = Column(name="c", type_name=f"pg_catalog.{name}", type_number=0, is_binary=is_binary)
+    with pytest.raises(LcrError):
+        encoded(column, value)
 
 
 def test_a_function_sees_the_same_object_of_a_copied_row_as_of_a_change(server: psycopg.Connection[Any]) -> None:
