@@ -78,6 +78,13 @@ def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion
                 path=path, problem=f"delta cannot add values of {name}, which is {there[name].type_name.removeprefix('pg_catalog.')}",
                 fix="list columns of whole numbers or numeric only (floating point adds up to something else in another order)",
             )
+    types = {column.name: column.type_name for column in version.columns}
+    for name in of_sums if handler.method == "delta" else ():
+        if name in there and types.get(name) in there[name].converted:
+            yield Finding(
+                path=path, problem=f"delta cannot add values of {name}, which a function of the schema headrace converts from {types[name].removeprefix('pg_catalog.')}",
+                fix="give the column its source's type, or use another handler",
+            )
     decides = there.get(handler.resolution_column)
     if handler.method in BY_COLUMN and decides is not None and not decides.is_ordered:
         yield Finding(

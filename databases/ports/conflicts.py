@@ -73,6 +73,7 @@ class WriteTimes:
             those that are under way, and for its clock, before it looks once more; of what comes behind, the write is known. A row that is there then counts,
             also one that was changed later. None: nobody looked.
         noted_us: int64[n]: what is noted, the commit of the last change of each row; None: each row has one change.
+        keeps_key: columns of the key that the write sets get an equal value, which is written otherwise.
     """
 
     times_us: NDArray[np.int64]
@@ -86,6 +87,7 @@ class WriteTimes:
     is_decided: bool = False
     awaited: tuple[str, ...] | None = None
     noted_us: NDArray[np.int64] | None = None
+    keeps_key: bool = False
 
     @property
     def notes_rows(self) -> bool:

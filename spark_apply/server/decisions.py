@@ -235,7 +235,7 @@ def _sums(met: Met, handler: ConflictHandler, listed: Iterable[int], row: RowInT
             continue
         value = row.sums.get(place)
         if value is None:
-            _give_up(f"{handler}: {met.name(place)} is NULL or no number, or not in the LCR")
+            _give_up(f"{handler}: {met.name(place)} is NULL or no number, not in the LCR, or a function of the schema headrace converts it")
         found[place] = value
     return found
 
@@ -295,7 +295,9 @@ def _insert_exists(
     if len(removed) == len(found):
         return Decision(columns=write.set_columns, outcome="LCR APPLIED", by=str(handler), writes=(write,), removed=removed)
     key = {met.position(met.fit.table.columns[place].name) for place in met.fit.table.key}
-    columns = tuple(place for place in write.set_columns if place not in key)
+    # Keys can be equal and be written otherwise, as 1.0 and 1.00.
+    same = next(row for row in found if row.is_same)
+    columns = tuple(place for place in write.set_columns if place not in key or place in same.differs)
     replaced = replace(met.write, command=Command.UPDATE, old=met.write.new, match_columns=tuple(sorted(key)), set_columns=columns)
     return Decision(columns=columns, outcome="LCR APPLIED", by=str(handler), writes=(replaced,) if columns else (), removed=removed)
 

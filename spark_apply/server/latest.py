@@ -110,7 +110,7 @@ def settle_by_time(session: DestinationSession, row: TimedRow) -> Latest:
     for _ in range(_TRIES):
         places = _as_one(_look(session, [(row, key) for key in _keys(row)]))
         found = tuple(place.row for place in places if place.row is not None)
-        kind = _kind(row.write.command, places)
+        kind = _kind(row, places)
         _refuse_unknown(kind, row, places, found)
         try:
             for place in places:
@@ -146,7 +146,7 @@ def settle_all_by_time(session: DestinationSession, rows: Sequence[TimedRow]) ->
     settled, writes = [], []
     for row, place in zip(rows, _look(session, [(row, key) for row, (key,) in zip(rows, keys, strict=True)]), strict=True):
         found = () if place.row is None else (place.row,)
-        kind = _kind(row.write.command, [place])
+        kind = _kind(row, [place])
         _refuse_unknown(kind, row, [place], found)
         writes += [] if place.loses else [_settling(row, place)]
         settled.append(_settled(row, [place], kind, found))
@@ -187,7 +187,8 @@ def _look(session: DestinationSession, asked: Sequence[tuple[TimedRow, tuple[_Va
     lasts: list[LastChange] = [LastChange()] * len(asked)
     for places in alike(writes):
         write = joined([writes[place] for place in places])
-        for row_found in session.find_rows(write, RowQuestion(by_key=True, compare=write.compare_columns)):
+        # The key too: it finds a row in which it is written otherwise.
+        for row_found in session.find_rows(write, RowQuestion(by_key=True, compare=(*write.match_columns, *write.compare_columns))):
             found[places[row_found.of]] = row_found
         for place, last in zip(places, session.last_changes(write), strict=True):
             lasts[place] = last
@@ -226,14 +227,14 @@ def _asking(row: TimedRow, values: _Values, *, leaves_row: bool) -> Write:
     ), fit, asks=True)
 
 
-def _kind(command: Command, places: list[_Place]) -> str:
-    """The conflict by the rows as they are locked now; empty: there is none."""
-    first, last = places[0], places[-1]
+def _kind(row: TimedRow, places: list[_Place]) -> str:
+    """The conflict by the rows as they are locked now; empty: there is none. A key that is only written otherwise, as 1.0 and 1.00, is none."""
+    first, last, command = places[0], places[-1], row.write.command
     if command is Command.INSERT:
         return "insert_exists" if first.row is not None or first.loses else ""
     if first.row is None:
         return _missing(command)
-    if first.row.differs or first.loses:
+    if first.row.differs.difference(row.fit.key) or first.loses:
         return _differs(command)
     return "update_exists" if last is not first and (last.row is not None or last.loses) else ""
 
@@ -293,12 +294,16 @@ def _deciding(row: TimedRow, place: _Place) -> tuple[Write, int]:
     lacking = [fit.version.columns[each].name for each in fit.all_columns if each not in images.new]
     if lacking:
         found = () if place.row is None else (place.row,)
-        raise TimeUnknown(_kind(write.command, [place]), f"{METHOD}: the LCR lacks {', '.join(lacking)}, and the whole row is needed", found)
+        raise TimeUnknown(_kind(row, [place]), f"{METHOD}: the LCR lacks {', '.join(lacking)}, and the whole row is needed", found)
     new = images.values_of({**images.new, **place.values})
     if place.row is None:
         return replace(asked, command=Command.INSERT, old=None, new=new, match_columns=(), set_columns=fit.all_columns), 1
-    others = tuple(each for each in fit.all_columns if each not in fit.key or _is_moved(row))
-    return replace(asked, command=Command.UPDATE, new=new, set_columns=others), 1
+    if _is_moved(row):
+        return replace(asked, command=Command.UPDATE, new=new, set_columns=fit.all_columns), 1
+    # The whole row is the LCR's: also how its key is written.
+    others = tuple(each for each in fit.all_columns if each not in fit.key or each in place.row.differs)
+    assert asked.times is not None
+    return replace(asked, command=Command.UPDATE, new=new, set_columns=others, times=replace(asked.times, keeps_key=True)), 1
 
 
 def _awaited(row: TimedRow) -> tuple[str, ...]:

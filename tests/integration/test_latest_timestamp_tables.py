@@ -132,6 +132,27 @@ def test_a_change_between_two_forms_of_one_key_is_a_change_of_one_row(network_of
     assert str(rows[0][0]) == "1.00"
 
 
+def test_one_key_in_two_forms_is_written_the_same_everywhere_in_the_end(network_of: Maker) -> None:
+    """The whole row is the last change's, its key too."""
+    network = network_of(NUMBERED, NUMBERED, NUMBERED, keys=["1.0", "2.0", "3.0", "4.0"])
+    run(network, "dbs1", "INSERT INTO shop.rooms VALUES (7.0, 'older')")
+    run(network, "dbs2", "INSERT INTO shop.rooms VALUES (7.00, 'newer')")
+    run(network, "dbs1", "UPDATE shop.rooms SET id = 1.00, name = 'older' WHERE id = 1")
+    run(network, "dbs3", "UPDATE shop.rooms SET name = 'newer' WHERE id = 1")
+    run(network, "dbs1", "UPDATE shop.rooms SET id = id * 1.0 WHERE id IN (2, 3)")  # 2.00
+    run(network, "dbs3", "UPDATE shop.rooms SET name = 'newer' WHERE id = 2")
+    run(network, "dbs3", "DELETE FROM shop.rooms WHERE id = 3")
+    network.settle()
+    network.settle()
+    run(network, "dbs2", "UPDATE shop.rooms SET name = 'last' WHERE id IN (2, 7)")
+    run(network, "dbs1", "DELETE FROM shop.rooms WHERE id = 4")
+    network.settle()
+    network.settle()
+    assert len(rows_of(network)) == len(SITES)  # and no errors
+    texts = [network.sites[site].user.execute("SELECT id::text, name FROM shop.rooms ORDER BY id").fetchall() for site in SITES]
+    assert texts == [[("1.0", "newer"), ("2.0", "last"), ("7.00", "last")]] * len(SITES)
+
+
 ANY_CASE = f"""CREATE COLLATION shop.any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
 CREATE TABLE shop.rooms (id text COLLATE shop.any_case PRIMARY KEY, {COLUMNS})"""
 

@@ -217,6 +217,8 @@ def _new_key(write: Write, key: list[int]) -> frozenset[int]:
     """Positions of the key whose new values say where a write leaves its rows."""
     if write.command is Command.INSERT:
         return frozenset(key)
+    if write.times is not None and write.times.keeps_key:
+        return frozenset()
     return frozenset(place for place in key if write.command is Command.UPDATE and place in write.set_columns)
 
 

@@ -20,6 +20,7 @@ from databases.postgres.destination.writing.writes import (
     located,
     numbered,
     row_by_row,
+    written_forms,
 )
 from streams.lcr_batch import NULL, Command
 
@@ -67,7 +68,7 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
     image = "n" if is_insert else "o"
     shown = [
         "u.r", "t.tableoid::pg_catalog.int8", "t.ctid", same,
-        *(f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW(u.{image}{p}))" for p in question.compare),
+        *(f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW({builder.stored(p, f'u.{image}{p}')}))" for p in question.compare),
         *(_order(builder, p) for p in question.order), *(_sum(builder, p) for p in question.sums),
         *(f"t.{column.name}" for column in catalog.columns),
     ]
@@ -101,7 +102,8 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
         if rows.found is not FoundRows.ONE:
             return None
         builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[])
-        own = keyed(builder, rows.find, rows.compare, one_by_one=row_by_row(builder, rows)) + builder.not_later_here(timed=is_noted)
+        compare = [*rows.compare, *written_forms(write, catalog, rows)]
+        own = keyed(builder, rows.find, compare, one_by_one=row_by_row(builder, rows)) + builder.not_later_here(timed=is_noted)
         condition = f"NOT EXISTS (SELECT FROM {catalog.relation} t WHERE {own})"
     if is_noted:
         condition += f" OR {noted_later(write, catalog)}"
@@ -170,7 +172,9 @@ def _order(builder: SetBuilder, position: int) -> str:
 
 
 def _sum(builder: SetBuilder, position: int) -> str:
-    column, details = builder.write.version.columns[position], builder.details(position)
+    column, details, conversion = builder.write.version.columns[position], builder.details(position), builder.conversion(position)
+    if conversion is not None and conversion.function:
+        return "NULL"  # the LCR takes the sum in its own form, and nothing is known that makes it of the column's
     own = builder.catalog.table.columns[builder.catalog.positions[column.name]].type_name
     kind = details.base_type if column.type_name == own else column.type_name  # a domain travels as what is below it
     # As numerics: a whole number may be too large between the addition and the subtraction. And infinity less infinity is no number.

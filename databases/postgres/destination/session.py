@@ -614,7 +614,7 @@ class PostgresSession:
         key = (
             version.owner, version.name, version.version or version.columns, write.command, write.match_columns,
             write.compare_columns, write.set_columns, write.paired, moves, catalog is not None and _counts_alone(write, catalog),
-            None if (times := write.times) is None else (times.source, times.has_one_source, times.keys is None, times.is_decided, times.awaited is None),
+            None if (times := write.times) is None else (times.source, times.has_one_source, times.keys is None, times.is_decided, times.awaited is None, times.keeps_key),
         )
         plan = self._plans.get(key)
         if plan is None:

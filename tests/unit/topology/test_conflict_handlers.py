@@ -203,6 +203,14 @@ def test_a_handler_that_fits_its_table_is_in_order():
     assert checked(of("maximum", "v", "n", by="n"), of("delta", "n"), of("overwrite", kind="insert_exists")) == []
 
 
+def test_delta_of_a_column_that_a_function_converts_is_refused():
+    table = MemoryStore().create_table("hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("n", "pg_catalog.int4")], key=("id",))
+    here = replace(table, columns=(table.columns[0], replace(table.columns[1], type_name="pg_catalog.numeric", converted=("pg_catalog.int4",))))
+    (finding,) = conflict_list_findings("a1", ConflictRules(handlers=(of("delta", "n"),)), version_of(table), here)
+    assert finding.is_error
+    assert "delta cannot add values of n, which a function of the schema headrace converts from int4" in finding.problem
+
+
 def test_texts_that_other_sites_may_order_otherwise_are_a_warning():
     table = MemoryStore().create_table("hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("v")], key=("id",))
     here = replace(table, columns=(table.columns[0], replace(table.columns[1], has_one_order=False)))

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COPY_ROWS_MIN", "Located", "SetBuilder", "SetStatement", "WritePlan", "copy_blocks", "identity_may_change", "keyed", "located", "numbered", "parameters",
-    "plan_write", "row_by_row", "row_chunks", "wrapper_name",
+    "plan_write", "row_by_row", "row_chunks", "wrapper_name", "written_forms",
 ]
 
 # From here on COPY is worth the round trips it cannot share. Server CPU seconds per 100,000 rows of eight columns, COPY
@@ -71,6 +71,8 @@ _TEXT = 25
 _PLAIN = frozenset(f"pg_catalog.{name}" for name in (
     "int2", "int4", "int8", "numeric", "float4", "float8", "text", "varchar", "bpchar", "bytea", "bool", "uuid", "date", "time", "timestamp", "timestamptz", "oid",
 ))
+# Canonical equalities of which equal values have equal bytes.
+_OF_ONE_FORM = frozenset({"integer", "text", "uuid", "bytes"})
 # What the header of an array of wrapped values names as its elements' type. The server compares it with what it
 # expects only when both are built in.
 _RECORD = 2249
@@ -192,7 +194,16 @@ class SetBuilder:
             number: of the parameter, from 1.
             position: of its column in the write's version.
         """
-        conversion, value = self.conversion(position), self.expression(number, position)
+        return self.stored(position, self.expression(number, position))
+
+    def stored(self, position: int, value: str) -> str:
+        """What a row has of a value that `expression` gives.
+
+        Args:
+            position: of its column in the write's version.
+            value: an expression of the destination column's type.
+        """
+        conversion = self.conversion(position)
         if conversion is None or not conversion.function:
             return value
         target = self.catalog.table.columns[self.catalog.positions[self.write.version.columns[position].name]]
@@ -293,6 +304,21 @@ def located(write: Write, catalog: CatalogTable) -> Located:
     )
 
 
+def written_forms(write: Write, catalog: CatalogTable, rows: Located) -> list[int]:
+    """Positions among `rows.find` that are compared to the byte too: the last change decides how a key is written whose equal values can differ, as 1.0 and 1.00.
+
+    Args:
+        write: none without times, or that was decided.
+        catalog: the destination table.
+        rows: how its rows are found.
+    """
+    times = write.times
+    if times is None or times.is_decided or times.awaited is not None:
+        return []
+    target = [catalog.table.columns[catalog.positions[column.name]] for column in write.version.columns]
+    return [p for p in rows.find if target[p].equality not in _OF_ONE_FORM]
+
+
 def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: bool) -> WritePlan:
     """Make the statements for a write.
 
@@ -320,7 +346,8 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         with_, source, condition = _paired(builder, rows.found) if is_paired else _first_found(builder, rows)
     else:
         with_, source = "", f"({builder.select()}) u"
-        condition = keyed(builder, rows.find, rows.compare, one_by_one=row_by_row(builder, rows)) + builder.not_later_here()
+        compare = [*rows.compare, *written_forms(write, catalog, rows)]
+        condition = keyed(builder, rows.find, compare, one_by_one=row_by_row(builder, rows)) + builder.not_later_here()
     statements = []
     if write.command is Command.DELETE:
         statements.append(f"{with_}DELETE FROM {catalog.relation} t USING {source} WHERE {condition}")
