@@ -210,7 +210,7 @@ class DomainColumn:
         domain: its type, `owner.name`.
         base_type: below it, `owner.name`.
         modifier: of the base type; -1: none.
-        part: which one is meant: `[]` are an array's elements, `.name` is a field.
+        part: which one is meant: `[]` are an array's elements, `<>` a range's bounds, `.name` is a field.
     """
 
     name: str

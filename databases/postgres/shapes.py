@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 
 from databases.ports import DomainColumn, EnumLabels, Finding, ShapedPartition, TableShape
 from databases.postgres.connection import qualified, quote
+from databases.postgres.destination.catalog import wider_types
 from databases.postgres.partitions import partition_rows
 from databases.postgres.types import modifier_fits, type_with_modifier
 from streams.table_name import TableName
@@ -57,7 +58,7 @@ FROM walk JOIN pg_catalog.pg_type t ON t.oid = walk.oid JOIN pg_catalog.pg_names
 WHERE t.typtype = 'e' ORDER BY 1, 2
 """
 
-# What is below columns of types that are not built in: an array's element, a domain's base, a composite's fields; of all tables at once.
+# What is below columns of types that are not built in: an array's element, a domain's base, a range's bound, a composite's fields; of all tables at once.
 _DOMAINS = """
 WITH RECURSIVE walk (owner, name, "column", part, place, type, oid, modifier) AS (
     SELECT n.nspname::text, c.relname::text, a.attname::text, ''::text, ARRAY[a.attnum], a.atttypid, a.atttypid, a.atttypmod
@@ -71,6 +72,8 @@ WITH RECURSIVE walk (owner, name, "column", part, place, type, oid, modifier) AS
     CROSS JOIN LATERAL (
         SELECT '', '{}'::int2[], t.typbasetype, t.typtypmod WHERE t.typtype = 'd'
         UNION ALL SELECT '[]', '{}', t.typelem, w.modifier WHERE t.typtype = 'b' AND t.typcategory = 'A' AND t.typelem <> 0
+        UNION ALL SELECT '<>', '{}', r.rngsubtype, -1 FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+        UNION ALL SELECT '<>', '{}', r.rngtypid, -1 FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid
         UNION ALL SELECT '.' || a.attname::text, ARRAY[a.attnum], a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
                   WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
     ) AS below (part, place, oid, modifier)
@@ -205,14 +208,14 @@ def domain_findings(path: str, wanted: TableShape, here: TableShape) -> Iterator
     there = {(column.name, column.part): column for column in wanted.domains}
     for column in here.domains:
         source = there.get((column.name, column.part))
-        if source is None or source.base_type != column.base_type or modifier_fits(column.base_type, source.modifier, column.modifier):
+        if source is None or _takes(column, source):
             continue
         mine, theirs = (type_with_modifier(each.base_type, each.modifier) for each in (column, source))
         alter, domain = f"ALTER TABLE {qualified(here.owner, here.name)} ALTER COLUMN {quote(column.name)} TYPE", type_with_modifier(column.domain, -1)
         if column.part:
             yield Finding(
                 path=path, fix=_made_anew(here, column),
-                problem=f"{column.name} is of type {column.domain}, where {column.name}{column.part} is {mine}, and at the source {theirs}, whose values it would round or cut",
+                problem=f"{column.name} is of type {column.domain}, where {column.name}{column.part} is {mine}, and at the source {theirs}, whose values it would round, cut or change",
             )
             continue
         yield Finding(
@@ -221,6 +224,16 @@ def domain_findings(path: str, wanted: TableShape, here: TableShape) -> Iterator
             fix=f"{alter} {theirs};\nDROP DOMAIN {domain};\nCREATE DOMAIN {domain} AS {theirs}; -- with the checks that it has\n{alter} {domain};",
         )
     yield from _fields_in_another_order(path, wanted, here)
+
+
+def _takes(here: DomainColumn, source: DomainColumn) -> bool:
+    """Whether each value is taken as it is. The log says it of a column's own type, and not of what is inside, which travels as text."""
+    if here.base_type == source.base_type:
+        return modifier_fits(here.base_type, source.modifier, here.modifier)
+    (owner, _, _), (source_owner, _, name) = here.base_type.partition("."), source.base_type.partition(".")
+    if not here.part or not owner == source_owner == "pg_catalog":
+        return True
+    return name in wider_types(here.base_type, here.modifier)
 
 
 def _fields_in_another_order(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:

@@ -285,6 +285,21 @@ def test_value_that_is_too_long_or_too_exact_is_refused(destination: str):
                 reader.value_of("public", "narrow", column[name], bad)
 
 
+def test_value_that_a_domain_would_cut_or_round_is_refused(destination: str):
+    with psycopg.connect(destination, autocommit=True) as user:
+        user.execute("CREATE DOMAIN price AS numeric(4,1); CREATE DOMAIN low AS price CHECK (value < 50); CREATE DOMAIN short AS varchar(3); CREATE DOMAIN doc AS json")
+        user.execute("CREATE TABLE narrow (v short, n price, m low, j doc)")
+    column = {name: Column(name=name, type_name=f"pg_catalog.{kind}", type_number=number, is_binary=True) for name, kind, number in (
+        ("v", "varchar", 1043), ("n", "numeric", 1700), ("m", "numeric", 1700), ("j", "json", 114),
+    )}
+    with closing(PostgresRowReader(destination)) as reader:
+        for name, good, bad in (("v", "abc", "abcd"), ("n", "100.5", "1.25"), ("m", "10.5", "1.25"), ("m", "10.5", "60"), ("j", '{"a": 1}', "{")):
+            raw, _ = reader.value_of("public", "narrow", column[name], good)
+            assert raw is not None
+            with pytest.raises(ConfigError, match=r"does not fit|is not a value"):
+                reader.value_of("public", "narrow", column[name], bad)
+
+
 def test_editor_shows_the_row_and_takes_what_was_changed(
     run: Callable[..., Any], applying: Applying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ):

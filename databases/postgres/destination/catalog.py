@@ -43,7 +43,7 @@ from streams.scn import ObjectNumber
 
 __all__ = [
     "SAME_FORM", "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
-    "table_version",
+    "table_version", "wider_types",
 ]
 
 _EQUALITY = {
@@ -560,7 +560,7 @@ def _catalog_column(column: dict[str, Any], equals: str, unique_equals: str, fun
         for function in functions
     ]
     is_domain = (column["base_owner"], column["base_name"]) != (column["type_owner"], column["type_name"])
-    wider = _wider(base, column["modifier"], is_domain=is_domain)
+    wider = wider_types(base, column["modifier"], is_domain=is_domain)
     return CatalogColumn(
         name=quote(column["name"]), base_type=base, base_modifier=column["base_modifier"], equals=equals, unique_equals=unique_equals,
         form=ValueForm(
@@ -573,7 +573,14 @@ def _catalog_column(column: dict[str, Any], equals: str, unique_equals: str, fun
     )
 
 
-def _wider(base: str, modifier: int, *, is_domain: bool) -> tuple[str, ...]:
+def wider_types(base: str, modifier: int, *, is_domain: bool = False) -> tuple[str, ...]:
+    """The other built-in types, without their schema, whose every value a type takes as it is.
+
+    Args:
+        base: `owner.name`; of a domain what is below it.
+        modifier: of the type; -1: none.
+        is_domain: it is a domain, whose own modifier is not told.
+    """
     if modifier != -1 or (is_domain and base == "pg_catalog.varchar"):
         # A cast to a domain over varchar(n) cuts what is too long, without an error.
         return ()

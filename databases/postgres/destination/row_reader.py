@@ -30,7 +30,11 @@ _ROWS_MAX = 2  # one is expected; a second one says that the key does not tell t
 _TYPES = """SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
-_COLUMN = """SELECT pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.format_type(a.atttypid, -1), a.attnotnull
+# The second is the type without what may cut or round: of a domain, the one below all of them.
+_COLUMN = """SELECT pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.format_type((
+        WITH RECURSIVE below (oid) AS (
+            SELECT a.atttypid UNION ALL SELECT t.typbasetype FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype = 'd')
+        SELECT below.oid FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype <> 'd'), -1), a.attnotnull
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND a.attnum > 0 AND NOT a.attisdropped"""
 _SHORTENED = 60  # characters of a value in a message
@@ -101,6 +105,8 @@ class PostgresRowReader:
         raw = text.encode() if number == 0 else self._read_as(text, number, int(column.is_binary), column)
         # A cast cuts what is too long for a modifier, where an assignment would refuse it.
         fits = self._asked(f"SELECT $1::{whole} " + (f"= $1::{base}" if whole != base else "IS NOT NULL"), text)
+        if fits is None and whole != base:  # a type without such an operator, as json
+            fits = self._asked(f"SELECT $1::{whole}::pg_catalog.text = $1::{base}::pg_catalog.text", text)
         if fits is None:
             raise ConfigError(f"{_shortened(text)} is not a value of type {whole}", hint=f"column {column.name} has that type at the destination")
         if fits == b"f" and whole != base:
