@@ -27,7 +27,7 @@ from psycopg.pq import Format
 from psycopg.types import datetime as times
 from psycopg.types.json import set_json_loads
 
-__all__ = ["ExactFloat", "ExactInterval", "IntervalBinaryDumper", "exact_context", "has_other_bounds", "json_text"]
+__all__ = ["ExactFloat", "ExactInterval", "IntervalBinaryDumper", "IntervalTextDumper", "exact_context", "has_other_bounds", "json_text"]
 
 _INTERVAL: Final = struct.Struct("!qii")  # microseconds, days, months
 _REAL: Final = struct.Struct("!f")
@@ -88,8 +88,11 @@ class _RealTextLoader(Loader):
         return float(found)
 
 
-class _IntervalTextDumper(times.TimedeltaDumper):
+class IntervalTextDumper(times.TimedeltaDumper):
+    """Writes an `ExactInterval` as it was read."""
+
     def dump(self, obj: timedelta) -> Buffer | None:
+        """See `psycopg.adapt.Dumper`."""
         parts = getattr(obj, "parts", None)
         return super().dump(obj) if parts is None else f"{parts[0]} days {parts[1]} microseconds".encode()
 
@@ -163,7 +166,7 @@ def exact_context(*, of_elements: bool = False) -> AdaptContext:
     adapters.register_loader("interval", _IntervalBinaryLoader)
     adapters.register_loader("interval", _IntervalTextLoader)
     adapters.register_loader("float4", _RealTextLoader)
-    adapters.register_dumper(timedelta, _IntervalTextDumper)
+    adapters.register_dumper(timedelta, IntervalTextDumper)
     loads: Callable[[str | bytes], Any] = _json_element if of_elements else _json
     set_json_loads(loads, adapters)
     context: Any = SimpleNamespace(adapters=adapters, connection=None)

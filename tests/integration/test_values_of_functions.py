@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +15,9 @@ from psycopg.pq import ExecStatus
 from psycopg.types.range import Range
 
 from databases.connectors import value_types
+from databases.ports import HandlerSql
 from databases.postgres.connection import connect
+from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.python_values import decoded, decoded_of_copy, encoded
 from databases.postgres.source.database import PostgresSource
 from databases.postgres.table_copy import PostgresTableReader
@@ -145,6 +147,20 @@ def test_of_types_of_ones_own_only_texts_are_seen_in_copied_rows(source_database
         with suppress(LcrError):
             found[column.name] = decoded_of_copy(replace(column, is_binary=False), value or b"", texts)
     assert found == {"m": b"sad", "d": Decimal("1.50"), "t": "x"}
+
+
+@pytest.mark.parametrize("literal", ["25:00:00", "1 day -01:00:00", "-00:00:00.000001", "3 days", "-1 days +02:03:04.5"])
+@pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
+def test_sql_of_a_handler_gets_the_interval_that_was_read(destination_database: str, literal: str, is_binary: bool) -> None:
+    with closing(PostgresDestination(destination_database, site="b")) as destination, psycopg.connect(destination_database) as user:
+        raw = user.pgconn.exec_params(b"SELECT $1::interval", [literal.encode()], result_format=int(is_binary)).get_value(0, 0)
+        value: Any = decoded(Column(name="c", type_name="pg_catalog.interval", type_number=1186, is_binary=is_binary), raw or b"")
+        destination.prepare("top")
+        with closing(destination.open_session("top", "a", server=0, epoch=destination.raise_epoch("top", "a").epoch, tag=b"")) as session:
+            session.begin()
+            (found,) = session.run_sql([HandlerSql(sql="SELECT $1::interval::text, ($2::interval[])[2]::text", values=(value, [timedelta(1), value]))], timeout_s=10)
+            session.rollback()
+    assert found.rows == ((literal, literal),)
 
 
 MASK = """

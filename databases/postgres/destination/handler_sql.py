@@ -11,6 +11,7 @@ A SELECT can call what changes the session (set_config, pg_advisory_unlock_all, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -21,7 +22,7 @@ from psycopg.types.json import Json, Jsonb
 from databases.ports import HandlerSql, SqlResult
 from databases.postgres.connection import translate
 from databases.postgres.destination.writing.pipeline import Statement
-from databases.postgres.exact_values import json_text
+from databases.postgres.exact_values import IntervalTextDumper, json_text
 from databases.postgres.python_values import NoText, builtin_number, checked
 from streams.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted, FencedError
 from streams.lcr import LcrValue
@@ -162,6 +163,7 @@ class _SentBinaryDumper(_SentDumper):
 
 psycopg.adapters.register_dumper(_Sent, _SentDumper)
 psycopg.adapters.register_dumper(_SentBinary, _SentBinaryDumper)
+psycopg.adapters.register_dumper(timedelta, IntervalTextDumper)  # an interval that was read of an LCR has its hours apart from its days
 
 
 def _sent(value: Any, number: int) -> Any:  # noqa: ANN401 - what a handler gives
