@@ -46,6 +46,7 @@ class DestinationColumn:
     is_ordered: bool = False  # of two values one is higher, or they are equal
     has_one_order: bool = True  # it is the same at every site: not that of texts under the rules of a language, which have versions, too
     is_number: bool = False  # values can be added without losing any of them (not floating point)
+    base_type: str = ""  # of a domain the type below it, by which a source's log calls such a column; "": the type itself
 
 
 def are_comparable(tables: Sequence[Sequence[DestinationColumn]]) -> bool:

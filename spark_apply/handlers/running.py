@@ -335,7 +335,7 @@ class Handling:
         found = None if table is None else next((column for column in table.columns if column.name == column_name), None)
         if found is None:
             return None
-        return Column(name=column_name, type_name=found.type_name, type_number=found.type_number, type_modifier=found.type_modifier)
+        return Column(name=column_name, type_name=found.base_type or found.type_name, type_number=found.type_number, type_modifier=found.type_modifier)
 
     def _described(self, owner: str, name: str) -> DestinationTable | None:
         try:

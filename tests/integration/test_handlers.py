@@ -161,7 +161,8 @@ ADDS = """from decimal import Decimal
 
 def adds(lcr, session):
     lcr.object_name = "staff"
-    for column, value in (("city", "Köln"), ("credit", Decimal("1.50")), ("seen", 5), ("marks", ["it's", None]), ("more", {"a": 1}), ("gone", lcr.NULL)):
+    for column, value in (("city", "Köln"), ("credit", Decimal("1.50")), ("seen", 5), ("marks", ["it's", None]), ("more", {"a": 1}), ("gone", lcr.NULL),
+        ("data", b"\\\\101"), ("doc", {"a": 1})):
         lcr.add_column("new", column, value)
     lcr.set_value("new", "secret", lcr.NULL)
     lcr.execute(conflict_resolution=True)
@@ -174,9 +175,10 @@ def test_a_handler_adds_columns_of_the_destinations_types_and_sets_null(
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text, secret text)")
         if site == "dbs2":
+            connection.execute("CREATE DOMAIN public.bytes AS bytea; CREATE DOMAIN public.document AS jsonb")
             connection.execute(
                 "CREATE TABLE public.staff (id int PRIMARY KEY, name text, secret text DEFAULT 'x', city varchar(20), credit numeric(12, 2),"
-                " seen bigint, marks text[], more jsonb, gone date DEFAULT now())"
+                " seen bigint, marks text[], more jsonb, gone date DEFAULT now(), data bytes, doc document)"
             )
 
     (tmp_path / "code").mkdir()
@@ -188,7 +190,7 @@ def test_a_handler_adds_columns_of_the_destinations_types_and_sets_null(
         network.settle()
         assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
         assert there.execute("SELECT * FROM staff ORDER BY id").fetchall() == [
-            (key, name, None, "Köln", Decimal("1.50"), 5, ["it's", None], {"a": 1}, None) for key, name in ((1, "ann"), (2, "bob"))
+            (key, name, None, "Köln", Decimal("1.50"), 5, ["it's", None], {"a": 1}, None, b"\\101", {"a": 1}) for key, name in ((1, "ann"), (2, "bob"))
         ]
         assert there.execute("SELECT count(*) FROM people").fetchone() == (0,)
 

@@ -538,6 +538,7 @@ def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> Des
         has_default=column["has_default"], is_generated=column["is_generated"],
         is_identity_always=column["is_identity_always"],
         is_ordered=base in _ORDERED or column["base_kind"] == "e", has_one_order=column["has_one_order"], is_number=base in _NUMBERS,
+        base_type=base if base != f"{column['type_owner']}.{column['type_name']}" else "",
         equality=equality_of(
             base, is_enum=column["base_kind"] == "e",
             is_deterministic=column["is_deterministic"],
