@@ -241,9 +241,11 @@ def _sums(met: Met, handler: ConflictHandler, listed: Iterable[int], row: RowInT
 
 
 def _update_of(met: Met, values: Mapping[int, bytes | None]) -> Write:
-    """An UPDATE of the row that was found, with these values; it is locked, so nothing is compared."""
+    """An UPDATE of the row that was found, with these values; it is locked, so nothing is compared. What else the LCR had before is not what the row has."""
+    assert met.write.old is not None
+    found = {place: value if isinstance(value := met.write.old.value(place, 0), bytes) else None for place in met.write.match_columns}
     return replace(
-        met.write, command=Command.UPDATE, new=met.row.values_of(values), compare_columns=(), set_columns=tuple(sorted(values)),
+        met.write, command=Command.UPDATE, old=met.row.values_of(found), new=met.row.values_of(values), compare_columns=(), set_columns=tuple(sorted(values)),
     )
 
 
@@ -298,7 +300,8 @@ def _insert_exists(
     # Keys can be equal and be written otherwise, as 1.0 and 1.00.
     same = next(row for row in found if row.is_same)
     columns = tuple(place for place in write.set_columns if place not in key or place in same.differs)
-    replaced = replace(met.write, command=Command.UPDATE, old=met.write.new, match_columns=tuple(sorted(key)), set_columns=columns)
+    found_by = met.row.values_of({place: met.row.new[place] for place in key})
+    replaced = replace(met.write, command=Command.UPDATE, old=found_by, match_columns=tuple(sorted(key)), set_columns=columns)
     return Decision(columns=columns, outcome="LCR APPLIED", by=str(handler), writes=(replaced,) if columns else (), removed=removed)
 
 

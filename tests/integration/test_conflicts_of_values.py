@@ -99,3 +99,16 @@ def test_an_insert_that_wins_brings_its_key_as_it_is_written(apply: Apply, user:
     assert user.execute("SELECT * FROM c").fetchall() == [(2, 2) if others else (2,)]
     assert user.execute("SELECT id::text FROM c").fetchone() == ("2.00",)
     assert user.execute("SELECT outcome, applied_columns FROM headrace.dba_apply_conflict_history").fetchall() == [("LCR APPLIED", ["id", "v"] if others else ["id"])]
+
+
+@pytest.mark.parametrize(("old", "new", "on"), [
+    (None, (1, 7, 2), "insert_exists"), ((1, 3, 1), (1, 3, 2), "update_differs"), ((1, 3, 1), (1, 7, 2), "update_differs"), ((1, 3, 1), (1, 5, 2), "update_differs"),
+])
+def test_the_winner_writes_an_identity_column_that_cannot_be_set(
+    apply: Apply, user: psycopg.Connection[Any], old: tuple[int, ...] | None, new: tuple[int, ...], on: str,
+) -> None:
+    """The row's value of it counts, not whether the LCR changed it."""
+    user.execute("CREATE TABLE c (id int PRIMARY KEY, v int GENERATED ALWAYS AS IDENTITY, w int); INSERT INTO c OVERRIDING SYSTEM VALUE VALUES (1, 5, 9)")
+    assert apply(None if old is None else tuple(map(int4, old)), tuple(map(int4, new)), handler("overwrite", on=on)) is None
+    assert user.execute("SELECT * FROM c").fetchall() == [new]
+    assert user.execute("SELECT outcome, applied_columns FROM headrace.dba_apply_conflict_history").fetchall() == [("LCR APPLIED", ["v", "w"])]
