@@ -121,3 +121,24 @@ def test_a_foreign_key_that_arrives_and_that_the_destination_computes_otherwise(
     pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO o VALUES (52)", "DELETE FROM o WHERE id = 1", "INSERT INTO o VALUES (53)")
     _apply(pair, seed)
     pair.assert_same("SELECT * FROM o ORDER BY 1")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_key_whose_operator_class_takes_other_values_for_equal(pair: Pair, seed: int) -> None:
+    """'a' and 'a ' are equal as character(n)."""
+    table = "CREATE TABLE p (id int PRIMARY KEY, v text); CREATE UNIQUE INDEX ON p (v bpchar_ops)"
+    pair.create(table, table)
+    pair.run("INSERT INTO p VALUES (50, 'v')", "INSERT INTO p VALUES (1, 'a')")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO p VALUES (51, 'w')")
+    pair.run("INSERT INTO p VALUES (2, 'a ')", "INSERT INTO p VALUES (52, 'x')")
+    _apply(pair, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replica_identity_that_becomes_another_key_while_transactions_are_under_way(pair: Pair, seed: int) -> None:
+    """The last DELETE is found by `b` alone; an earlier row had the same value, and its UPDATE has only the old `id`."""
+    pair.create("CREATE TABLE p (id int PRIMARY KEY, b int NOT NULL UNIQUE, v int)", "CREATE TABLE p (id int PRIMARY KEY, b int, v int)")
+    pair.run("INSERT INTO p VALUES (1, 7), (2, 8)", "INSERT INTO p VALUES (50, 50)", "UPDATE p SET b = 9 WHERE id = 2", "INSERT INTO p VALUES (51, 51)")
+    pair.run("UPDATE p SET b = 8 WHERE id = 1", "INSERT INTO p VALUES (52, 52)")
+    pair.run("ALTER TABLE p REPLICA IDENTITY USING INDEX p_b_key", "DELETE FROM p WHERE b = 8", "INSERT INTO p VALUES (53, 53)")
+    _apply(pair, seed)

@@ -97,3 +97,14 @@ def test_a_trigger_fires_for_applied_changes_and_executed_error_transactions_whe
     assert engine.execute_errors([error.number]) == {error.number: ""}
     pair.assert_same("SELECT * FROM lines ORDER BY 1")
     assert fired() == [3, *([1, 2, 1, 3] if fires else [])]
+
+
+def test_a_rule_of_the_destination_runs_for_every_row_however_many_come_together(pair: Pair) -> None:
+    table = "CREATE TABLE p (id int PRIMARY KEY, v int)"
+    pair.create(table, (
+        f"{table}; CREATE TABLE seen (id int); CREATE RULE note AS ON INSERT TO p DO ALSO INSERT INTO seen VALUES (NEW.id); ALTER TABLE p ENABLE ALWAYS RULE note"
+    ))
+    pair.run("INSERT INTO p SELECT i, i FROM generate_series(1, 5000) i")
+    pair.apply()
+    assert pair.errors() == ()
+    assert pair.there.execute("SELECT count(*), sum(id) FROM seen").fetchone() == (5000, 12502500)
