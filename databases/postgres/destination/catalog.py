@@ -116,7 +116,10 @@ SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident, 
         FROM pg_catalog.pg_index i
         WHERE i.indisvalid AND i.indrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)) AS indexes,
        EXISTS (SELECT FROM pg_catalog.pg_partitioned_table p
-               WHERE p.partrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r) AND p.partstrat = 'h' AND p.partnatts > 1) AS is_hashed_together
+               WHERE p.partrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r) AND p.partstrat = 'h' AND p.partnatts > 1) AS is_hashed_together,
+       CASE WHEN c.relispartition THEN (
+           SELECT ARRAY[an.nspname::text, a.relname::text] FROM pg_catalog.pg_class a JOIN pg_catalog.pg_namespace an ON an.oid = a.relnamespace
+           WHERE a.oid = pg_catalog.pg_partition_root(c.oid)) END AS above
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(owner)s AND c.relname = %(name)s AND c.relkind IN ('r', 'p')
 """
@@ -522,7 +525,7 @@ def _catalog_table(
             owner=found["owner"], name=found["name"], columns=port_columns, key=key.columns if key else (),
             unique_keys=tuple(index.columns for index in unique),
             serialise=key is None or is_hidden, ordered=len(unique) > 1 or hidden or found["fires"], fires=found["fires"],
-            number=int(found["oid"]),
+            number=int(found["oid"]), above=tuple(found["above"] or ()),
         ), settings, is_hidden=is_hidden),
         comparable=frozenset(column["name"] for column in columns if column["equals"]),
         looked_up=() if found["is_hashed_together"] else _looked_up(identifying, indexes, position_of),
