@@ -244,3 +244,15 @@ def test_a_row_of_a_partition_that_goes_while_a_row_refers_to_it_is_a_violation(
     pair.more(engine)
     assert [error.conflict_type for error in pair.errors()] == ["foreign_key"]
     assert pair.there.execute("SELECT id FROM o ORDER BY 1").fetchall() == [(1,), (2,)]
+
+
+def test_a_foreign_key_that_is_made_while_rows_arrive_is_checked_from_then_on(pair: Pair) -> None:
+    tables = "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, o int)"
+    pair.create(tables, tables)
+    pair.run("INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (1, 1)")
+    engine = pair.apply()
+    pair.there.execute("ALTER TABLE p ADD FOREIGN KEY (o) REFERENCES o")
+    pair.run("DELETE FROM o WHERE id = 1", "INSERT INTO p VALUES (2, 3)")
+    pair.more(engine)
+    assert [error.conflict_type for error in pair.errors()] == ["foreign_key", "foreign_key"]
+    assert pair.there.execute("SELECT * FROM p").fetchall() == [(1, 1)]
