@@ -101,12 +101,11 @@ SELECT pg_catalog.bit_xor(f.hash) FROM (
     SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.ev_enabled), 3) FROM pg_catalog.pg_rewrite f WHERE f.ev_class = {oid}
 ) f(hash))"""
 
-SAME_FORM = f"""
-SELECT 1 / (pg_catalog.count(*) OPERATOR(pg_catalog.=) 0)::int4
-FROM unnest($1::int8[], $2::int8[]) AS s(oid, form)
-WHERE s.form IS DISTINCT FROM {_FORM.format(oid="s.oid::oid")}
+SAME_FORM = f"""SELECT 1 / ($2::int8 IS NOT DISTINCT FROM {_FORM.format(oid="$1::int8::oid")})::int4"""
+"""Divides by zero unless a table has the form it was described with: $1 its OID, $2 `CatalogTable.form`.
+
+For one table: the server keeps the plan of that, and makes one of several tables anew each time, which takes longer than to execute it.
 """
-"""Divides by zero unless tables have the forms they were described with: $1 OIDs, $2 `CatalogTable.form` of each."""
 
 _TABLE = f"""
 SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident, {_FORM.format(oid="c.oid")} AS form,
