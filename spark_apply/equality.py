@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from spark_apply.dependencies_kernels import hash_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from databases.ports import DestinationColumn, DestinationTable
     from streams.lcr_batch import Column
 
-__all__ = ["FORM_BITS", "Equality", "equality_of", "forms_of", "touch_of"]
+__all__ = ["FORM_BITS", "Equality", "equality_of", "form_of_match", "forms_of", "touch_of"]
 
 FORM_BITS = 0xFFFFFF
 """The bits of a table's form; above them are those of the table. With no bit of a form but use, it stands for the table in any form."""
@@ -82,6 +84,17 @@ def forms_of(table: DestinationTable) -> tuple[int, ...]:
     key = "\0".join(f"{table.columns[place].number}:{table.columns[place].equality}" for place in sorted(table.key))
     by_name = _form(f"table named\0{name}", key)
     return (_form(f"table\0{table.number}", f"{name}\0{key}"), by_name) if table.number else (by_name,)
+
+
+def form_of_match(owner: str, name: str, numbers: Iterable[int]) -> int:
+    """Hash of the columns that find a table's rows, as `forms_of`: they are others where the source has another replica identity.
+
+    Args:
+        owner: of the table.
+        name: of the table.
+        numbers: of its columns at the destination.
+    """
+    return _form(f"rows of\0{owner}\0{name}", " ".join(map(str, sorted(numbers))))
 
 
 def _form(of: str, described: str) -> int:

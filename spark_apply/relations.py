@@ -130,8 +130,12 @@ class _Finder:
     def referred(self) -> Iterator[RelatedColumns | int]:
         """Of the foreign keys that refer to the table."""
         for key in self._table.referred:
-            found = self._columns(Relation.REFERRED, sorted(key), _seed_of(self._table, sorted(key)), self._order_touch(self._table))
-            yield found or touch_of(f"{self._table.owner}\0{self._table.name}") | _EXCLUSIVE
+            # What refers to the table above a partition knows that one alone.
+            found = None if self._table.above else self._columns(
+                Relation.REFERRED, sorted(key), _seed_of(self._table, sorted(key)), self._order_touch(self._table),
+            )
+            owner, name = self._table.above or (self._table.owner, self._table.name)
+            yield found or touch_of(f"{owner}\0{name}") | _EXCLUSIVE
 
     def referring(self) -> Iterator[RelatedColumns | int]:
         """Of the table's own foreign keys."""

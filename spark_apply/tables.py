@@ -25,7 +25,7 @@ from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from spark_apply.dependencies_kernels import hash_text
-from spark_apply.equality import Equality, equality_of, forms_of, touch_of
+from spark_apply.equality import Equality, equality_of, form_of_match, forms_of, touch_of
 from spark_apply.relations import NO_RELATIONS, Relations, relations_of
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, Command, OldImage, TableVersion, content_version
@@ -199,8 +199,9 @@ class TableFit:
 
     @cached_property
     def forms(self) -> tuple[int, ...]:
-        """The forms of the table and of those that it refers to (`spark_apply.equality.forms_of`)."""
-        return tuple(dict.fromkeys((*forms_of(self.table), *self.relations.forms)))
+        """The forms of the table and of those that it refers to (`spark_apply.equality.forms_of`), and of what finds its rows."""
+        found_by = form_of_match(self.version.owner, self.version.name, (self._targets[place].number for place in self.match))
+        return tuple(dict.fromkeys((*forms_of(self.table), found_by, *self.relations.forms)))
 
     @cached_property
     def hashed_keys(self) -> tuple[HashedKey, ...]:

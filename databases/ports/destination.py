@@ -107,6 +107,7 @@ class DestinationTable:
         is_substitute: `key` is the substitute key that the topology file sets: it need not be unique, and takes precedence.
         allow_duplicate_rows: see `rules.table_settings`.
         number: of the table in its database, which keeps it when it is renamed or gets another key; 0: not known.
+        above: owner and name of the partitioned table that it is a partition of, the topmost; empty: it is none.
     """
 
     owner: str
@@ -122,6 +123,7 @@ class DestinationTable:
     is_substitute: bool = False
     allow_duplicate_rows: bool | None = None
     number: int = 0
+    above: tuple[str, ...] = ()
 
     @property
     def identifying_keys(self) -> tuple[tuple[int, ...], ...]:

@@ -8,7 +8,7 @@ An error transaction can be executed when no earlier one in the queue shares a h
 
 Hashes of rows are made of the table's name, its keys and their values' forms. A table that was renamed or got another key has other hashes, which
 cannot be compared with those that are stored: an error transaction holds everything of a table that has another form now than it had then
-(`spark_apply.equality.forms_of`). What versions before this one stored has no forms, and is compared by hashes alone.
+(`spark_apply.equality.forms_of`), or whose rows are found by other columns. What versions before this one stored has no forms, and is compared by hashes alone.
 """
 
 from __future__ import annotations

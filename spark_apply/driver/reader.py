@@ -47,7 +47,6 @@ from rules.evaluation import RuleEvaluation
 from rules.transformation import TransformationError
 from spark_apply.copied import without_copied
 from spark_apply.dependencies import KeyHashes, hash_batch
-from spark_apply.equality import Equality
 from spark_apply.tables import TableVersions
 from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
 from streams.errors import DatabaseError, ProtocolError, UnfitTableError
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
 
-_SEVERAL: tuple[Equality, ...] = ()  # a key changed its form within a transaction: nothing may follow before it is applied
+_SEVERAL: tuple[int, ...] = ()  # a key changed its form within a transaction: nothing may follow before it is applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +173,7 @@ class ApplyReader:
         self._pieces: deque[Piece] = deque()
         self._waiting: deque[_Offered] = deque()  # transactions that do not fit yet, and the rest of their batch
         self._versions = TableVersions()
-        self._key_forms: dict[int, tuple[Equality, ...]] = {}  # by the key's seed, of what was passed on so far
+        self._key_forms: dict[int, tuple[int, ...]] = {}  # see `_forms_of`, of what was passed on so far
         self.statistics = ReaderStatistics()
         self.restart(progress)
 
@@ -378,7 +377,7 @@ class ApplyReader:
         self._must_settle = True
 
     def _may_follow(self, batch: LcrBatch) -> bool:
-        """Whether hashes show the dependencies on what was passed on: every key must have the same canonical form as there.
+        """Whether hashes show the dependencies on what was passed on: every key must have the same canonical form as there, and the same one find rows.
 
         A large transaction waits for everything before it, and everything after waits for it.
         """
@@ -391,14 +390,20 @@ class ApplyReader:
         self._key_forms.update(forms)
         return True
 
-    def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[Equality, ...]]:
-        """Canonical form of each key, by its seed; without tables whose transactions run serially anyway."""
-        forms: dict[int, tuple[Equality, ...]] = {}
+    def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[int, ...]]:
+        """Canonical form of each key, by its seed, and the key that finds rows, by its table; without tables whose transactions run serially anyway.
+
+        That key changes with the replica identity: rows that are found by one have no hashes of the other's old values.
+        """
+        forms: dict[int, tuple[int, ...]] = {}
         for table in dict.fromkeys(group.table for group in batch.groups):
             fit = self._fits.fit_or_error(batch.tables[table])
-            for key in () if fit.is_serialised else fit.hashed_keys:
-                if forms.setdefault(key.seed, key.equalities) != key.equalities:
-                    forms[key.seed] = _SEVERAL
+            if fit.is_serialised:
+                continue
+            found_by = {fit.touch: (fit.hashed_keys[0].seed,)}
+            for seed, form in (found_by | {key.seed: key.equalities for key in fit.hashed_keys}).items():
+                if forms.setdefault(seed, form) != form:
+                    forms[seed] = _SEVERAL
         return forms
 
     def _filtered(self, batch: LcrBatch) -> LcrBatch:

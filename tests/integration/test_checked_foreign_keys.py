@@ -211,3 +211,48 @@ def test_what_a_user_has_not_committed_yet_is_waited_for(pair: Pair, by_user: st
     waiting.join()
     assert [error.conflict_type for error in pair.errors()] == ["foreign_key"]
     assert pair.there.execute("SELECT count(*) FROM p WHERE o IS NOT NULL AND NOT EXISTS (SELECT FROM o WHERE o.id = p.o)").fetchone() == (0,)
+
+
+def test_a_foreign_key_of_the_table_above_a_partition_is_checked_for_the_partition(pair: Pair) -> None:
+    """Tables of several sources can be partitions of one table here."""
+    here = "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, o int)"
+    there = (
+        "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY, o int REFERENCES o) PARTITION BY RANGE (id);"
+        " CREATE TABLE p PARTITION OF q FOR VALUES FROM (0) TO (100)"
+    )
+    pair.create(here, there)
+    assert [key.columns for key in pair.destination.describe("public", "p").references] == [("o",)]
+    pair.run("INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (1, 1)", "INSERT INTO p VALUES (2, 3)")
+    engine = pair.apply()
+    assert [error.conflict_type for error in pair.errors()] == ["foreign_key"]
+    pair.run("DELETE FROM o WHERE id = 2", "DELETE FROM o WHERE id = 1")
+    pair.more(engine)
+    assert [error.conflict_type for error in pair.errors()] == ["foreign_key", "foreign_key"]
+    assert pair.there.execute("SELECT id FROM o").fetchall() == [(1,)]
+
+
+def test_a_row_of_a_partition_that_goes_while_a_row_refers_to_it_is_a_violation(pair: Pair) -> None:
+    here = "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, o int)"
+    there = (
+        "CREATE TABLE q (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE o PARTITION OF q FOR VALUES FROM (0) TO (100);"
+        " CREATE TABLE p (id int PRIMARY KEY, o int REFERENCES q)"
+    )
+    pair.create(here, there)
+    pair.run("INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (1, 1)")
+    engine = pair.apply()
+    pair.run("DELETE FROM o")
+    pair.more(engine)
+    assert [error.conflict_type for error in pair.errors()] == ["foreign_key"]
+    assert pair.there.execute("SELECT id FROM o ORDER BY 1").fetchall() == [(1,), (2,)]
+
+
+def test_a_foreign_key_that_is_made_while_rows_arrive_is_checked_from_then_on(pair: Pair) -> None:
+    tables = "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, o int)"
+    pair.create(tables, tables)
+    pair.run("INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (1, 1)")
+    engine = pair.apply()
+    pair.there.execute("ALTER TABLE p ADD FOREIGN KEY (o) REFERENCES o")
+    pair.run("DELETE FROM o WHERE id = 1", "INSERT INTO p VALUES (2, 3)")
+    pair.more(engine)
+    assert [error.conflict_type for error in pair.errors()] == ["foreign_key", "foreign_key"]
+    assert pair.there.execute("SELECT * FROM p").fetchall() == [(1, 1)]

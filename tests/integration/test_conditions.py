@@ -226,6 +226,13 @@ def test_plan_lists_every_old_value_of_a_conflict_handler_without_a_column_list(
     assert (listed.lacking, listed.statement) == ((), "")
 
 
+def test_columns_that_a_key_s_index_only_includes_have_no_old_values_in_the_log(site: Site) -> None:
+    site.run("CREATE TABLE included (id int, price int, PRIMARY KEY (id) INCLUDE (price))")
+    need = LogNeed(place="x", rule=Rule(owner="public", name="included"), old=("id", "price"))
+    (listed,) = site.source.supplemental_logging((RuleSet(include=(Rule(owner="public"),)),), (need,))
+    assert (listed.lacking, listed.statement) == (("old price",), 'ALTER TABLE "public"."included" REPLICA IDENTITY FULL;')
+
+
 def test_check_warns_of_large_values_that_a_function_may_not_get(site: Site) -> None:
     site.run("CREATE TABLE fn (id int PRIMARY KEY, price int, note text)")
     rules = (RuleSet(include=(Rule(owner="public"),)),)

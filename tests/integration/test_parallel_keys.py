@@ -121,3 +121,48 @@ def test_a_foreign_key_that_arrives_and_that_the_destination_computes_otherwise(
     pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO o VALUES (52)", "DELETE FROM o WHERE id = 1", "INSERT INTO o VALUES (53)")
     _apply(pair, seed)
     pair.assert_same("SELECT * FROM o ORDER BY 1")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_key_whose_operator_class_takes_other_values_for_equal(pair: Pair, seed: int) -> None:
+    """'a' and 'a ' are equal as character(n)."""
+    table = "CREATE TABLE p (id int PRIMARY KEY, v text); CREATE UNIQUE INDEX ON p (v bpchar_ops)"
+    pair.create(table, table)
+    pair.run("INSERT INTO p VALUES (50, 'v')", "INSERT INTO p VALUES (1, 'a')")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO p VALUES (51, 'w')")
+    pair.run("INSERT INTO p VALUES (2, 'a ')", "INSERT INTO p VALUES (52, 'x')")
+    _apply(pair, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replica_identity_that_becomes_another_key_while_transactions_are_under_way(pair: Pair, seed: int) -> None:
+    """The last DELETE is found by `b` alone; an earlier row had the same value, and its UPDATE has only the old `id`."""
+    pair.create("CREATE TABLE p (id int PRIMARY KEY, b int NOT NULL UNIQUE, v int)", "CREATE TABLE p (id int PRIMARY KEY, b int, v int)")
+    pair.run("INSERT INTO p VALUES (1, 7), (2, 8)", "INSERT INTO p VALUES (50, 50)", "UPDATE p SET b = 9 WHERE id = 2", "INSERT INTO p VALUES (51, 51)")
+    pair.run("UPDATE p SET b = 8 WHERE id = 1", "INSERT INTO p VALUES (52, 52)")
+    pair.run("ALTER TABLE p REPLICA IDENTITY USING INDEX p_b_key", "DELETE FROM p WHERE b = 8", "INSERT INTO p VALUES (53, 53)")
+    _apply(pair, seed)
+
+
+def test_a_change_by_another_replica_identity_waits_behind_the_errors_of_its_table(pair: Pair) -> None:
+    """At the source the row with b = 8 is another one than here, where the first transaction waits in the error queue."""
+    pair.create("CREATE TABLE p (id int PRIMARY KEY, b int NOT NULL UNIQUE, v int)", "CREATE TABLE p (id int PRIMARY KEY, b int, v int CHECK (v < 100))")
+    pair.run("INSERT INTO p VALUES (1, 7), (2, 8)", "BEGIN; UPDATE p SET b = 9 WHERE id = 2; UPDATE p SET b = 8, v = 100 WHERE id = 1; COMMIT")
+    pair.run("ALTER TABLE p REPLICA IDENTITY USING INDEX p_b_key", "DELETE FROM p WHERE b = 8")
+    pair.apply()
+    assert [error.depends_on for error in pair.errors()] == [0, 1]
+    assert pair.there.execute("SELECT id, b FROM p ORDER BY 1").fetchall() == [(1, 7), (2, 8)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_referred_row_of_a_partition_that_goes(pair: Pair, seed: int) -> None:
+    pair.set(TableSettings(check_foreign_keys=True))
+    pair.create(
+        "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, v int REFERENCES o)",
+        "CREATE TABLE q (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE o PARTITION OF q FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE p (id int PRIMARY KEY, v int REFERENCES q)",
+    )
+    pair.run("INSERT INTO o VALUES (50)", "INSERT INTO o VALUES (1)", "INSERT INTO o VALUES (51)", "INSERT INTO p VALUES (1, 1)")
+    pair.run("DELETE FROM p WHERE id = 1", "INSERT INTO o VALUES (52)", "DELETE FROM o WHERE id = 1", "INSERT INTO o VALUES (53)")
+    _apply(pair, seed)
+    pair.assert_same("SELECT * FROM o ORDER BY 1")

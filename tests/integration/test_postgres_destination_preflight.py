@@ -294,6 +294,17 @@ def test_printed_statement_mends_a_deferrable_constraint(admin, destination):
     assert destination.preflight_tables([version(admin)]) == ()
 
 
+def test_printed_statement_mends_a_deferrable_constraint_that_a_partition_has_alone(admin, destination):
+    admin.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);"
+        " CREATE TABLE t_1 PARTITION OF t (UNIQUE (v) DEFERRABLE) FOR VALUES FROM (0) TO (10)"
+    )
+    (finding,) = destination.preflight_tables([version(admin)])
+    assert "DEFERRABLE" in finding.problem
+    admin.execute(finding.fix)
+    assert destination.preflight_tables([version(admin)]) == ()
+
+
 def test_table_that_does_not_fit_is_named_with_its_alter(admin, destination):
     admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
     there = version(admin)

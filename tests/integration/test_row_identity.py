@@ -112,6 +112,31 @@ def test_a_row_is_found_by_the_best_key_whose_columns_all_arrive(pair: Pair) -> 
     assert pair.there.execute("SELECT a, v, w FROM p").fetchall() == [(1, "z", "changed here")]
 
 
+def test_a_key_that_goes_while_rows_arrive_finds_no_more_rows(pair: Pair) -> None:
+    table = "CREATE TABLE p (a int PRIMARY KEY, v text)"
+    pair.create(table, table)
+    pair.run("INSERT INTO p VALUES (1, 'a'), (2, 'a')")
+    engine = pair.apply()
+    pair.there.execute("ALTER TABLE p DROP CONSTRAINT p_pkey; INSERT INTO p VALUES (1, 'own'); DELETE FROM p WHERE a = 2")
+    pair.run("UPDATE p SET v = 'new'")
+    pair.more(engine)
+    assert [error.conflict_type for error in pair.errors()] == ["multiple_rows"]
+    assert pair.there.execute("SELECT * FROM p ORDER BY 1, 2").fetchall() == [(1, "a"), (1, "own")]
+
+
+def test_an_index_in_another_collation_than_its_column_s_makes_no_key_where_the_column_ignores_case(collating: Pair) -> None:
+    """The index takes 'a' and 'A' for two keys; the `=` that finds rows does not."""
+    collating.create(
+        "CREATE TABLE p (id text PRIMARY KEY, v int)", 'CREATE TABLE p (id text COLLATE nocase NOT NULL, v int); CREATE UNIQUE INDEX ON p (id COLLATE "C")',
+    )
+    collating.run("INSERT INTO p VALUES ('a', 1), ('A', 2)")
+    engine = collating.apply()
+    collating.run("UPDATE p SET v = v + 10")
+    collating.more(engine)
+    assert collating.errors() == ()
+    collating.assert_same("SELECT * FROM p ORDER BY v")
+
+
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_rows_are_found_by_the_equality_of_the_destination_s_own_collation(collating: Pair, identity: str) -> None:
     collating.create(

@@ -97,3 +97,30 @@ def test_a_trigger_fires_for_applied_changes_and_executed_error_transactions_whe
     assert engine.execute_errors([error.number]) == {error.number: ""}
     pair.assert_same("SELECT * FROM lines ORDER BY 1")
     assert fired() == [3, *([1, 2, 1, 3] if fires else [])]
+
+
+def test_a_rule_of_the_destination_runs_for_every_row_however_many_come_together(pair: Pair) -> None:
+    table = "CREATE TABLE p (id int PRIMARY KEY, v int)"
+    pair.create(table, (
+        f"{table}; CREATE TABLE seen (id int); CREATE RULE note AS ON INSERT TO p DO ALSO INSERT INTO seen VALUES (NEW.id); ALTER TABLE p ENABLE ALWAYS RULE note"
+    ))
+    pair.run("INSERT INTO p SELECT i, i FROM generate_series(1, 5000) i")
+    pair.apply()
+    assert pair.errors() == ()
+    assert pair.there.execute("SELECT count(*), sum(id) FROM seen").fetchone() == (5000, 12502500)
+
+
+def test_a_trigger_that_is_to_fire_always_from_now_on_fires_for_each_change_of_a_row(pair: Pair) -> None:
+    table = "CREATE TABLE lines (id int PRIMARY KEY, price int)"
+    pair.create(table, (
+        f"{table}; CREATE TABLE seen (price int);"
+        " CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.seen VALUES (NEW.price); RETURN NULL; END $$;"
+        " CREATE TRIGGER note AFTER UPDATE ON lines FOR EACH ROW EXECUTE FUNCTION note()"
+    ))
+    pair.run("INSERT INTO lines VALUES (1, 1)")
+    engine = pair.apply()
+    pair.there.execute("ALTER TABLE lines ENABLE ALWAYS TRIGGER note")
+    pair.run("BEGIN; UPDATE lines SET price = 2; UPDATE lines SET price = 3; COMMIT")
+    pair.more(engine)
+    assert pair.errors() == ()
+    assert pair.there.execute("SELECT price FROM seen ORDER BY 1").fetchall() == [(2,), (3,)]

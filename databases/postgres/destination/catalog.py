@@ -85,18 +85,27 @@ _HASHABLE = frozenset(
     )
 )
 
-# A hash of what ALTER TABLE changes of a table's columns; `{oid}`: the table's.
+# A hash of what ALTER TABLE changes of a table's columns, and of its own unique indexes, triggers and rules; `{oid}`: the table's. When an index
+# goes unnoticed, rows are found and put in order by a key that is none any more; columns of an index never change. A foreign key has triggers
+# at both of its tables, which stand for it here: no index finds the keys that refer to a table.
 _FORM = """(
-SELECT pg_catalog.bit_xor(pg_catalog.hash_record_extended(
-    ROW(f.attnum, f.attname, f.atttypid, f.atttypmod, f.attidentity, f.attgenerated), 0))
-FROM pg_catalog.pg_attribute f WHERE f.attrelid = {oid} AND f.attnum > 0)"""
+SELECT pg_catalog.bit_xor(f.hash) FROM (
+    SELECT pg_catalog.hash_record_extended(ROW(f.attnum, f.attname, f.atttypid, f.atttypmod, f.attidentity, f.attgenerated), 0)
+    FROM pg_catalog.pg_attribute f WHERE f.attrelid = {oid} AND f.attnum > 0
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(f.indexrelid, f.indisvalid, f.indimmediate), 1)
+    FROM pg_catalog.pg_index f WHERE f.indrelid = {oid} AND (f.indisunique OR f.indisexclusion)
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.tgenabled), 2) FROM pg_catalog.pg_trigger f WHERE f.tgrelid = {oid}
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.ev_enabled), 3) FROM pg_catalog.pg_rewrite f WHERE f.ev_class = {oid}
+) f(hash))"""
 
-SAME_FORM = f"""
-SELECT 1 / (pg_catalog.count(*) OPERATOR(pg_catalog.=) 0)::int4
-FROM unnest($1::int8[], $2::int8[]) AS s(oid, form)
-WHERE s.form IS DISTINCT FROM {_FORM.format(oid="s.oid::oid")}
+SAME_FORM = f"""SELECT 1 / ($2::int8 IS NOT DISTINCT FROM {_FORM.format(oid="$1::int8::oid")})::int4"""
+"""Divides by zero unless a table has the form it was described with: $1 its OID, $2 `CatalogTable.form`.
+
+For one table: the server keeps the plan of that, and makes one of several tables anew each time, which takes longer than to execute it.
 """
-"""Divides by zero unless tables have the forms they were described with: $1 OIDs, $2 `CatalogTable.form` of each."""
 
 _TABLE = f"""
 SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident, {_FORM.format(oid="c.oid")} AS form,
@@ -111,7 +120,10 @@ SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident, 
         FROM pg_catalog.pg_index i
         WHERE i.indisvalid AND i.indrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)) AS indexes,
        EXISTS (SELECT FROM pg_catalog.pg_partitioned_table p
-               WHERE p.partrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r) AND p.partstrat = 'h' AND p.partnatts > 1) AS is_hashed_together
+               WHERE p.partrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r) AND p.partstrat = 'h' AND p.partnatts > 1) AS is_hashed_together,
+       CASE WHEN c.relispartition THEN (
+           SELECT ARRAY[an.nspname::text, a.relname::text] FROM pg_catalog.pg_class a JOIN pg_catalog.pg_namespace an ON an.oid = a.relnamespace
+           WHERE a.oid = pg_catalog.pg_partition_root(c.oid)) END AS above
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(owner)s AND c.relname = %(name)s AND c.relkind IN ('r', 'p')
 """
@@ -141,7 +153,14 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
         WHERE f.oid = bt.typinput AND EXISTS (
             SELECT FROM pg_catalog.pg_cast k
             WHERE k.castsource = 'pg_catalog.text'::regtype AND k.casttarget = bt.oid AND k.castmethod = 'f')) AS input,
-       (SELECT format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname)
+       e.equals, e.equals_number
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+JOIN bases b ON b.oid = t.oid
+JOIN pg_catalog.pg_type bt ON bt.oid = b.base JOIN pg_catalog.pg_namespace bn ON bn.oid = bt.typnamespace
+LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = l.collnamespace
+LEFT JOIN LATERAL (
+        SELECT format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname), o.oid
         FROM pg_catalog.pg_opclass oc JOIN pg_catalog.pg_am m ON m.oid = oc.opcmethod AND m.amname = 'btree'
         JOIN pg_catalog.pg_type ot ON ot.oid = oc.opcintype
         JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
@@ -151,12 +170,8 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
             oc.opcintype = bt.oid OR (bt.typtype = 'e' AND oc.opcintype = 'pg_catalog.anyenum'::regtype)
             OR EXISTS (SELECT FROM pg_catalog.pg_cast k WHERE k.castsource = bt.oid AND k.casttarget = oc.opcintype AND k.castmethod = 'b'
                        AND k.castcontext = 'i'))
-        ORDER BY oc.opcintype = bt.oid DESC, ot.typispreferred DESC, oc.oid LIMIT 1) AS equals
-FROM pg_catalog.pg_attribute a
-JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
-JOIN bases b ON b.oid = t.oid
-JOIN pg_catalog.pg_type bt ON bt.oid = b.base JOIN pg_catalog.pg_namespace bn ON bn.oid = bt.typnamespace
-LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = l.collnamespace
+        ORDER BY oc.opcintype = bt.oid DESC, ot.typispreferred DESC, oc.oid LIMIT 1
+) e(equals, equals_number) ON true
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
@@ -180,19 +195,23 @@ _INDEXES = """
 SELECT i.indrelid <> %(oid)s AS of_partition, i.indisexclusion OR m.amname <> 'btree' AS excludes,
        i.indpred IS NOT NULL AS is_partial, i.indimmediate, i.indnullsnotdistinct, i.indisvalid AS is_valid, x.relname AS name,
        (i.indkey::int2[])[0:i.indnkeyatts - 1] AS columns,
-       ARRAY(SELECT format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname)
-             FROM unnest((i.indclass::oid[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(opclass, place)
-             JOIN pg_catalog.pg_opclass oc ON oc.oid = k.opclass
-             JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
-              AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
-             JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
-             JOIN pg_catalog.pg_namespace on_ ON on_.oid = o.oprnamespace ORDER BY k.place) AS operators,
-       EXISTS (SELECT FROM unnest((i.indcollation::oid[])[0:i.indnkeyatts - 1]) c(oid)
-               JOIN pg_catalog.pg_collation l ON l.oid = c.oid AND NOT l.collisdeterministic) AS is_nondeterministic,
+       equality.operators, equality.operator_numbers,
+       EXISTS (SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], (i.indcollation::oid[])[0:i.indnkeyatts - 1]) c(number, oid)
+               LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.number
+               JOIN pg_catalog.pg_collation l ON l.oid IN (c.oid, a.attcollation) AND NOT l.collisdeterministic) AS is_nondeterministic,
        NOT EXISTS (SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], (i.indcollation::oid[])[0:i.indnkeyatts - 1]) c(number, oid)
                    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.number
                    WHERE a.attcollation <> c.oid) AS has_columns_collations
 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid JOIN pg_catalog.pg_am m ON m.oid = x.relam
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname) ORDER BY k.place), '{}'), coalesce(array_agg(o.oid ORDER BY k.place), '{}')
+    FROM unnest((i.indclass::oid[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(opclass, place)
+    JOIN pg_catalog.pg_opclass oc ON oc.oid = k.opclass
+    JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
+     AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
+    JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
+    JOIN pg_catalog.pg_namespace on_ ON on_.oid = o.oprnamespace
+) equality(operators, operator_numbers)
 WHERE (i.indisunique OR i.indisexclusion) AND i.indislive AND i.indisready
   AND (i.indrelid = %(oid)s
        OR (i.indrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r)
@@ -200,29 +219,36 @@ WHERE (i.indisunique OR i.indisexclusion) AND i.indislive AND i.indisready
 ORDER BY i.indisprimary DESC, i.indnkeyatts, x.relname
 """
 
-# Foreign keys from the table and to it, those of its partitions too; not the copies that PostgreSQL makes of them for partitions.
-_FOREIGN_KEYS = """
+# Foreign keys from the table and to it, those of its partitions too; not the copies that PostgreSQL makes of them for partitions. The table
+# itself may be a partition: then it has such a copy, and what refers to a table above it may refer to its rows.
+_FAMILY = """
 WITH family(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r UNION SELECT %(oid)s::oid),
-keys AS (
-    SELECT k.conrelid, k.confrelid,
+above(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_ancestors(%(oid)s) r UNION SELECT relid FROM family)
+"""
+_REFERS = """(
+    k.conrelid IN (SELECT relid FROM family)
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint o WHERE o.oid = k.conparentid AND o.conrelid IN (SELECT relid FROM family))
+)"""
+_IS_REFERRED = "(k.conparentid = 0 AND k.confrelid IN (SELECT relid FROM above))"
+_FOREIGN_KEYS = f"""
+{_FAMILY}, keys AS (
+    SELECT k.conrelid, k.confrelid, {_REFERS} AS refers, {_IS_REFERRED} AS is_referred,
            (SELECT array_agg(a.attname::text ORDER BY c.place) FROM unnest(k.conkey) WITH ORDINALITY c(number, place)
             JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.number) AS columns,
            (SELECT array_agg(a.attname::text ORDER BY c.place) FROM unnest(k.confkey) WITH ORDINALITY c(number, place)
             JOIN pg_catalog.pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = c.number) AS referred_columns
     FROM pg_catalog.pg_constraint k
-    WHERE k.contype = 'f' AND k.conparentid = 0
-      AND (k.conrelid IN (SELECT relid FROM family) OR k.confrelid IN (SELECT relid FROM family))
+    WHERE k.contype = 'f' AND ({_REFERS} OR {_IS_REFERRED})
 )
-SELECT DISTINCT k.conrelid IN (SELECT relid FROM family) AS refers, k.confrelid IN (SELECT relid FROM family) AS is_referred,
-       n.nspname AS owner, c.relname AS name, k.columns, k.referred_columns
+SELECT DISTINCT k.refers, k.is_referred, n.nspname AS owner, c.relname AS name, k.columns, k.referred_columns
 FROM keys k JOIN pg_catalog.pg_class c ON c.oid = coalesce(pg_catalog.pg_partition_root(k.confrelid), k.confrelid)
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY 3, 4, 5, 6, 1, 2
 """
 
 # As above, with what a check of one needs. Columns that not every version has are read through JSON.
-_CHECKED_KEYS = """
-WITH family(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r UNION SELECT %(oid)s::oid)
+_CHECKED_KEYS = f"""
+{_FAMILY}
 SELECT k.conname AS "constraint", cn.nspname AS owner, c.relname AS name, pn.nspname AS referred_owner, p.relname AS referred_name,
        format('%%s%%I.%%I', CASE c.relkind WHEN 'p' THEN '' ELSE 'ONLY ' END, cn.nspname, c.relname) AS relation,
        format('%%s%%I.%%I', CASE p.relkind WHEN 'p' THEN '' ELSE 'ONLY ' END, pn.nspname, p.relname) AS referred_relation,
@@ -236,13 +262,12 @@ SELECT k.conname AS "constraint", cn.nspname AS owner, c.relname AS name, pn.nsp
              JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS referred_operators,
        ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conffeqop) WITH ORDINALITY x(oid, place)
              JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS own_operators,
-       k.conrelid IN (SELECT relid FROM family) AS refers, k.confrelid IN (SELECT relid FROM family) AS is_referred
+       {_REFERS} AS refers, {_IS_REFERRED} AS is_referred
 FROM pg_catalog.pg_constraint k
-JOIN pg_catalog.pg_class c ON c.oid = coalesce(pg_catalog.pg_partition_root(k.conrelid), k.conrelid)
+JOIN pg_catalog.pg_class c ON c.oid = CASE WHEN {_REFERS} THEN %(oid)s ELSE coalesce(pg_catalog.pg_partition_root(k.conrelid), k.conrelid) END
 JOIN pg_catalog.pg_class p ON p.oid = coalesce(pg_catalog.pg_partition_root(k.confrelid), k.confrelid)
 JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
-WHERE k.contype = 'f' AND k.conparentid = 0
-  AND (k.conrelid IN (SELECT relid FROM family) OR k.confrelid IN (SELECT relid FROM family))
+WHERE k.contype = 'f' AND ({_REFERS} OR {_IS_REFERRED})
   AND pg_catalog.to_jsonb(k) ->> 'conenforced' IS DISTINCT FROM 'false' AND pg_catalog.to_jsonb(k) ->> 'conperiod' IS DISTINCT FROM 'true'
 ORDER BY 1, 2, 3
 """
@@ -475,7 +500,7 @@ def _catalog_table(
     position_of = {column["number"]: position for position, column in enumerate(columns)}
     given = [[function for function in functions if function["name"] == column["name"]] for column in columns]
     port_columns = tuple(_port_column(column, own) for column, own in zip(columns, given, strict=True))
-    unique, hidden = _unique_keys(indexes, position_of)
+    unique, hidden = _unique_keys(indexes, position_of, columns)
     identifying = _identifying(unique, port_columns)
     key = identifying[0] if identifying else None
     in_keys = {position for index in unique for position in index.columns}
@@ -504,7 +529,7 @@ def _catalog_table(
             owner=found["owner"], name=found["name"], columns=port_columns, key=key.columns if key else (),
             unique_keys=tuple(index.columns for index in unique),
             serialise=key is None or is_hidden, ordered=len(unique) > 1 or hidden or found["fires"], fires=found["fires"],
-            number=int(found["oid"]),
+            number=int(found["oid"]), above=tuple(found["above"] or ()),
         ), settings, is_hidden=is_hidden),
         comparable=frozenset(column["name"] for column in columns if column["equals"]),
         looked_up=() if found["is_hashed_together"] else _looked_up(identifying, indexes, position_of),
@@ -596,7 +621,7 @@ def _widening(name: str) -> Conversion:
     )
 
 
-def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int]) -> tuple[list[_Index], bool]:
+def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int], of_table: list[dict[str, Any]]) -> tuple[list[_Index], bool]:
     """The plain unique keys, and whether there is uniqueness that values alone do not show."""
     unique: dict[tuple[int, ...], _Index] = {}
     hidden = False
@@ -615,11 +640,15 @@ def _unique_keys(indexes: list[dict[str, Any]], position_of: dict[int, int]) -> 
             hidden = True
             continue
         if index["is_nondeterministic"]:
-            # Values that differ are equal: only the database can tell which. Its `=` finds rows, by the column's collation.
+            # Values that differ are equal: only the database can tell which. Its `=` finds rows, by the column's collation: of an index in another
+            # one it may find several.
             hidden = True
             if not index["has_columns_collations"]:
                 continue
         columns = tuple(position_of[number] for number in numbers)
+        usual = [of_table[position]["equals_number"] for position in columns]
+        # An operator class of its own, such as bpchar_ops for text, may take values for equal that are not so otherwise.
+        hidden = hidden or any(own != other for own, other in zip(index["operator_numbers"], usual, strict=True) if other is not None)
         unique.setdefault(columns, _Index(columns=columns, operators=tuple(index["operators"])))
     return list(unique.values()), hidden
 

@@ -77,11 +77,15 @@ LIMIT 1
 
 _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
+# Of the table, and those that a partition has alone.
 _CONSTRAINTS = """
-SELECT c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
+SELECT format('%%I.%%I', n.nspname, r.relname) AS relation, c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
              ORDER BY a.attnum) AS columns, c.confrelid AS referred
-FROM pg_catalog.pg_constraint c WHERE c.conrelid = %(oid)s AND c.contype IN ('p', 'u', 'x', 'f') ORDER BY c.conname
+FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_class r ON r.oid = c.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace
+WHERE c.contype IN ('p', 'u', 'x', 'f') AND (c.conrelid = %(oid)s
+    OR (c.conparentid = 0 AND c.conrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(%(oid)s) t)))
+ORDER BY c.conrelid <> %(oid)s, r.relname, c.conname
 """
 
 _TRIGGERS = """
@@ -298,7 +302,6 @@ def _table_findings(
     elif version == now:
         yield from _function_findings(path, version, catalog)
     yield from _table_right_findings(connection, path, catalog)
-    table = qualified(version.owner, version.name)
     with connection.cursor(row_factory=dict_row) as cursor:
         constraints = cursor.execute(_CONSTRAINTS, {"oid": catalog.oid}).fetchall()
         triggers = cursor.execute(_TRIGGERS, {"oid": catalog.oid}).fetchall()
@@ -315,7 +318,7 @@ def _table_findings(
             definition = found["definition"].partition(" DEFERRABLE")[0]
             yield Finding(
                 path=path, problem=f"the constraint {name} is DEFERRABLE: duplicates would enter unnoticed",
-                fix=f"ALTER TABLE {table} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {definition};",
+                fix=f"ALTER TABLE {found['relation']} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {definition};",
             )
     yield from _trigger_findings(path, version, triggers, settings)
     yield from _key_findings(path, version, catalog, constraints)

@@ -685,7 +685,7 @@ class PostgresSession:
                 results = send()
             except DatabaseError as error:
                 place = error.context.get("statement", -1)
-                if place == before + len(statements):
+                if isinstance(place, int) and place >= before + len(statements):
                     self._raise_altered(tables, error)
                 number = statements[place - before][0] if isinstance(place, int) and place >= before else -1
                 if number >= 0:
@@ -705,10 +705,7 @@ class PostgresSession:
         have values of one length: it would write something else.
         """
         described = [catalog for catalog in (self._tables.get(key) for key in sorted(tables)) if catalog is not None]
-        if not described:
-            return []
-        parameters = (_int8_array([catalog.oid for catalog in described]), _int8_array([catalog.form for catalog in described]))
-        return [Statement(sql=SAME_FORM, parameters=parameters, prepared=True)]
+        return [Statement(sql=SAME_FORM, parameters=(_int8(catalog.oid), _int8(catalog.form)), prepared=True) for catalog in described]
 
     def _raise_altered(self, tables: set[tuple[str, str]], error: DatabaseError) -> None:
         if error.context.get("sqlstate") != _DIVISION_BY_ZERO:

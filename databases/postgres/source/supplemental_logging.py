@@ -104,7 +104,7 @@ def _columns(connection: psycopg.Connection[Any], leaf: Leaf) -> _Columns:
     # MAIN values go out of line where a row does not fit a page otherwise. Types that are MAIN by themselves, such as numeric, have no such values in practice.
     rows = connection.execute(
         """
-        SELECT a.attname::text, coalesce(a.attnum = ANY (i.indkey), false), a.attstorage IN ('e', 'x') OR (a.attstorage = 'm' AND t.typstorage <> 'm')
+        SELECT a.attname::text, coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false), a.attstorage IN ('e', 'x') OR (a.attstorage = 'm' AND t.typstorage <> 'm')
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_index i ON i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident END
         WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum

@@ -381,7 +381,8 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     is_identity = any(catalog.table.columns[at[p]].is_identity_always for p in columns)
     overriding = " OVERRIDING SYSTEM VALUE" if is_identity else ""
     select = ", ".join(builder.expression(k, p) for k, p in enumerate(columns, 1))
-    can_copy = all(write.version.columns[p].is_binary and builder.conversion(p) is None for p in columns)
+    # COPY leaves rules out.
+    can_copy = not catalog.table.fires and all(write.version.columns[p].is_binary and builder.conversion(p) is None for p in columns)
     return WritePlan(
         statements=(builder.statement(f"INSERT INTO {relation} ({names}){overriding} SELECT {select}"),),
         wrapped=tuple(builder.wrapped.values()),
