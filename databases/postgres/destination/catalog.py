@@ -87,7 +87,7 @@ _HASHABLE = frozenset(
 
 # A hash of what ALTER TABLE changes of a table's columns, and of its own unique indexes, triggers and rules; `{oid}`: the table's. When an index
 # goes unnoticed, rows are found and put in order by a key that is none any more; columns of an index never change. A foreign key has triggers
-# at both of its tables, which stand for it here: no index finds the keys that refer to a table.
+# at both of its tables, which stand for it here: no index finds the keys that refer to a table. Headrace's own trigger is for users' changes.
 _FORM = """(
 SELECT pg_catalog.bit_xor(f.hash) FROM (
     SELECT pg_catalog.hash_record_extended(ROW(f.attnum, f.attname, f.atttypid, f.atttypmod, f.attidentity, f.attgenerated), 0)
@@ -96,7 +96,8 @@ SELECT pg_catalog.bit_xor(f.hash) FROM (
     SELECT pg_catalog.hash_record_extended(ROW(f.indexrelid, f.indisvalid, f.indimmediate), 1)
     FROM pg_catalog.pg_index f WHERE f.indrelid = {oid} AND (f.indisunique OR f.indisexclusion)
     UNION ALL
-    SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.tgenabled), 2) FROM pg_catalog.pg_trigger f WHERE f.tgrelid = {oid}
+    SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.tgenabled), 2) FROM pg_catalog.pg_trigger f
+    WHERE f.tgrelid = {oid} AND f.tgname OPERATOR(pg_catalog.<>) 'headrace_tombstones'
     UNION ALL
     SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.ev_enabled), 3) FROM pg_catalog.pg_rewrite f WHERE f.ev_class = {oid}
 ) f(hash))"""
