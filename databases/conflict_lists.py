@@ -72,15 +72,14 @@ def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion
         elif name in key:
             yield Finding(path=path, problem=f"{name} is in the key, and a key column is in no column list", fix="leave it out")
     of_sums = handler.columns or tuple(name for name in names if name not in key)
-    for name in of_sums if handler.method == "delta" else ():
-        if name in there and not there[name].is_number:
+    types = {column.name: column.type_name for column in version.columns}
+    for name in [each for each in of_sums if each in there] if handler.method == "delta" else ():
+        if not there[name].is_number:
             yield Finding(
                 path=path, problem=f"delta cannot add values of {name}, which is {there[name].type_name.removeprefix('pg_catalog.')}",
                 fix="list columns of whole numbers or numeric only (floating point adds up to something else in another order)",
             )
-    types = {column.name: column.type_name for column in version.columns}
-    for name in of_sums if handler.method == "delta" else ():
-        if name in there and types.get(name) in there[name].converted:
+        if types.get(name) in there[name].converted:
             yield Finding(
                 path=path, problem=f"delta cannot add values of {name}, which a function of the schema headrace converts from {types[name].removeprefix('pg_catalog.')}",
                 fix="give the column its source's type, or use another handler",

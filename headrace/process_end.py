@@ -79,16 +79,20 @@ def _is_hung_up(number: int) -> bool:
 
 def unread() -> object:
     """The code to exit with when the terminal is gone: of the signal that said so, if it did."""
-    for number in (1, 2):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), number)  # Python flushes both at exit, and would then exit with another code
+    _silence(1, 2)
     return FAILURE if _ended_with is None else _ended_with
 
 
 def reader_left() -> int:
     """The reader of our output closed the pipe, as in `headrace ... | head -1`: that is not an error."""
-    # Python flushes standard output at exit and would then report the closed pipe.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    _silence(1)
     return DONE
+
+
+def _silence(*numbers: int) -> None:
+    """Let nobody read these files: Python flushes its outputs at exit, and would then report that they are closed and exit with another code."""
+    for number in numbers:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def wrong_use(error: Exception) -> int:

@@ -42,7 +42,7 @@ from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "SAME_FORM", "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
+    "SAME_FORM", "TOMBSTONES", "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
     "table_version", "wider_types",
 ]
 
@@ -85,21 +85,24 @@ _HASHABLE = frozenset(
     )
 )
 
+TOMBSTONES = "headrace_tombstones"
+"""The trigger that `headrace.keep_tombstones` makes."""
+
 # A hash of what ALTER TABLE changes of a table's columns, and of its own unique indexes, triggers and rules; `{oid}`: the table's. When an index
 # goes unnoticed, rows are found and put in order by a key that is none any more; columns of an index never change. A foreign key has triggers
 # at both of its tables, which stand for it here: no index finds the keys that refer to a table. Headrace's own trigger is for users' changes.
-_FORM = """(
+_FORM = f"""(
 SELECT pg_catalog.bit_xor(f.hash) FROM (
     SELECT pg_catalog.hash_record_extended(ROW(f.attnum, f.attname, f.atttypid, f.atttypmod, f.attidentity, f.attgenerated), 0)
-    FROM pg_catalog.pg_attribute f WHERE f.attrelid = {oid} AND f.attnum > 0
+    FROM pg_catalog.pg_attribute f WHERE f.attrelid = {{oid}} AND f.attnum > 0
     UNION ALL
     SELECT pg_catalog.hash_record_extended(ROW(f.indexrelid, f.indisvalid, f.indimmediate), 1)
-    FROM pg_catalog.pg_index f WHERE f.indrelid = {oid} AND (f.indisunique OR f.indisexclusion)
+    FROM pg_catalog.pg_index f WHERE f.indrelid = {{oid}} AND (f.indisunique OR f.indisexclusion)
     UNION ALL
     SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.tgenabled), 2) FROM pg_catalog.pg_trigger f
-    WHERE f.tgrelid = {oid} AND f.tgname OPERATOR(pg_catalog.<>) 'headrace_tombstones'
+    WHERE f.tgrelid = {{oid}} AND f.tgname OPERATOR(pg_catalog.<>) '{TOMBSTONES}'
     UNION ALL
-    SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.ev_enabled), 3) FROM pg_catalog.pg_rewrite f WHERE f.ev_class = {oid}
+    SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.ev_enabled), 3) FROM pg_catalog.pg_rewrite f WHERE f.ev_class = {{oid}}
 ) f(hash))"""
 
 SAME_FORM = f"""SELECT 1 / ($2::int8 IS NOT DISTINCT FROM {_FORM.format(oid="$1::int8::oid")})::int4"""

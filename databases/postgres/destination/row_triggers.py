@@ -9,10 +9,10 @@ import psycopg
 
 from databases.ports import DestinationTable, Finding
 from databases.postgres.connection import qualified, quote
+from databases.postgres.destination.catalog import TOMBSTONES
 
 __all__ = ["drop_triggers", "lacking_triggers", "make_triggers", "times_findings"]
 
-_TRIGGER = "headrace_tombstones"
 _LACKING = f"""
 SELECT n.nspname, c.relname, c.oid::pg_catalog.int8, pg_catalog.pg_has_role(c.relowner, 'USAGE') AS may,
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key
@@ -20,7 +20,7 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) AND c.relkind IN ('r', 'p')
   AND NOT EXISTS (
     SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE t.tgrelid = c.oid AND t.tgname = '{_TRIGGER}' AND t.tgenabled = 'O'
+    WHERE t.tgrelid = c.oid AND t.tgname = '{TOMBSTONES}' AND t.tgenabled = 'O'
       AND p.proname = pg_catalog.format('note_gone_%%s', c.oid::pg_catalog.int8)
       AND pg_catalog.strpos(p.prosrc, pg_catalog.format('IF ROW(%%s) IS NOT DISTINCT FROM', (
         SELECT pg_catalog.string_agg(pg_catalog.format('OLD.%%I', a.attname), ', ' ORDER BY a.attnum)
@@ -32,7 +32,7 @@ ORDER BY 1, 2
 _MADE = f"""
 SELECT n.nspname, c.relname FROM pg_catalog.pg_trigger t
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE t.tgname = '{_TRIGGER}' AND t.tgparentid = 0 ORDER BY 1, 2
+WHERE t.tgname = '{TOMBSTONES}' AND t.tgparentid = 0 ORDER BY 1, 2
 """
 _FUNCTIONS = """
 SELECT p.oid::pg_catalog.regprocedure::text FROM pg_catalog.pg_proc p
@@ -122,6 +122,6 @@ def drop_triggers(connection: psycopg.Connection[Any]) -> None:
         connection: in a transaction.
     """
     for owner, name in connection.execute(_MADE.encode()).fetchall():
-        connection.execute(f"DROP TRIGGER {_TRIGGER} ON {qualified(owner, name)}".encode())
+        connection.execute(f"DROP TRIGGER {TOMBSTONES} ON {qualified(owner, name)}".encode())
     for (function,) in connection.execute(_FUNCTIONS.encode()).fetchall():  # also those whose table was dropped
         connection.execute(f"DROP FUNCTION {function}".encode())
