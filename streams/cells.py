@@ -23,6 +23,9 @@ __all__ = ["Cells", "fixed"]
 
 def fixed(array: NDArray[Any]) -> NDArray[Any]:
     """A contiguous read-only view: kernels see one type for decoded (read-only) and computed arrays alike."""
+    flags = array.flags
+    if flags.c_contiguous and not flags.writeable:
+        return array
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
