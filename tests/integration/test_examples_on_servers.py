@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from databases.embedded import EmbeddedServer
 from headrace.testing import Rules, Table, row_lcr, values_of
+from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES
 from streams.lcr import RowLcr
 from tests.support.example_tables import EXAMPLES, TABLES, TIMES
 from tests.support.postgres_network import PostgresNetwork, two_sites
@@ -170,3 +172,74 @@ def test_the_example_of_keys_finds_rows_by_what_it_says_and_what_does_not_fit_or
         assert kinds() == ["multiple_rows", "foreign_key"]
         assert there.execute("SELECT seconds FROM shop.visits WHERE customer_number IN ('c1', 'c2') ORDER BY 1").fetchall() == [(1,), (1,), (7,)]
         assert there.execute("SELECT name, age FROM shop.customers WHERE customer_number = 'c10'").fetchall() == [("older", 50)]
+
+
+def _order_tables(site: str, connection: psycopg.Connection[Any]) -> None:
+    """The tables of `order.yaml`; a row says which transaction wrote it last. A destination notes in which order rows are written."""
+    connection.execute(
+        "CREATE SCHEMA shop; CREATE TABLE shop.customers (id int PRIMARY KEY, step int); CREATE TABLE shop.orders (number int PRIMARY KEY, step int);"
+        "CREATE TABLE shop.payments (id int PRIMARY KEY, order_number int, step int); ALTER TABLE shop.payments REPLICA IDENTITY FULL"
+    )
+    if site == "dbs1":
+        return
+    connection.execute(
+        "CREATE TABLE public.seen (place bigserial, name text, step int, number int);"
+        "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO public.seen (name, step, number) VALUES (TG_TABLE_NAME, NEW.step, coalesce(to_jsonb(NEW)->>'number', to_jsonb(NEW)->>'order_number')::int);"
+        " RETURN NULL; END $$"
+    )
+    for table in ("customers", "orders", "payments"):
+        connection.execute((
+            f"CREATE TRIGGER note AFTER INSERT OR UPDATE ON shop.{table} FOR EACH ROW EXECUTE FUNCTION public.note();"
+            f"ALTER TABLE shop.{table} ENABLE ALWAYS TRIGGER note"
+        ).encode())
+
+
+def _written(network: PostgresNetwork) -> dict[str, list[tuple[str, int, int | None]]]:
+    """Each destination's rows in the order in which they were written: table, transaction, order number."""
+    rng, user = random.Random(5), network.sites["dbs1"].user
+    for step in range(TRANSACTIONS):
+        table = rng.choice(("orders", "orders", "payments", "payments", "customers"))
+        if table == "payments":
+            user.execute("INSERT INTO shop.payments VALUES (%s, %s, %s)", [step, rng.randrange(KEYS), step])
+        else:
+            key = "number" if table == "orders" else "id"
+            user.execute(
+                f"INSERT INTO shop.{table} VALUES (%s, %s) ON CONFLICT ({key}) DO UPDATE SET step = excluded.step".encode(), [rng.randrange(KEYS), step],
+            )
+    network.settle()
+    found = {}
+    for site in ("dbs2", "audit"):
+        assert not network.sites[site].destination.errors(network.spec.name)
+        found[site] = network.sites[site].user.execute("SELECT name, step, number FROM public.seen ORDER BY place").fetchall()
+        assert len(found[site]) == TRANSACTIONS
+    return found
+
+
+def _in_order_of_source(rows: list[tuple[str, int, int | None]]) -> bool:
+    steps = [step for _, step, _ in rows]
+    return steps == sorted(steps)
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_the_example_of_order_writes_what_depends_on_each_other_as_the_source_did_and_without_its_definitions_another_order_shows(
+    is_declared: bool, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    spec = read_topology(EXAMPLES / "order.yaml", {})
+    if not is_declared:
+        spec = replace(spec, applies=tuple(replace(each, dependencies=NO_VIRTUAL_DEPENDENCIES, commits_in_order=False) for each in spec.applies))
+    dsns = {site.name: fresh_database(pg_source if site.name == "dbs1" else pg_destination) for site in spec.sites}
+    network = PostgresNetwork(spec, dsns, tmp_path, _order_tables, is_parallel=True)
+    try:
+        written = _written(network)
+    finally:
+        network.close()
+    there = written["dbs2"]
+    by_number = all(_in_order_of_source([row for row in there if row[2] == number]) for number in range(KEYS))
+    # Payments are in order with customers, not with each other.
+    by_parent = all(
+        (first < second) == (there.index(("customers", first, None)) < there.index(row))
+        for first in (step for name, step, _ in there if name == "customers") for row in there if row[0] == "payments" for second in (row[1],)
+    )
+    assert (by_number, by_parent, _in_order_of_source(written["audit"])) == (is_declared,) * 3
+    assert not _in_order_of_source(there)  # what does not depend on each other is written in parallel

@@ -20,6 +20,7 @@ from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from rules.user_code.handlers import NO_HANDLERS, HandlerRules
+from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from simulation.faults import Killed
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copy.instantiation import table_starts
@@ -73,6 +74,7 @@ class Engine:
         commits_in_order: its transactions are committed in the order of the source.
         on_error: what becomes of others when a transaction fails.
         handlers: users' handlers.
+        dependencies: its virtual dependency definitions.
     """
 
     def __init__(
@@ -83,8 +85,9 @@ class Engine:
         topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
         conflicts: ConflictRules = NO_CONFLICT_RULES, site: str = "", commits_in_order: bool = False,
         on_error: OnError = OnError.HOLD_DEPENDENTS, handlers: HandlerRules = NO_HANDLERS, tables: TableSettings = NO_TABLE_SETTINGS,
+        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
     ) -> None:
-        self.tables = tables
+        self.tables, self.dependencies = tables, dependencies
         self.tracks = TrackLog()
         self.topology, self.apply, self.source, self.tag = topology, apply, source, tag
         self.conflicts = ConflictSettings(apply=apply, source=source, site=site, rules=conflicts)
@@ -110,7 +113,9 @@ class Engine:
         self.epoch = progress.epoch
         recorded = self.destination.instantiations(self.topology, self.apply)
         starts = self.instantiation | table_starts(standings([table_of(each) for each in recorded], recorded))
-        self.fits = TableFits(self.destination.describe, self._missing_alter, handlers=self.handlers.rules, settings=self.tables)
+        self.fits = TableFits(
+            self.destination.describe, self._missing_alter, dependencies=self.dependencies, handlers=self.handlers.rules, settings=self.tables,
+        )
         self.reader = ApplyReader(
             source=self.source, progress=progress, rules=RuleEvaluation(self.rules), fits=self.fits,
             tables=ArrivingTables(starts), returned_from=self.returned_from, tracks=self.tracks,
@@ -151,7 +156,7 @@ class Engine:
             open_session=lambda: self.destination.open_session(
                 self.topology, self.apply, server=number, epoch=self.epoch, tag=self.tag,
             ),
-            conflicts=self.conflicts, handlers=self.handlers, tables=self.tables,
+            conflicts=self.conflicts, dependencies=self.dependencies, handlers=self.handlers, tables=self.tables,
         )
         server.connect()
         errors = list(self.destination.error_key_hashes(self.topology, self.apply))

@@ -107,12 +107,14 @@ class PostgresNetwork:
         dsns: of the databases, by site.
         folder: for the redo logs.
         prepare: makes the tables of a site.
+        is_parallel: apply processes have the apply servers that the topology says; otherwise one each.
     """
 
     def __init__(
-        self, spec: TopologySpec, dsns: Mapping[str, str], folder: Path, prepare: Callable[[str, psycopg.Connection], None]
+        self, spec: TopologySpec, dsns: Mapping[str, str], folder: Path, prepare: Callable[[str, psycopg.Connection], None], *,
+        is_parallel: bool = False,
     ) -> None:
-        self.spec = spec
+        self.spec, self._is_parallel = spec, is_parallel
         self.rows_max = ROWS_MAX_DEFAULT  # of a batch
         self.sites = {name: NetworkSite(spec, name, dsn, folder / name, prepare) for name, dsn in dsns.items()}
         self.engines = {apply.name: self._engine(number, apply) for number, apply in enumerate(spec.applies)}
@@ -127,9 +129,10 @@ class PostgresNetwork:
         returned_from = [each.name for each in self.spec.applies if (each.site, each.source) == (apply.source, apply.site)]
         # One to one, so that rows can be counted: of a group, where a row's changes collapse, a hub would send on what is left of them.
         return Engine(
-            seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=1, group_transactions=1, topology=self.spec.name,
-            apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from, conflicts=apply.conflicts, site=apply.site,
-            handlers=apply.handlers, tables=apply.tables,
+            seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=apply.parallelism if self._is_parallel else 1,
+            group_transactions=1, topology=self.spec.name, apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from,
+            conflicts=apply.conflicts, site=apply.site, handlers=apply.handlers, tables=apply.tables, commits_in_order=apply.commits_in_order,
+            dependencies=apply.dependencies,
         )
 
     def settle(self, *, held: Sequence[str] = ()) -> None:
