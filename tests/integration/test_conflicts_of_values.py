@@ -112,3 +112,12 @@ def test_the_winner_writes_an_identity_column_that_cannot_be_set(
     assert apply(None if old is None else tuple(map(int4, old)), tuple(map(int4, new)), handler("overwrite", on=on)) is None
     assert user.execute("SELECT * FROM c").fetchall() == [new]
     assert user.execute("SELECT outcome, applied_columns FROM headrace.dba_apply_conflict_history").fetchall() == [("LCR APPLIED", ["v", "w"])]
+
+
+def test_values_are_put_in_the_order_of_the_column_where_its_domain_has_another_collation(apply: Apply, user: psycopg.Connection[Any]) -> None:
+    user.execute("CREATE DOMAIN d AS text COLLATE \"C\"; CREATE TABLE c (id d COLLATE \"POSIX\" PRIMARY KEY, v d COLLATE \"POSIX\"); INSERT INTO c VALUES ('k', 'm')")
+    assert apply((b"k", b"x"), (b"k", b"n"), handler("maximum", "v", by="v")) is None
+    assert apply((b"k", b"x"), (b"k", b"a"), handler("maximum", "v", by="v")) is None
+    assert apply(None, (b"k", b"o"), handler("maximum", by="v", on="insert_exists")) is None
+    assert user.execute("SELECT * FROM c").fetchall() == [("k", "o")]
+    assert user.execute("SELECT outcome FROM headrace.dba_apply_conflict_history").fetchall() == [("LCR APPLIED",), ("LCR DISCARDED",), ("LCR APPLIED",)]

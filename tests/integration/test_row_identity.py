@@ -185,3 +185,22 @@ def test_a_row_is_found_by_all_its_values_whatever_their_collation(collating: Pa
     collating.apply()
     assert collating.errors() == ()
     assert collating.there.execute("SELECT * FROM p ORDER BY 1").fetchall() == [(1, None, "Ab"), (3, None, "aB")]
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_rows_are_found_and_keys_checked_where_a_column_has_another_collation_than_its_domain(pair: Pair, identity: str) -> None:
+    domain = 'CREATE DOMAIN d AS text COLLATE "C"'
+    pair.create(
+        f"{domain}; CREATE TABLE p (id d PRIMARY KEY, v d); ALTER TABLE p REPLICA IDENTITY {identity}",
+        f'{domain}; CREATE TABLE p (id d COLLATE "POSIX" PRIMARY KEY, v d COLLATE "POSIX" UNIQUE)',
+    )
+    pair.run("INSERT INTO p SELECT 'key ' || i, 'v' || i FROM generate_series(1, 20) i")
+    engine = pair.apply()
+    pair.run("UPDATE p SET v = v || 'x'", "UPDATE p SET id = 'Key 4' WHERE id = 'key 4'", "DELETE FROM p WHERE id = 'key 5'")
+    pair.more(engine)
+    assert pair.errors() == ()
+    pair.assert_same("SELECT id, v FROM p ORDER BY 1")
+    pair.there.execute("DELETE FROM p WHERE id = 'key 6'; INSERT INTO p VALUES ('key 30', 'own')")
+    pair.run("UPDATE p SET v = 'y' WHERE id = 'key 6'", "INSERT INTO p VALUES ('key 30', 'theirs')")
+    pair.more(engine)
+    assert sorted(error.conflict_type for error in pair.errors()) == ["insert_exists", "update_missing"]

@@ -151,7 +151,7 @@ SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typnam
        l.oid IS NULL OR l.collprovider = 'b' OR l.collname IN ('C', 'POSIX', 'ucs_basic') OR (l.collprovider = 'd' AND (
            SELECT d.datlocprovider = 'b' OR (d.datlocprovider = 'c' AND d.datcollate IN ('C', 'POSIX'))
            FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())) AS has_one_order,
-       CASE WHEN NOT l.collisdeterministic THEN format('%%I.%%I', ln.nspname, l.collname) ELSE '' END AS collation,
+       CASE WHEN NOT l.collisdeterministic OR (t.typtype = 'd' AND a.attcollation <> t.typcollation) THEN format('%%I.%%I', ln.nspname, l.collname) ELSE '' END AS collation,
        (SELECT format('%%I.%%I(%%%%s%%s)', fn.nspname, f.proname, CASE f.pronargs WHEN 3 THEN format(', %%s, -1', bt.oid) END)
         FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
         WHERE f.oid = bt.typinput AND EXISTS (
@@ -324,7 +324,8 @@ class CatalogColumn:
         unique_equals: the same of any unique key's index, also of one that finds no rows.
         is_hashable: `hash_record_extended` can hash it, and gives the same for its values in a statement.
         conversions: other types whose values it takes.
-        collation: quoted, with its schema, where it takes texts for equal whose bytes differ; else empty.
+        collation: quoted, with its schema, where a value of the column's type does not have it by itself: it takes texts for equal whose bytes differ,
+            or is not the domain's; else empty.
     """
 
     name: str
@@ -336,6 +337,14 @@ class CatalogColumn:
     conversions: tuple[Conversion, ...] = ()
     collation: str = ""
     base_modifier: int = -1
+
+    def collated(self, value: str) -> str:
+        """A value in the collation of the column, as SQL: two implicit ones that differ are an error to the server.
+
+        Args:
+            value: as SQL, of the column's type.
+        """
+        return f"{value} COLLATE {self.collation}" if self.collation else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

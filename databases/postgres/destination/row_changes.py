@@ -146,14 +146,9 @@ def _key(write: Write, catalog: CatalogTable) -> list[int]:
 
 def _hashes(write: Write, catalog: CatalogTable, *, new: frozenset[int] = frozenset()) -> tuple[str, str]:
     """See `key_hashes`: of a key in the set `u`; `new`: positions taken from the new values."""
-    values = ", ".join(f"u.{'n' if place in new else 'o'}{place}{_collated(write, catalog, place)}" for place in _key(write, catalog))
-    return key_hashes(values)
-
-
-def _collated(write: Write, catalog: CatalogTable, place: int) -> str:
-    """A hash follows the collation: that of the key's column, as in the trigger, so that equal keys are one."""
-    collation = catalog.columns[catalog.positions[write.version.columns[place].name]].collation
-    return f" COLLATE {collation}" if collation else ""
+    columns = {place: catalog.columns[catalog.positions[write.version.columns[place].name]] for place in _key(write, catalog)}
+    # A hash follows the collation: that of the key's column, as in the trigger, so that equal keys are one.
+    return key_hashes(", ".join(column.collated(f"u.{'n' if place in new else 'o'}{place}") for place, column in columns.items()))
 
 
 def _note_is_older(times: WriteTimes, at: str, rank: str, *, has_row: bool = False) -> str:

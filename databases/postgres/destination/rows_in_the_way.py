@@ -152,7 +152,7 @@ def _whole_keys(write: Write, catalog: CatalogTable) -> Iterator[tuple[int, ...]
 
 def _unique(builder: SetBuilder, key: Sequence[int]) -> str:
     """The condition that a row of the table has a unique key of the new values."""
-    return " AND ".join(f"t.{builder.details(p).name} {builder.details(p).unique_equals} u.n{p}" for p in key)
+    return " AND ".join(f"t.{builder.details(p).name} {builder.details(p).unique_equals} {builder.details(p).collated(f'u.n{p}')}" for p in key)
 
 
 def _key_in(write: Write, catalog: CatalogTable, key: Sequence[int]) -> tuple[int, ...]:
@@ -167,7 +167,7 @@ def _name(builder: SetBuilder, position: int) -> str:
 
 
 def _order(builder: SetBuilder, position: int) -> str:
-    column, value = f"t.{_name(builder, position)}", f"u.n{position}"
+    column, value = f"t.{_name(builder, position)}", builder.details(position).collated(f"u.n{position}")
     return f"CASE WHEN {value} > {column} THEN 1 WHEN {value} < {column} THEN -1 WHEN {value} = {column} THEN 0 END"
 
 

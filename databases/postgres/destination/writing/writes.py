@@ -411,9 +411,10 @@ def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, one_by_on
         one_by_one: those among `find` by which the server must not join, see `row_by_row`.
     """
     by_operator = [p for p in find if builder.details(p).equals]
-    terms = [
-        f"t.{builder.details(p).name} {builder.details(p).equals} " + (f"ANY (ARRAY[u.o{p}])" if p in one_by_one else f"u.o{p}") for p in by_operator
-    ]
+    terms = []
+    for p in by_operator:
+        value = builder.details(p).collated(f"u.o{p}")
+        terms.append(f"t.{builder.details(p).name} {builder.details(p).equals} " + (f"ANY (ARRAY[{value}])" if p in one_by_one else value))
     images = [p for p in find if p not in by_operator] + compare
     if images:
         rows = ", ".join(f"t.{builder.details(p).name}" for p in images)
