@@ -172,6 +172,11 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     yield from _table_notes(name, component.get("instantiation", ()))
     if component.get("unmatched_rules"):
         yield Note(component=name, problem=f"no table matches {', '.join(component['unmatched_rules'])}", is_remark=True)
+    if component.get("missing_tables"):
+        yield Note(
+            component=name, problem=f"its virtual dependency definitions name {', '.join(component['missing_tables'])}, which is not at its site: nothing keeps"
+            " such rows in order with others", fix="name the table in FILE as it is called now, then headrace up FILE",
+        )
     if component.get("uncaptured_tables"):
         yield Note(
             component=name, problem=f"created after `up`, and not captured yet: {', '.join(component['uncaptured_tables'])}",

@@ -387,6 +387,15 @@ class TableFits:
         self._describe, self._missing_alter, self._conflicts = describe, missing_alter, conflicts
         self._dependencies, self._handlers = dependencies, handlers
         self._fits: dict[tuple[int, int], TableFit] = {}
+        self._missing: tuple[str, ...] = ()
+
+    @property
+    def missing_tables(self) -> tuple[str, ...]:
+        """Tables that virtual dependency definitions name and the destination did not have when a version was last seen for the first time.
+
+        One that was renamed at both sites goes on under its new name: nothing else shows that its rows are in no order with others any more.
+        """
+        return self._missing
 
     def fit(self, version: TableVersion) -> TableFit:
         """The fit of a version.
@@ -398,6 +407,8 @@ class TableFits:
         found = self._fits.get(key)
         if found is None:
             table = self._fitting(version)
+            named = dict.fromkeys(self._dependencies.tables())
+            self._missing = tuple(f"{owner}.{name}" for owner, name in named if self._describe(owner, name) is None)
             found = self._fits[key] = TableFit(
                 version=version, table=table, conflicts=self._conflicts.of(version.owner, version.name),
                 relations=relations_of(

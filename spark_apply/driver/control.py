@@ -332,7 +332,7 @@ class ApplyControl:
             transactions_received=seen.transactions, errors=numbers.get("error_transactions", 0),
             rollbacks=numbers.get("total_rollbacks", 0), counters=numbers,
             ready=all(server.has_joined for server in facts) and all(t.state in _SETTLED for t in list(self.tables.values())),
-            caught_up_scn=self._caught_up_scn(cores),
+            caught_up_scn=self._caught_up_scn(cores), missing_tables=reader.missing_tables,
         )
         for server in facts:
             waits = cores.coordinator.dependency_of(server.server)

@@ -199,6 +199,11 @@ class ApplyReader:
         return self._through
 
     @property
+    def missing_tables(self) -> tuple[str, ...]:
+        """See `TableFits.missing_tables`."""
+        return self._fits.missing_tables
+
+    @property
     def wants(self) -> bool:
         """Whether another batch may be offered."""
         return not self._pieces and not self._waiting and not self._resubscribe

@@ -48,6 +48,7 @@ PASSES = {
     "error queue": component("APPLYING", errors=2),
     "new tables": component("IDLE", uncaptured_tables=["hr.new"]),
     "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
+    "definition without a table": component("APPLYING", missing_tables=["hr.x"]),
 }
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from databases.connectors import DatabaseAccess
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore, destination_column
-from databases.ports import ForeignKey
+from databases.ports import DestinationTable, ForeignKey
 from rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
 from spark_apply.dependencies import DependencyTracker, hash_batch, held_transactions, stored_hashes
 from spark_apply.driver.config import ApplyConfig
@@ -370,3 +370,23 @@ def test_a_unique_key_that_a_table_got_later_holds_only_the_rows_of_the_error_tr
 
     assert not held_after(add, [insert(OTHER, key(1), b"a")], [insert(OTHER, key(2), b"b")])
     assert held_after(add, [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))])
+
+
+def test_definition_whose_table_was_renamed_here_and_at_the_source_is_named():
+    store = store_with_keys()
+    definitions = VirtualDependencies(
+        values=(ValueDependency(name="n", tables=(ValueColumns(owner="public", name="orders", columns=("number",)), ValueColumns(owner="public", name="lines", columns=("order_number",)))),),
+        objects=(ObjectDependency(owner="public", name="lines", parent_owner="public", parent_name="orders"),),
+    )
+
+    def described(owner: str, name: str) -> DestinationTable | None:
+        found = store.tables.get((owner, name))
+        return None if found is None else found.table
+
+    fits = TableFits(described, lambda version: "", dependencies=definitions)
+    (version,) = batch_of([Transaction(1, [Change(PARENT, None, (1, 1, "a"))])], 0).tables
+    fits.fit(version)
+    assert fits.missing_tables == ()
+    store.tables["public", "bills"] = store.tables.pop(("public", "orders"))
+    fits.fit(replace(version, name="bills", version=version.version + 1))
+    assert fits.missing_tables == ("public.orders",)
