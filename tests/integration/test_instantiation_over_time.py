@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from rules.rule import Rule, RuleSet
+from rules.transformation import Operation, RenameSchema, RenameTable, Transformation
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
@@ -357,3 +359,14 @@ def test_comparison_follows_renamed_tables_forgets_dropped_ones_and_names_those_
     found, problems = of_now()
     assert found == [(a, "a")]
     assert "headrace up" in problems["b"]
+
+
+@pytest.mark.parametrize(("operation", "before", "after"), [
+    (RenameSchema(owner="sales"), ("sales", "a"), ("sales", "a2")), (RenameTable(owner="sales", name="u"), ("sales", "u"), ("sales", "u")),
+])
+def test_comparison_looks_for_a_renamed_table_where_its_changes_arrive(sites: Sites, operation: Operation, before: tuple[str, str], after: tuple[str, str]):
+    a = replace(sites.tables()[0], destination=TableName(*before), transformations=(Transformation(operations=(operation,)),))
+    config = sites.config([a])
+    assert [table.destination for table in tables_of_now(sites.source, config)[0]] == [before]
+    sites.run("src", "ALTER TABLE a RENAME TO a2")
+    assert [(table.source.name, table.destination) for table in tables_of_now(sites.source, config)[0]] == [("a2", after)]
