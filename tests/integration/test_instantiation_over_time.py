@@ -326,6 +326,21 @@ def test_table_that_is_dropped_while_its_copy_waits_is_refused_and_not_taken_for
     assert sites.rows("dst", "c") == []
 
 
+def test_table_that_is_renamed_while_its_copy_waits_says_what_lets_it_be_copied(sites: Sites):
+    """`up` finds nothing to do: the rules take both names."""
+    for site in ("src", "dst"):
+        sites.run(site, "CREATE TABLE c (id int PRIMARY KEY, body text)")
+    sites.up("*")
+    tables = sites.tables()
+    sites.run("src", "ALTER TABLE c RENAME TO c2")
+    sites.instantiate(tables)
+    assert "the source calls it public.c2" in sites.progress["c"].problem
+    assert f"headrace start FILE apply:{APPLY}" in sites.progress["c"].problem
+    sites.run("dst", "ALTER TABLE c RENAME TO c2")
+    sites.instantiate(sites.tables())
+    assert ("c2", "DONE") in sites.states()
+
+
 def test_kept_rows_are_an_operators_own_and_never_removed(sites: Sites):
     for site in ("src", "dst"):
         sites.run(site, "CREATE TABLE c (id int PRIMARY KEY, body text)", "INSERT INTO c VALUES (1, 'restored')")
