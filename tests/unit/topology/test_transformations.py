@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from databases.ports import CapturedTable, TableShape
+from databases.ports import CapturedTable, ShapedPartition, TableShape
+from databases.postgres.shapes import shape_findings
 from headrace.inspection import handler_findings
-from rules.transformation import AddColumn, Transformation
+from rules.transformation import AddColumn, RenameTable, Transformation
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.table_name import TableName
@@ -24,7 +25,7 @@ from topology.plan import make_plan
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 from topology.transformations import arrival_findings, lost_columns, refuse_one_name, ways_before
-from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
+from topology.ways import arriving, rules_at_the_end, transformed, ways_to, writes_alone
 
 ONE_WAY = """
 topology: t
@@ -487,3 +488,20 @@ def test_columns_that_are_renamed_or_dropped_while_everything_runs_are_told_of_w
     assert lost("{schema: hr, transform: [{delete_columns: [salary]}]}", "id", "pay") == ()  # of some of its tables
     unread = read(tmp_path, one_way(captured="{table: hr.employees}"))
     assert lost_columns(unread, "dbs1", lambda: pytest.fail("nothing is asked")) == ()
+
+
+def test_partitions_of_a_renamed_table_are_looked_for_in_the_table_of_the_new_name() -> None:
+    """With a default partition there, nothing is missing; and what is to be created names the destination's table."""
+    here = TableShape(owner="sales", name="staff", partitioned_by="LIST (id)")
+    source = TableShape(owner="hr", name="employees", partitioned_by="LIST (id)", partitions=(
+        ShapedPartition(owner="hr", name="low", parent=EMPLOYEES, bound="FOR VALUES IN (1)", rows="(id = 1)", partitioned_by="LIST (id)"),
+        ShapedPartition(owner="hr", name="low_1", parent=TableName("hr", "low"), bound="FOR VALUES IN (1)", rows="((id = 1) AND (id = 1))", partitioned_by=""),
+    ))
+    wanted = transformed(source, Transformation(operations=(RenameTable(owner="sales", name="staff"),)))
+    low, below = shape_findings("sites.dbs2", wanted, here, frozenset({"id"}))
+    assert 'CREATE TABLE "sales"."low" PARTITION OF "sales"."staff" FOR VALUES IN (1)' in low.fix
+    assert 'PARTITION OF "sales"."low" FOR VALUES' in below.fix
+    others = tuple(
+        ShapedPartition(owner="sales", name=f"{parent.name}_rest", parent=parent, bound="DEFAULT", rows="", partitioned_by="") for parent in (TableName("sales", "staff"), TableName("sales", "low"))
+    )
+    assert list(shape_findings("sites.dbs2", wanted, replace(here, partitions=others), frozenset({"id"}))) == []
