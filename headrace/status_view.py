@@ -188,6 +188,13 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
             "the next change of such a table holds up the capture process",
             fix="add the new names to the rules, or exclude the tables; then headrace up FILE",
         )
+    if component.get("lost_columns"):
+        yield Note(
+            component=name, problem=f"renamed or dropped since `up`, and named by a transformation: {', '.join(component['lost_columns'])}; under another"
+            " name a column that is to be kept is left out, and one that is to be left out or masked travels as it is",
+            fix="give the column its name back at the source; or take the table out of the rules, run headrace up FILE and headrace wait FILE --caught-up,"
+            " and put it back with the names of now: it is copied anew",
+        )
     if component.get("errors"):
         yield Note(
             component=name, problem=f"{counted(component['errors'], 'error transaction')} in the error queue", fix="headrace errors list FILE",

@@ -190,6 +190,11 @@ class Transformation:
         return any(not isinstance(each, RenameTable | RenameSchema) for each in self.operations)
 
     @property
+    def leaves_out(self) -> bool:
+        """Whether columns are left out."""
+        return any(isinstance(each, KeepColumns | DeleteColumns) for each in self.operations)
+
+    @property
     def added(self) -> tuple[AddColumn, ...]:
         """What it adds."""
         return tuple(each for each in self.operations if isinstance(each, AddColumn))

@@ -117,14 +117,14 @@ class ArrivingTables:
             return _NEVER
         return start.scn if start.is_joining else max(start.scn, ahead_scn)
 
-    def is_reshaped(self, version: TableVersion) -> bool:
-        """Whether transformations on the way change a table's columns: their order then does not tell which one was renamed.
+    def lacks_columns(self, version: TableVersion) -> bool:
+        """Whether transformations on the way leave out columns of a table: the order of the others then does not tell which one was renamed.
 
         Args:
             version: under its name here.
         """
         table = self._by_number.get(int(version.table_number)) or self._by_name.get(TableName.of(version))
-        return table is not None and any(each.reshapes for each in table.transformations)
+        return table is not None and any(each.leaves_out for each in table.transformations)
 
     def _key(self, name: tuple[str, str]) -> str | tuple[str, str]:
         table = self._by_name.get(TableName(*name))

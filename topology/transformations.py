@@ -11,7 +11,8 @@ From the tables
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from databases.ports import Finding
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from databases.ports import CapturedTable
     from streams.lcr_batch import TableVersion
 
-__all__ = ["arrival_findings", "overlap_findings", "transformation_findings", "refuse_one_name", "ways_before"]
+__all__ = ["arrival_findings", "lost_columns", "overlap_findings", "transformation_findings", "refuse_one_name", "ways_before"]
 
 
 def overlap_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
@@ -256,15 +257,43 @@ def refuse_one_name(spec: TopologySpec, apply: ApplySpec, captured: Sequence[Cap
                 )
 
 
+def lost_columns(spec: TopologySpec, source: str, versions: Callable[[], Sequence[TableVersion]]) -> tuple[str, ...]:
+    """Columns that transformations name and that their tables do not have now: they were renamed or dropped while everything runs.
+
+    `arrival_findings` refuses such a file. Later a column that is to be kept would be left out under its new name, and one that is to be left out or
+    masked would travel under it.
+
+    Args:
+        spec: routed.
+        source: name of a source's site.
+        versions: gives its captured tables as they are now; not asked where no transformation names a column of one table.
+    """
+    ways = [way for apply in spec.applies if apply.source == source for way in ways_to(spec, apply)]
+    rules = (rule for way in ways for client in way.clients for rule in client.rules.include or ())
+    if not any(each is not None and (each.reshapes or each.custom is not None) for each in (rule.transformation for rule in rules)):
+        return ()
+    found: dict[str, None] = {}
+    known = versions()
+    for way in ways:
+        for version in known:
+            with suppress(TransformationError):  # the client stops at its next LCR, and says why
+                if way.carry(version) is not None:
+                    found |= {f"{column} of {version.qualified_name} ({client})": None for client, column in _unmet_columns(way, version)}
+    return tuple(found)
+
+
 def _unmet(path: str, way: Way, version: TableVersion) -> Iterator[Finding]:
     """Columns that a rule for this one table names, and that it does not have: probably misspelt, and then something travels that should not."""
+    for client, column in _unmet_columns(way, version):
+        yield Finding(path=path, problem=f"has no column {column}, which the transformation of {client} names", fix="correct the name, or take it out")
+
+
+def _unmet_columns(way: Way, version: TableVersion) -> Iterator[tuple[str, str]]:
+    """Each such column, behind the name of the client."""
     names: list[str] = [column.name for column in version.columns]
     for client, (table, transformation, _) in zip(way.clients, way.passages(version), strict=True):
         if transformation is None:
             continue
         is_named = any((rule.owner, rule.name) == table for rule in client.rules.takers(*table))
-        for column in transformation.unmet(names) if is_named else ():
-            yield Finding(
-                path=path, problem=f"has no column {column}, which the transformation of {client.name} names", fix="correct the name, or take it out",
-            )
+        yield from ((client.name, column) for column in (transformation.unmet(names) if is_named else ()))
         names = list(transformation.shape(names, table=version.qualified_name).names)

@@ -70,23 +70,32 @@ def transformed(table: T, transformation: Transformation) -> T:
     elif isinstance(known, TableName):
         known = transformation.named(known)
     else:  # every other description of a table is a dataclass
-        name = transformation.named(TableName.of(table))
+        before = TableName.of(table)
+        name = transformation.named(before)
         known = replace(known, owner=name.owner, name=name.name)
         if isinstance(known, TableShape):
-            known = _shaped(known, transformation)
+            known = _shaped(known, transformation, before)
     answer: T = known
     return answer
 
 
-def _shaped(table: TableShape, transformation: Transformation) -> TableShape:
-    """The shape with the names that its columns have behind the client; without keys of which a column is not there."""
+def _shaped(table: TableShape, transformation: Transformation, before: TableName) -> TableShape:
+    """The shape with the names that its columns have behind the client; without keys of which a column is not there. Its partitions are where it is."""
 
     def renamed(key: tuple[str, ...]) -> tuple[str, ...]:
         names = [transformation.after(column) for column in key]
         return tuple(name for name in names if name is not None) if None not in names else ()
 
+    def moved(name: TableName) -> TableName:
+        return TableName.of(table) if name == before else TableName(table.owner, name.name) if name.owner == before.owner else name
+
+    partitions = tuple(
+        replace(each, owner=moved(TableName.of(each)).owner, name=moved(TableName.of(each)).name, parent=moved(each.parent)) for each in table.partitions
+    )
     domains = tuple(replace(each, name=name) for each in table.domains if (name := transformation.after(each.name)) is not None)
-    return replace(table, domains=domains, keys=tuple(found for key in table.keys if (found := renamed(key))), identity=renamed(table.identity))
+    return replace(
+        table, partitions=partitions, domains=domains, keys=tuple(found for key in table.keys if (found := renamed(key))), identity=renamed(table.identity),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

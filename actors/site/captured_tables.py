@@ -15,6 +15,7 @@ from redo.names import NameOfNow
 from streams.durable_file import replace_file
 from streams.plain_data import as_json, from_json
 from topology.edits.receivers import Receivers
+from topology.transformations import lost_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,7 @@ class CapturedTables:
         # Created since `up` and not captured; captured, and renamed since `up` so that an apply process no longer gets them.
         self.uncaptured: tuple[str, ...] = ()
         self.strayed: tuple[str, ...] = ()
+        self.lost_columns: tuple[str, ...] = ()  # that transformations name, and that were renamed or dropped since `up`
         self._told = 0  # how often it was set: an answer to an older query does not replace a newer one
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
@@ -72,8 +74,8 @@ class CapturedTables:
             return Receivers()
 
     def is_prepared(self) -> None:
-        """`prepare` has added or removed all uncaptured and strayed tables."""
-        self._tell((), ())
+        """`prepare` has added or removed all uncaptured and strayed tables, and a topology whose transformations name other columns is refused."""
+        self._tell((), (), ())
 
     def look(self, source: SourceDatabase, spec: TopologySpec) -> tuple[str, ...]:
         """Query the database for tables that `prepare` would add or remove.
@@ -92,12 +94,13 @@ class CapturedTables:
             f"{table.owner}.{table.name}" for table in source.captured(spec.name)
             if not self._is_selected(spec, table) or receivers.is_strayed(table)
         )
+        lost = lost_columns(spec, self._site, lambda: source.table_versions(source.tables(spec.capture_rules(self._site))))
         if told == self._told:
-            self._tell(uncaptured, strayed)
+            self._tell(uncaptured, strayed, lost)
         return (*uncaptured, *strayed)
 
-    def _tell(self, uncaptured: tuple[str, ...], strayed: tuple[str, ...]) -> None:
-        self.uncaptured, self.strayed = uncaptured, strayed
+    def _tell(self, uncaptured: tuple[str, ...], strayed: tuple[str, ...], lost: tuple[str, ...]) -> None:
+        self.uncaptured, self.strayed, self.lost_columns = uncaptured, strayed, lost
         self._told += 1
 
     def _is_selected(self, spec: TopologySpec, table: CapturedTable) -> bool:

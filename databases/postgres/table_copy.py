@@ -263,8 +263,9 @@ class _OpenPiece:
         table = f"{self._piece.owner}.{self._piece.name}"
         with translated("reading the catalog", table=table):
             types = dict(self._connection.execute(
-                "SELECT attname, pg_catalog.format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute"
-                " WHERE attrelid = %s::regclass AND attname = ANY (%s::text[])", (qualified(self._piece.owner, self._piece.name), list(columns)),
+                # A cast cuts what is longer than the column here, and the destination's may be wider: of these types a length changes no shorter value.
+                "SELECT attname, pg_catalog.format_type(atttypid, CASE WHEN atttypid = ANY ('{varchar,varchar[],varbit,varbit[]}'::regtype[])"
+                " THEN -1 ELSE atttypmod END) FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = ANY (%s::text[])", (qualified(self._piece.owner, self._piece.name), list(columns)),
             ).fetchall())
         places = range(len(columns))
         row = ", ".join(f"v{place}::{types[column]}" for place, column in zip(places, columns, strict=True))

@@ -223,12 +223,19 @@ def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[Tab
     for table in config.tables:
         now = captured.get(table.identity)
         if now is not None:
-            is_same = table.source == table.destination  # a table with the same name on both sides keeps that
-            found.append(replace(table, source=now, destination=now if is_same else table.destination))
+            found.append(replace(table, source=now, destination=_destination(table, now)))
         elif table.source in there:
             problems[table.source] = "the source has another table of this name now: `headrace up` copies it"
     names = {table.source for table in found}
     return found, {name: problem for name, problem in problems.items() if name not in names}
+
+
+def _destination(table: TableToInstantiate, now: TableName) -> TableName:
+    """The name at the destination of a table that the source calls `now`: as its changes arrive, in another schema for example."""
+    was = table.source
+    for each in table.transformations:
+        was, now = each.named(was), each.named(now)
+    return now if was == table.destination else table.destination
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import TableStart
 from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
-from spark_apply.copy.obstacles import refused, table_copy
+from spark_apply.copy.obstacles import not_as_called, refused, table_copy
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
@@ -405,7 +405,7 @@ class TableInstantiation:
                 copy.log_columns = next((found.columns for found in self.source.table_versions([facts[table.source]])), ())
                 problem = "" if copy.log_columns else "the source has no such table any more"
             if captured.get(table.source) != table.identity:
-                problem = "the source has no such table any more, or another one of its name: run `headrace up` again"
+                problem = not_as_called(table, captured, self.config.apply)
             if not problem and each.occupant is not None:
                 # Empty or not, the destination's table is another one's. And as nothing is applied before both have their names, redo
                 # that is full would never have what a copy would hold.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from databases.copying import copied_columns
 from rules.transformation import AddColumn, TransformationError
+from spark_apply.arriving import restart_hint
 from spark_apply.copy.rounds import TableCopy
 from spark_apply.copy.standing import rename_statement
 from streams.scn import Scn
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 
     from databases.ports import DestinationSession, DestinationTable, SourceTable
     from spark_apply.copy.standing import Standing
+    from spark_apply.driver.config import TableToInstantiate
     from streams.table_name import TableName
 
-__all__ = ["refused", "table_copy"]
+__all__ = ["not_as_called", "refused", "table_copy"]
 
 
 def table_copy(
@@ -72,6 +74,20 @@ def _obstacle_of_added(copy: TableCopy, target: DestinationTable) -> str:
     if not target.identifying_keys and any(each.is_now for each in copy.added):
         return "rows of a table without a key are found by all their values, and a transformation adds the time: give the destination table a key"
     return ""
+
+
+def not_as_called(table: TableToInstantiate, captured: Mapping[TableName, str], apply: str) -> str:
+    """Why a table cannot be copied that the source does not have under its name.
+
+    Args:
+        table: under its name from the start of the driver.
+        captured: the identities of the source's tables, by the names they have now.
+        apply: name of the apply process.
+    """
+    now = next((name for name, identity in captured.items() if identity == table.identity), None)
+    if now is not None:
+        return f"the source calls it {now} since the apply process was started: {restart_hint(apply)}"
+    return "the source has no such table any more, or another one of its name: run `headrace up` again"
 
 
 def refused(each: Standing) -> str:

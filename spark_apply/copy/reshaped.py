@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rules.reshaping import Reshaping
-from rules.transformation import Transformation, columns_at_the_end
+from rules.transformation import AddColumn, Transformation, columns_at_the_end
 from streams.building import batch_of_values
 from streams.lcr_batch import NULL, Column, Command, LcrBatch, OldImage, TableVersion, content_version
 from streams.plain_data import AsBytes
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from databases.table_digest import TableDigest
     from rules.conditions.values import ValueTypes
 
-__all__ = ["ReshapedPiece", "ReshapedTable", "has_function"]
+__all__ = ["ReshapedPiece", "ReshapedTable", "has_function", "time_text"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def has_function(transformations: Sequence[Transformation]) -> bool:
@@ -89,7 +92,7 @@ class ReshapedPiece:
             decode = partial(types.decoded_of_copy, texts=texts)
         self._steps = tuple(
             Reshaping(lambda _owner, _name, each=each: each, lambda: table.time_us, types, decode=decode)  # type: ignore[misc]
-            for each in table.transformations
+            for each in (_with_time(each, table.time_us) for each in table.transformations)
         )
 
     def digest(self, columns: Sequence[str]) -> TableDigest:
@@ -119,6 +122,24 @@ class ReshapedPiece:
                 batch = step.batch(batch)
             if batch.row_count:
                 yield list(_rows(batch, columns))
+
+
+def time_text(time_us: int) -> str:
+    """A moment as the text form of a timestamp with time zone.
+
+    Args:
+        time_us: microseconds since the Unix epoch, UTC.
+    """
+    moment = _EPOCH + timedelta(microseconds=time_us)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond:06d}+00"
+
+
+def _with_time(transformation: Transformation, time_us: int) -> Transformation:
+    """A transformation that adds a moment as a text where it adds the time: in a change that is binary, and every value of a copied row is text."""
+    return replace(transformation, operations=tuple(
+        replace(each, value=time_text(time_us), is_now=False) if isinstance(each, AddColumn) and each.is_now else each
+        for each in transformation.operations
+    ))
 
 
 def _rows(batch: LcrBatch, columns: Sequence[str]) -> Iterator[TextRow]:

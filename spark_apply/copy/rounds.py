@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from databases.copying import PORTABLE
@@ -18,7 +17,7 @@ from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
-from spark_apply.copy.reshaped import ReshapedTable, has_function
+from spark_apply.copy.reshaped import ReshapedTable, has_function, time_text
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.clock import SystemClock
 from streams.errors import DatabaseError, DatabaseUnavailable
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "smallest"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
 # out of line far more, and a destination with many indexes is slow.
@@ -221,7 +219,7 @@ class CopyRound:
             self._cannot_read(copy, error)
             return None
         now_us = self.time_us()
-        now = _timestamp_text(now_us) if copy.added else ""
+        now = time_text(now_us) if copy.added else ""
         added = [now if each.is_now else each.value for each in copy.added]
         reshaped = _reshaped(copy, self.config.source.site, now_us)
         form = PORTABLE if added or reshaped else plan.form  # every type reads its values as text
@@ -371,13 +369,3 @@ def smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable]
             break
         chosen.append(ready[place])
     return chosen + looked_at
-
-
-def _timestamp_text(time_us: int) -> str:
-    """A moment as the text form of a timestamp with time zone.
-
-    Args:
-        time_us: microseconds since the Unix epoch, UTC.
-    """
-    moment = _EPOCH + timedelta(microseconds=time_us)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond:06d}+00"

@@ -24,7 +24,7 @@ from spark_apply.copy.records import TableProgress, to_be_copied_again
 from spark_apply.driver.coordinator import ExecutionRequest
 from spark_apply.error_edits import edited_part
 from spark_apply.groups import Failure
-from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, StreamsError
+from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnavailable, StreamsError
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -160,12 +160,13 @@ class ApplyControl:
         """Begin to empty tables at the destination and copy them again; answers how they were before.
 
         Raises:
-            ApplyError: nothing is applied yet, or a table is none of this apply process's alone.
+            ApplyError: nothing is applied yet, a table is none of this apply process's alone, or the source has renamed it meanwhile.
         """
         copying = self.instantiation
         if copying is None or self.cores is None:
             raise ApplyError(f"apply {self.config.apply} is {self.state}: it does not apply yet")
         wanted = {TableName(table.owner, table.name) for table in request.tables}
+        self._refuse_renamed(wanted)
         found = {table.source: table for table in self.config.tables if table.source in wanted}
         if missing := wanted - found.keys():
             raise ApplyError(f"{', '.join(map(str, sorted(missing)))}: apply process {self.config.apply} {NOT_REPLICATED}")
@@ -193,6 +194,25 @@ class ApplyControl:
         before = [_progress_message(self.tables[name]) for name in names if name in self.tables]
         copying.copy_again(names)
         return pb.CopyAgainReply(tables=before)
+
+    def _refuse_renamed(self, wanted: set[TableName]) -> None:
+        """See that tables have the names that they had when the driver was started: under another one they would be left out and never copied.
+
+        Raises:
+            ApplyError: one has another name by now.
+        """
+        try:
+            with contextlib.closing(open_source(self.config.source)) as source:
+                names = {table.identity: TableName.of(table) for table in source.captured(self.config.topology)}
+        except DatabaseUnavailable:
+            return  # what is asked is done once it answers
+        for table in self.config.tables:
+            now = names.get(table.identity, table.source)
+            if now != table.source and wanted & {now, table.source}:
+                raise ApplyError(
+                    f"{table.source} is called {now} at {self.config.source.site} since apply process {self.config.apply} was started: it is not copied before a restart",
+                    hint=f"{restart_hint(self.config.apply)}. Then headrace copy FILE {now}",
+                )
 
     def look_at_tables(self) -> bool:
         """Look at once at the tables that could not be copied; False: it was not done in time, or nothing is applied yet."""

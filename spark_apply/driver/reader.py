@@ -483,7 +483,7 @@ class ApplyReader:
             UnfitTableError: it does not fit under any names that its columns have had since.
         """
         self._tables.check_name(version)
-        renamed = [] if self._tables.is_reshaped(version) else list(self._versions.renamed(version))
+        renamed = [] if self._tables.lacks_columns(version) else list(self._versions.renamed(version))
         for found in renamed:
             # Another column got a column's old name: once the destination has both, the older rows would fit wrongly.
             if found.is_ambiguous and self._does_fit(found.newer) and self._does_fit(found.version):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from rules.rule import Rule, RuleSet
+from rules.transformation import Operation, RenameSchema, RenameTable, Transformation
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
@@ -324,6 +326,21 @@ def test_table_that_is_dropped_while_its_copy_waits_is_refused_and_not_taken_for
     assert sites.rows("dst", "c") == []
 
 
+def test_table_that_is_renamed_while_its_copy_waits_says_what_lets_it_be_copied(sites: Sites):
+    """`up` finds nothing to do: the rules take both names."""
+    for site in ("src", "dst"):
+        sites.run(site, "CREATE TABLE c (id int PRIMARY KEY, body text)")
+    sites.up("*")
+    tables = sites.tables()
+    sites.run("src", "ALTER TABLE c RENAME TO c2")
+    sites.instantiate(tables)
+    assert "the source calls it public.c2" in sites.progress["c"].problem
+    assert f"headrace start FILE apply:{APPLY}" in sites.progress["c"].problem
+    sites.run("dst", "ALTER TABLE c RENAME TO c2")
+    sites.instantiate(sites.tables())
+    assert ("c2", "DONE") in sites.states()
+
+
 def test_kept_rows_are_an_operators_own_and_never_removed(sites: Sites):
     for site in ("src", "dst"):
         sites.run(site, "CREATE TABLE c (id int PRIMARY KEY, body text)", "INSERT INTO c VALUES (1, 'restored')")
@@ -357,3 +374,14 @@ def test_comparison_follows_renamed_tables_forgets_dropped_ones_and_names_those_
     found, problems = of_now()
     assert found == [(a, "a")]
     assert "headrace up" in problems["b"]
+
+
+@pytest.mark.parametrize(("operation", "before", "after"), [
+    (RenameSchema(owner="sales"), ("sales", "a"), ("sales", "a2")), (RenameTable(owner="sales", name="u"), ("sales", "u"), ("sales", "u")),
+])
+def test_comparison_looks_for_a_renamed_table_where_its_changes_arrive(sites: Sites, operation: Operation, before: tuple[str, str], after: tuple[str, str]):
+    a = replace(sites.tables()[0], destination=TableName(*before), transformations=(Transformation(operations=(operation,)),))
+    config = sites.config([a])
+    assert [table.destination for table in tables_of_now(sites.source, config)[0]] == [before]
+    sites.run("src", "ALTER TABLE a RENAME TO a2")
+    assert [(table.source.name, table.destination) for table in tables_of_now(sites.source, config)[0]] == [("a2", after)]

@@ -6,6 +6,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ from redo.mining import Miner
 from redo.names import NamesAtSource
 from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet
+from rules.transformation import DeleteColumns, Transformation
 from streams.errors import TableLeftRules
 from streams.lcr_batch import Command, LcrBatch
 from streams.scn import FIRST_SCN, Scn
 from tests.support.system import wait_until
-from topology.spec import CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
+from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -382,3 +384,20 @@ def test_site_of_a_destination_leaves_the_tables_of_apply_processes_that_the_top
         assert source.host.leave_out_others(["x"]) == ()
         assert [each.apply for each in destination.other_copies("topo", "new", "public", "t")] == ["y", "x"]
         destination.remove("topo"), destination.remove("another")
+
+
+def test_a_column_that_is_renamed_and_that_a_transformation_names_is_told_of(make: Callable[..., Source]) -> None:
+    """`check` refuses such a file; later its values would be left out, or travel under the new name, without a sign."""
+    source = make()
+    source.run("ALTER TABLE t ADD secret text")
+    kept = Rule(owner="public", name="t", transformation=Transformation(operations=(DeleteColumns(deleted=("secret",)),)))
+    spec = replace(
+        source.spec, captures=(replace(source.spec.captures[0], rules=RuleSet(include=(kept,))),),
+        applies=(ApplySpec(name="app", site="dbs1", source="dbs1", queue="q"),),
+    )
+    source.host._spec = spec
+    assert source.host.uncaptured(spec) == ()
+    assert source.host.status()["lost_columns"] == []
+    source.run("ALTER TABLE t RENAME secret TO hidden")
+    assert source.host.uncaptured(spec) == ()
+    assert source.host.status()["lost_columns"] == ["secret of public.t (c)"]

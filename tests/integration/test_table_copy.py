@@ -202,6 +202,19 @@ def test_rows_for_wider_columns_go_as_text_and_have_the_same_digest(source, sour
     assert total(source_database, "k", tuple(columns)) == total(destination_database, "k", tuple(columns))
 
 
+def test_values_that_a_function_makes_longer_than_the_source_s_column_have_the_digest_that_they_have_in_the_wider_one(
+    source, source_database, target, destination_database,
+):
+    source.execute("CREATE TABLE public.k (id int, v varchar(9), a varchar(2)[], b varbit(3), n numeric(6,2)); INSERT INTO public.k VALUES (1, 'a')")
+    target.execute("CREATE TABLE public.k (id int, v varchar(64), a varchar(9)[], b varbit(9), n numeric(6,2))")
+    columns, rows = ("id", "v", "a", "b", "n"), [(b"1", b"x" * 64, b"{abc,NULL}", b"10101", b"1.5"), (b"2", None, None, None, None)]
+    with contextlib.closing(PostgresTableReader(source_database)) as reader:
+        (piece,) = reader.plan("public", "k", {}).pieces
+        with reader.open_piece(piece) as opened:
+            assert copy_in(target, "public", "k", columns, [opened.packed(rows)], form=PORTABLE) == 2
+            assert opened.digest_values(columns, [rows]) == total(destination_database, "k", columns)
+
+
 def test_empty_table_has_one_piece_and_an_empty_digest(target, destination_database):
     with contextlib.closing(PostgresTableReader(destination_database)) as reader:
         assert len(reader.plan("public", "t", {}).pieces) == 1

@@ -15,6 +15,7 @@ from operator import or_
 
 from databases.ports import Finding
 from rules.conditions.condition import Condition, Image
+from rules.conditions.spelling import where_true
 from rules.rule import RuleSet
 from rules.transformation import Transformation
 from streams.table_name import TableName
@@ -47,6 +48,13 @@ def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Findin
                     problem=f"the rows of {table} at {apply.site} would be {_text(wanted)}, and {_text(was)} were copied: others would be left, or missing",
                     fix=f"take {table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then give it the new subset and run `headrace up` again:"
                     " it is copied anew",
+                )
+            elif wanted and (queue := _uncut_in(ways_before, ways_after, table)):
+                yield Finding(
+                    path=f"applies.{apply.name}",
+                    problem=f"the subset of {table} would move to a client before queue {queue}, which has changes of other rows, and no client behind it would leave them out",
+                    fix="give the client before the subset, and leave it at the one behind, too; run `headrace up` and `headrace wait FILE --caught-up`, then take it out"
+                    " there and run `headrace up` again",
                 )
 
 
@@ -171,10 +179,9 @@ def _names_taken_over(before: TopologySpec, after: TopologySpec) -> Iterator[Cha
 def _names_in_queues(ways: Sequence[Way], tables: Sequence[TableName]) -> Iterator[tuple[tuple[str, str, TableName], TableName]]:
     """The tables that arrive, each with its source, a queue that it comes through and its name there; tags may tell two of one name apart."""
     for way in ways:
-        queues = (way.capture.queue, *(each.to_queue for each in way.propagations))
         for table in tables:
             if way.carry(table) is not None:
-                yield from (((way.capture.source, queue, each.behind), table) for queue, each in zip(queues, way.passages(table), strict=False))
+                yield from (((way.capture.source, queue, each.behind), table) for queue, each in zip(_queues(way), way.passages(table), strict=False))
 
 
 def _clients(spec: TopologySpec) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:
@@ -270,9 +277,8 @@ def _on_the_way(ways: Sequence[Way], table: TableName) -> _OnTheWay | None:
     # Between which queues, and not by whom: LCRs of the old shape may wait in any of them. A split stream is where its queue is by the file.
     hops = (f"from {each.split_from or each.from_queue} to {each.to_queue}" for each in way.propagations)
     kinds = ("at capture", *hops, "at apply")
-    queues = (way.capture.queue, *(each.to_queue for each in way.propagations), "")
     found = []
-    for kind, client, queue, (name, transformation, _) in zip(kinds, way.clients, queues, way.passages(table), strict=True):
+    for kind, client, queue, (name, transformation, _) in zip(kinds, way.clients, (*_queues(way), ""), way.passages(table), strict=True):
         rules = (*(client.rules.include or ()), *client.rules.exclude) if client.rules.looks_at_rows else ()
         asked = tuple(each for rule in rules if rule.dml and rule.matches_object(*name) for each in rule.conditions if _asks_old_values(each))
         # Another version of a function is no other shape: what was copied stays, as the operator knows who runs `up`.
@@ -292,6 +298,34 @@ def _has_subset(way: Way) -> bool:
 def _rows(ways: Sequence[Way], table: TableName) -> str | None:
     """The subset of a table that arrives; None: nothing of it arrives."""
     return next((each.rows for each in arriving(ways, [table])), None)
+
+
+def _uncut_in(ways_before: Sequence[Way], ways_after: Sequence[Way], table: TableName) -> str:
+    """A queue with changes of a table that were not cut to its whole subset, and would not be any more; empty: there is none.
+
+    An apply process evaluates the subsets of the clients before it once more, but not behind another name (`topology.ways.rules_at_the_end`).
+    """
+    way = next((way for way in ways_after if way.carry(table) is not None), None)
+    before = next((way for way in ways_before if way.carry(table) is not None), None)
+    if way is None or before is None or not any(client.rules.renames for client in way.clients[:-1]):
+        return ""
+    cut, wanted = _subsets(before, table), _subsets(way, table)
+    places = {queue: place for place, queue in enumerate(_queues(way), 1)}
+    for place, queue in enumerate(_queues(before), 1):
+        if queue in places and not set(filter(None, wanted)) <= {*cut[:place], *wanted[places[queue]:]}:
+            return queue
+    return ""
+
+
+def _queues(way: Way) -> tuple[str, ...]:
+    """The queues behind each client of a way but the last."""
+    return (way.capture.queue, *(each.to_queue for each in way.propagations))
+
+
+def _subsets(way: Way, table: TableName) -> tuple[str | None, ...]:
+    """What each client of a way leaves of a table's rows, as a condition in SQL; None: all."""
+    found = (client.rules.subset_of(*each.table) for client, each in zip(way.clients, way.passages(table), strict=True))
+    return tuple(None if each is None else where_true(each) for each in found)
 
 
 def _text(rows: str) -> str:

@@ -47,6 +47,7 @@ PASSES = {
     "tried again": component("RETRYING", last_error=ERROR),
     "error queue": component("APPLYING", errors=2),
     "new tables": component("IDLE", uncaptured_tables=["hr.new"]),
+    "columns that a transformation names": component("IDLE", lost_columns=["email of hr.people (capture_hr)"]),
     "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
     "definition without a table": component("APPLYING", missing_tables=["hr.x"]),
 }

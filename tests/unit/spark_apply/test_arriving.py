@@ -9,8 +9,9 @@ import pytest
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import ApplyProgress, Instantiation
+from rules.reshaping import transformed_version
 from rules.rule import Rule, RuleSet
-from rules.transformation import DeleteColumns, Transformation
+from rules.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
@@ -211,7 +212,7 @@ def test_columns_behind_a_transformation_are_not_taken_for_renamed_ones():
     """With a deleted column renamed at the source, its new name comes where another column's was: nothing tells which it is."""
     plain = table("t", A)
     masked = replace(plain, transformations=(Transformation(operations=(DeleteColumns(deleted=("a",)),)),))
-    assert [ArrivingTables({}, [each]).is_reshaped(version("t", A)) for each in (plain, masked)] == [False, True]
+    assert [ArrivingTables({}, [each]).lacks_columns(version("t", A)) for each in (plain, masked)] == [False, True]
     before, after = shaped("t", A, "id", "b"), shaped("t", A, "id", "z", "b")
     for tables, expected in ((ArrivingTables({}, [plain]), "z"), (ArrivingTables({}, [masked]), "b")):
         reading = Reading(tables=tables)
@@ -220,6 +221,20 @@ def test_columns_behind_a_transformation_are_not_taken_for_renamed_ones():
         ], key=["id"])
         reading.reader._note_versions((before, after))
         assert [column.name for column in reading.reader._fitting(before).columns] == ["id", expected]
+
+
+def test_rows_before_a_rename_keep_their_values_behind_a_transformation_that_leaves_no_column_out():
+    """RENAME b TO old, ADD b: the order of the columns tells as much as it does without new names and added columns. The rows' value is not the new b's."""
+    shown = Transformation(operations=(RenameColumn(before="b", after="x"), AddColumn(name="region", type_name="pg_catalog.int4", value="7")))
+    tables = ArrivingTables({}, [replace(table("t", A), transformations=(shown,))])
+    before, after = (transformed_version(shaped("t", A, *columns), shown)[0] for columns in (("id", "b"), ("id", "old", "b")))
+    reading = Reading(tables=tables)
+    reading.store.create_table("public", "t", [
+        destination_column(name, "pg_catalog.int4", equality="integer") for name in ("id", "old", "x", "region")
+    ], key=["id"])
+    reading.reader._note_versions((before, after))
+    assert [column.name for column in reading.reader._fitting(before).columns] == ["region", "id", "old"]
+    assert [column.name for column in reading.reader._fitting(after).columns] == ["region", "id", "old", "x"]
 
 
 def test_two_tables_that_have_one_name_behind_transformations_rename_no_columns_of_each_other():

@@ -262,6 +262,23 @@ def test_subsets_and_conditions_are_compared_under_the_names_on_the_way(tmp_path
     assert any("captures.cap" in each and "takes a subset" in each for each in warned), warned
 
 
+def test_a_subset_that_moves_to_a_client_before_a_rename_would_leave_what_queues_hold_uncut(tmp_path):
+    """Behind another name the apply process does not evaluate subsets of clients before it: rows outside would be inserted, and `verify` would not see them."""
+
+    def edit(*, first: bool, second: bool, renames: bool = True):
+        subset, name = ", subset: \"name = 'x'\"", "sales.staff" if renames else "hr.employees"
+        transform = ", transform: [{rename_table: sales.staff}]" if renames else ""
+        return read(tmp_path, one_way(
+            f"{{table: hr.employees{subset * first}{transform}}}", f"{{table: {name}{subset * second}}}", f"{{table: {name}}}",
+        ).replace("include: [{schema: hr}]", f"include: [{{table: {name}}}]"))
+
+    at_capture, sent, both = edit(first=True, second=False), edit(first=False, second=True), edit(first=True, second=True)
+    (found,) = subset_changes(sent, at_capture)
+    assert "before queue q1" in found.problem
+    assert [*subset_changes(at_capture, sent), *subset_changes(sent, both), *subset_changes(both, at_capture)] == []
+    assert [*subset_changes(edit(first=False, second=True, renames=False), edit(first=True, second=False, renames=False))] == []
+
+
 @pytest.mark.parametrize("phase", [SPLITTING, SPLIT, MERGING])
 def test_a_stream_that_is_split_off_has_the_names_that_it_had(tmp_path, phase):
     text = one_way("{table: hr.t, transform: [{rename_table: x.u}]}", "{table: x.u, transform: [{rename_schema: y}]}").replace("[{schema: hr}]}}\n", "[{schema: y}]}}\n")

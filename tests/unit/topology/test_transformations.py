@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from databases.ports import CapturedTable, TableShape
+from databases.ports import CapturedTable, ShapedPartition, TableShape
+from databases.postgres.shapes import shape_findings
 from headrace.inspection import handler_findings
-from rules.transformation import AddColumn, Transformation
+from rules.transformation import AddColumn, RenameTable, Transformation
 from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.table_name import TableName
@@ -23,8 +24,8 @@ from topology.logging_needs import listed_needs, log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
-from topology.transformations import arrival_findings, refuse_one_name, ways_before
-from topology.ways import arriving, rules_at_the_end, ways_to, writes_alone
+from topology.transformations import arrival_findings, lost_columns, refuse_one_name, ways_before
+from topology.ways import arriving, rules_at_the_end, transformed, ways_to, writes_alone
 
 ONE_WAY = """
 topology: t
@@ -471,3 +472,36 @@ def test_columns_that_a_function_may_change_and_that_are_not_there_are_misspelt(
 def test_rules_that_overlap_have_the_same_function(tmp_path: Path) -> None:
     found = problems(tmp_path, with_function(tmp_path, captured=f"{FUNCTION}, {{schema: hr, transform: 'masks:mask'}}"))
     assert any("differently" in each for each in found)
+
+
+def test_columns_that_are_renamed_or_dropped_while_everything_runs_are_told_of_where_a_transformation_names_them(tmp_path: Path) -> None:
+    """What is to be kept would be left out, and what is to be left out would travel."""
+    def lost(rule: str, *names: str) -> tuple[str, ...]:
+        spec, asked = read(tmp_path, one_way(captured=rule)), replace(VERSION, columns=tuple(Column(name=name, type_name="pg_catalog.text") for name in names))
+        assert lost_columns(spec, "dbs2", lambda: [asked]) == ()
+        return lost_columns(spec, "dbs1", lambda: [asked])
+
+    kept = "{table: hr.employees, transform: [{keep_columns: [id, name]}, {rename_column: {from: name, to: called}}]}"
+    assert lost(kept, "id", "name", "more") == ()
+    assert lost(kept, "id", "full_name") == ("name of hr.employees (cap)",)
+    assert lost("{table: hr.employees, transform: [{delete_columns: [salary]}]}", "id", "pay") == ("salary of hr.employees (cap)",)
+    assert lost("{schema: hr, transform: [{delete_columns: [salary]}]}", "id", "pay") == ()  # of some of its tables
+    unread = read(tmp_path, one_way(captured="{table: hr.employees}"))
+    assert lost_columns(unread, "dbs1", lambda: pytest.fail("nothing is asked")) == ()
+
+
+def test_partitions_of_a_renamed_table_are_looked_for_in_the_table_of_the_new_name() -> None:
+    """With a default partition there, nothing is missing; and what is to be created names the destination's table."""
+    here = TableShape(owner="sales", name="staff", partitioned_by="LIST (id)")
+    source = TableShape(owner="hr", name="employees", partitioned_by="LIST (id)", partitions=(
+        ShapedPartition(owner="hr", name="low", parent=EMPLOYEES, bound="FOR VALUES IN (1)", rows="(id = 1)", partitioned_by="LIST (id)"),
+        ShapedPartition(owner="hr", name="low_1", parent=TableName("hr", "low"), bound="FOR VALUES IN (1)", rows="((id = 1) AND (id = 1))", partitioned_by=""),
+    ))
+    wanted = transformed(source, Transformation(operations=(RenameTable(owner="sales", name="staff"),)))
+    low, below = shape_findings("sites.dbs2", wanted, here, frozenset({"id"}))
+    assert 'CREATE TABLE "sales"."low" PARTITION OF "sales"."staff" FOR VALUES IN (1)' in low.fix
+    assert 'PARTITION OF "sales"."low" FOR VALUES' in below.fix
+    others = tuple(
+        ShapedPartition(owner="sales", name=f"{parent.name}_rest", parent=parent, bound="DEFAULT", rows="", partitioned_by="") for parent in (TableName("sales", "staff"), TableName("sales", "low"))
+    )
+    assert list(shape_findings("sites.dbs2", wanted, replace(here, partitions=others), frozenset({"id"}))) == []

@@ -7,7 +7,7 @@ import pytest
 from databases.connectors import value_types
 from databases.memory.copying import unpacked
 from databases.memory.store import destination_column
-from rules.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
+from rules.transformation import CURRENT_TIMESTAMP, AddColumn, DeleteColumns, RenameColumn, Transformation
 from rules.user_code.custom import CustomTransformation
 from rules.user_code.source import UserFunction
 from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
@@ -28,6 +28,12 @@ def changing(lcr):
     global number
     number += 1
     lcr.set_value("new", "v", str(number))
+    return lcr
+
+def seen(lcr):
+    arrived = lcr.get_value("new", "arrived").decoded
+    lcr.set_value("new", "v", arrived.isoformat())
+    lcr.set_value("new", "changed", arrived.replace(year=2000))
     return lcr
 
 def failing(lcr):
@@ -65,6 +71,17 @@ def test_functions_and_declarative_steps_of_several_clients_come_in_their_order(
     world.copying().run_first()
     assert world.states[-1] == ("t", "DONE")
     assert sorted(world.store.rows("public", "t"))[:2] == [(b"0", b"x0", b"EMEA"), (b"1", b"x1", b"EMEA")]
+
+
+def test_the_time_that_a_transformation_adds_is_text_in_a_copied_row_and_the_same_object_for_functions() -> None:
+    world = World("t")
+    added = (AddColumn(name=name, type_name=CURRENT_TIMESTAMP, is_now=True) for name in ("arrived", "changed"))
+    table = ReshapedTable(
+        source="dbs1", owner="public", name="t", columns=world.source.table("public.t").version.columns, transformations=(through("seen", *added),), time_us=1_772_000_000_000_001,
+    )
+    with world.reader("source").open_piece(world.reader("source").plan("public", "t", {}).pieces[0]) as opened:
+        rows = {row for block in ReshapedPiece(opened, table, value_types()).rows(["v", "arrived", "changed"]) for row in unpacked(block)}
+    assert rows == {(b"2026-02-25T06:13:20.000001+00:00", b"2026-02-25 06:13:20.000001+00", b"2000-02-25 06:13:20.000001+00:00")}
 
 
 def test_rows_are_as_many_as_a_function_of_a_capture_process_makes() -> None:

@@ -16,7 +16,7 @@ from protos import apply_pb2 as pb
 from spark_apply.copy.records import TableProgress
 from spark_apply.driver import control as module
 from spark_apply.driver.control import ApplyControl
-from streams.errors import ApplyError
+from streams.errors import ApplyError, DatabaseUnavailable
 from streams.scn import Scn
 from streams.table_name import TableName
 
@@ -63,11 +63,31 @@ def test_nothing_is_caught_up_while_a_table_is_copied(state: str, is_bounded: bo
     assert control._caught_up_scn(cores) == (50 if is_bounded else 0)  # type: ignore[arg-type]
 
 
+def unanswered(_access: Any) -> Any:
+    raise DatabaseUnavailable("the source does not answer")
+
+
+@pytest.mark.parametrize("asked", ["rooms", "halls"])
+def test_a_table_that_the_source_has_renamed_is_not_left_out_to_be_copied_before_a_restart(monkeypatch: Any, asked: str) -> None:
+    """The driver knows it by its name of before, under which the source has nothing to copy: it would be FAILED, its changes left out."""
+    now = (SimpleNamespace(identity="7", owner="shop", name="halls"), SimpleNamespace(identity="8", owner="shop", name="other"))
+    monkeypatch.setattr(module, "open_source", lambda access: SimpleNamespace(captured=lambda topology: now, close=lambda: None))
+    monkeypatch.setattr(module, "open_destination", lambda access: pytest.fail("nothing is recorded"))
+    tables = [SimpleNamespace(source=TableName("shop", name), identity=identity) for name, identity in (("rooms", "7"), ("other", "8"))]
+    config = SimpleNamespace(topology="t", apply="a", source=SimpleNamespace(site="s"), tables=tables)
+    control = ApplyControl(config=config, cores=SimpleNamespace(), instantiation=SimpleNamespace())  # type: ignore[arg-type]
+    with pytest.raises(ApplyError, match=r"shop\.rooms is called shop\.halls at s since") as refused:
+        control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="shop", name=asked)]))
+    assert "headrace start FILE apply:a" in refused.value.hint
+    assert "headrace copy FILE shop.halls" in refused.value.hint
+
+
 def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_again(monkeypatch: Any) -> None:
     """`headrace copy` begins with a record that all rows there are ours."""
     store, asked, looked = MemoryStore(), [], list[int]()
     destination = MemoryDestination(store=store)
     monkeypatch.setattr(module, "open_destination", lambda access: destination)
+    monkeypatch.setattr(module, "open_source", unanswered)
     name = TableName("shop", "rooms")
     config = SimpleNamespace(
         topology="t", apply="a", source=SimpleNamespace(site="s"), destination=None,
