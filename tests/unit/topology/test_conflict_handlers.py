@@ -203,6 +203,18 @@ def test_a_handler_that_fits_its_table_is_in_order():
     assert checked(of("maximum", "v", "n", by="n"), of("delta", "n"), of("overwrite", kind="insert_exists")) == []
 
 
+def test_a_handler_whose_conflicts_are_not_seen_is_refused():
+    (line,) = checked(of("delta", "n"), compare_key_only=True)
+    assert line.startswith(
+        "applies.a1 table hr.t delta on update_differs: puts the LCR's number in place of the row's, without a conflict, where compare_old_values or compare_key_only leaves n out: "
+    )
+    (line,) = checked(of("overwrite", kind="delete_differs"), of("discard", kind="insert_exists"), compare_key_only=True)
+    assert "overwrite on delete_differs: is never asked, because compare_old_values or compare_key_only leaves v, n, doc out: " in line
+    some = UncomparedColumns(owner="hr", name="t", columns=("n",), operations=("update",))
+    assert len(checked(of("delta", "n"), uncompared=(some,))) == 1
+    assert checked(of("maximum", "v", "n", by="v"), of("discard", kind="delete_differs"), uncompared=(some,)) == []  # v tells
+
+
 def test_delta_of_a_column_that_a_function_converts_is_refused():
     table = MemoryStore().create_table("hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("n", "pg_catalog.int4")], key=("id",))
     here = replace(table, columns=(table.columns[0], replace(table.columns[1], type_name="pg_catalog.numeric", converted=("pg_catalog.int4",))))
