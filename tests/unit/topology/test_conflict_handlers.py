@@ -144,6 +144,28 @@ def test_sites_that_write_one_table_with_a_handler_for_every_kind_are_not_warned
     assert meetings_in(tmp_path, with_handlers(EVERY_KIND)) == []
 
 
+SUBSET = SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures:
+  c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{table: hr.t}]}}
+  c2: {site: dbs2, source: dbs2, queue: q2, rules: {include: [{table: hr.t}]}}
+propagations:
+  to2: {from: q1, to: q2, rules: {include: [{table: hr.t, subset: "region = 'a'"}]}}
+  to1: {from: q2, to: q1}
+applies:
+  a2: {site: dbs2, source: dbs1, queue: q2}
+  a1: {site: dbs1, source: dbs2, queue: q1}
+"""
+
+
+def test_a_subset_that_several_sites_write_is_warned_of_in_spite_of_its_handlers(tmp_path):
+    handlers = f"conflict_handlers: [{EVERY_KIND}]\n"
+    (line,) = meetings_in(tmp_path, SUBSET + handlers)
+    assert line.startswith("applies.a2: conflict handlers cannot keep hr.t equal: to2 takes a subset of it, and others than dbs1 write it, too. Where a row leaves")
+    there = "\n".join(line for line in SUBSET.splitlines() if not line.startswith(("  c2:", "  to1:", "  a1:")))
+    assert meetings_in(tmp_path, f"{there}\n{handlers}") == []  # dbs2 only receives
+
+
 def test_a_handler_of_one_table_of_a_schema_leaves_the_warning_for_the_others(tmp_path):
     (line,) = meetings_in(tmp_path, SITES + f"replicate: [{{schemas: [hr], between: [dbs1, dbs2]}}]\nconflict_handlers: [{EVERY_KIND}]\n")
     assert "such as hr.* (others), and no conflict handler is set:" in line
