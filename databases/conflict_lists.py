@@ -90,6 +90,12 @@ def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion
             yield _unknown(path, name, names)
         elif name in key:
             yield Finding(path=path, problem=f"{name} is in the key, and a key column is in no column list", fix="leave it out")
+    if (handler.method, handler.kind) == ("site_priority", "update_differs") and not handler.columns and sum(name not in key for name in names) > 1:
+        yield Finding(
+            path=path, is_error=False, problem="has every column outside the key in one list: where an UPDATE changes some of them alone, and the other site others of"
+            " them at the same time, the sites can differ, without an error",
+            fix="give each column, or columns that always change together, an entry of their own with `columns` (docs/conflicts.md), unless every UPDATE changes all of them",
+        )
     of_sums = handler.columns or tuple(name for name in names if name not in key)
     types = {column.name: column.type_name for column in version.columns}
     for name in [each for each in of_sums if each in there] if handler.method == "delta" else ():

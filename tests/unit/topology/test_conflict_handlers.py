@@ -225,6 +225,12 @@ def test_a_handler_that_fits_its_table_is_in_order():
     assert checked(of("maximum", "v", "n", by="n"), of("delta", "n"), of("overwrite", kind="insert_exists")) == []
 
 
+def test_site_priority_with_all_columns_in_one_list_is_a_warning():
+    (line,) = checked(of("site_priority"))
+    assert line.startswith("applies.a1 table hr.t site_priority on update_differs: has every column outside the key in one list: ")
+    assert checked(of("site_priority", "v"), of("site_priority", "n", "doc"), of("site_priority", kind="insert_exists")) == []
+
+
 def test_a_handler_whose_conflicts_are_not_seen_is_refused():
     (line,) = checked(of("delta", "n"), compare_key_only=True)
     assert line.startswith(
