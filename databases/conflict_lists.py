@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from databases.ports import DestinationTable, Finding
-from rules.conflict_handlers import BY_COLUMN, ConflictHandler, ConflictRules
-from streams.lcr_batch import OldImage, TableVersion
+from rules.conflict_handlers import BY_COLUMN, ConflictHandler, ConflictRules, TableConflicts
+from streams.lcr_batch import Command, OldImage, TableVersion
 from streams.table_name import Named, quoted, quoted_name
 
 __all__ = ["conflict_list_findings"]
+
+_COMPARING = {"update_differs": Command.UPDATE, "delete_differs": Command.DELETE}
+"""The kinds of conflicts that are seen by comparing old values."""
 
 
 def conflict_list_findings(
@@ -44,6 +47,7 @@ def conflict_list_findings(
             path=path, problem="latest_timestamp lets the last change win with its whole row, and compare_old_values or compare_key_only leaves columns out",
             fix="compare every column of the table, or use other handlers",
         )
+    yield from () if mine.times is not None else _unseen(path, mine, [name for name in names if name not in key])
     lacking = sorted(name for name in key if name not in names) if mine.times is not None else []
     if lacking:
         yield Finding(
@@ -54,6 +58,21 @@ def conflict_list_findings(
         yield Finding(
             path=path, problem=f"the source's log has no old values of the table outside its key, and {', '.join(needed)} needs them",
             fix=f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL;",
+        )
+
+
+def _unseen(path: str, mine: TableConflicts, names: list[str]) -> Iterator[Finding]:
+    """Handlers that are not asked, because the values that would differ are not compared; `names`: columns outside the key."""
+    for handler in mine.handlers:
+        command = _COMPARING.get(handler.kind)
+        listed = [name for name in handler.columns or names if name in names]
+        unseen = [name for name in listed if command is not None and not mine.compares(command, name)]
+        if not unseen or (len(unseen) < len(listed) and handler.method != "delta"):
+            continue
+        what = "puts the LCR's number in place of the row's, without a conflict, where" if handler.method == "delta" else "is never asked, because"
+        yield Finding(
+            path=f"{path} {handler} on {handler.kind}", problem=f"{what} compare_old_values or compare_key_only leaves {', '.join(unseen)} out",
+            fix="compare them, or remove the handler",
         )
 
 
@@ -71,6 +90,12 @@ def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion
             yield _unknown(path, name, names)
         elif name in key:
             yield Finding(path=path, problem=f"{name} is in the key, and a key column is in no column list", fix="leave it out")
+    if (handler.method, handler.kind) == ("site_priority", "update_differs") and not handler.columns and sum(name not in key for name in names) > 1:
+        yield Finding(
+            path=path, is_error=False, problem="has every column outside the key in one list: where an UPDATE changes some of them alone, and the other site others of"
+            " them at the same time, the sites can differ, without an error",
+            fix="give each column, or columns that always change together, an entry of their own with `columns` (docs/conflicts.md), unless every UPDATE changes all of them",
+        )
     of_sums = handler.columns or tuple(name for name in names if name not in key)
     types = {column.name: column.type_name for column in version.columns}
     for name in [each for each in of_sums if each in there] if handler.method == "delta" else ():

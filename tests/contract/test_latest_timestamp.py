@@ -13,6 +13,7 @@ import pytest
 from databases.postgres.destination.session import PostgresSession
 from spark_apply.server.collapse import plan_resolvable, plan_sets
 from spark_apply.server.conflicts import execute_steps
+from spark_apply.tables import TableFits
 from streams.errors import DatabaseError
 from tests.support.conflicts import Conflicts, Lcr, batch_of, by_time, raw
 from tests.support.destination_contract import MemoryHarness
@@ -135,6 +136,16 @@ def test_of_two_sources_the_later_one_wins_whoever_comes_first(site):
     assert site.apply(Lcr(old=WAS, new=changed(WAS, a="a")), source="a", at=at - 1) is None
     assert site.rows() == [changed(WAS, a="c")]
     assert site.apply(Lcr(old=WAS, new=THERE), source="a", at=at + 1) is None
+    assert site.rows() == [THERE]
+
+
+def test_a_row_that_was_applied_before_its_table_took_the_method_loses_as_a_copied_one(harness, session):
+    """So nothing may be under way then: docs/conflicts.md."""
+    site = Site(harness, session)
+    timed, site.fits = site.fits, TableFits(session.describe, session.missing_alter)
+    assert site.apply(Lcr(new=HERE), source="c", at=now()) is None
+    site.fits = timed
+    assert site.apply(Lcr(old=WAS, new=THERE), source="a", at=now() - MINUTE) is None
     assert site.rows() == [THERE]
 
 

@@ -7,7 +7,8 @@ transactions come in order; how the sources interleave at a site is the history'
 
 A history is a list of steps, and is written as people write it:
 
-    dbs1: update 1      a user of dbs1 changes row 1: its text, its time and its number
+    dbs1: update 1      a user of dbs1 changes row 1: its texts and its time
+    dbs1: set-a 1       column a of it alone (or set-b), and its time where that decides
     dbs1: insert 3      (a row with a new key, or one that was deleted)
     dbs1: delete 1
     dbs1: move 1 to 5   the key changes
@@ -38,6 +39,7 @@ TIME_FIRST = 100_000
 """What the resolution column begins with: later times are higher, or lower for a column that always falls."""
 
 
+_ONE_COLUMN = {"set-a": "a", "set-b": "b"}
 _KEYS_OF_ALL = (1, 2, 3)  # of every history of a few steps: the rows that are there, and a new one
 
 
@@ -48,7 +50,7 @@ class Combination:
     Args:
         name: as docs/conflicts.md calls it.
         handlers: of the apply processes at a site.
-        writes: of update, insert, delete, move, add (a number alone).
+        writes: of update, set-a, set-b, insert, delete, move, add (a number alone).
         sites: how many there are.
         own_keys: a key is inserted once, by one site.
         falls: the resolution column gets lower with every change.
@@ -100,6 +102,13 @@ class Users:
         if kind == "add":
             assert old is not None
             return (*old[:4], int(old[4] or 0) + 1 + self.names.index(name), old[5])
+        new = self._changed(name, old, key)
+        if old is None or kind not in _ONE_COLUMN:
+            return new
+        decides = {each.resolution_column for each in self._combination.handlers(name)}
+        return tuple(new[place] if column == _ONE_COLUMN[kind] or column in decides else old[place] for place, (column, _) in enumerate(COLUMNS))
+
+    def _changed(self, name: str, old: Shown | None, key: int) -> Shown:
         self._texts += 1
         text = f"{self._texts}{name}" if not self._combination.repeats else f"{self._texts % 2}"
         before = TIME_FIRST if old is None else int(old[3] or 0)

@@ -26,6 +26,11 @@ def _three(combination: Combination) -> Combination:
     return replace(combination, sites=3)
 
 
+def _in_part(combination: Combination) -> Combination:
+    """Users change some columns of a row, too."""
+    return replace(combination, writes=(*combination.writes, "set-a", "set-b")) if "update" in combination.writes else combination
+
+
 _MAXIMUM = Combination(name="maximum, always rising", handlers=everywhere(MAXIMUM), writes=("update",))
 _MINIMUM = Combination(name="minimum, always falling", handlers=everywhere(MINIMUM), writes=("update",), falls=True)
 _INSERTS = Combination(
@@ -38,9 +43,17 @@ _BOTH = Combination(
     writes=("update", "add"),
 )
 _DELETE_WINS = Combination(name="maximum, delete wins", handlers=everywhere(MAXIMUM, *DELETE_WINS), writes=("update", "update", "delete"))
-_PRIORITY = Combination(
-    name="site_priority, values never come again", handlers=everywhere(handler("site_priority", priority=PRIORITY[:2])), writes=("update",),
-)
+
+
+def _priority(name: str, *order: str, alone: bool = False) -> Combination:
+    """One column list, of all columns, whose changes change all of them; or a list for each column that changes, `alone`."""
+    lists = [("a",), ("b",), ("t",), ("u",)] if alone else [()]
+    handlers = [handler("site_priority", *each, priority=order) for each in lists]
+    return Combination(name=name, handlers=everywhere(*handlers), writes=("update", "set-a", "set-b") if alone else ("update",))
+
+
+_PRIORITY = _priority("site_priority, values never come again", *PRIORITY[:2])
+_PRIORITY_ALONE = _priority("site_priority, a list for each column, values never come again", *PRIORITY[:2], alone=True)
 _UPDATE_WINS = Combination(name="maximum, update wins", handlers=everywhere(MAXIMUM, *UPDATE_WINS), writes=("update", "update", "delete"))
 
 def _latest(name: str, *writes: str, tombstones: bool) -> Combination:
@@ -51,14 +64,15 @@ def _latest(name: str, *writes: str, tombstones: bool) -> Combination:
 _LATEST = _latest("latest_timestamp", "update", "update", "insert", tombstones=False)
 _TOMBSTONES = _latest("latest_timestamp with tombstones", "update", "update", "insert", "delete", "move", tombstones=True)
 
-CONVERGENT = (
+_EVERY_PART = (
     _MAXIMUM, _three(_MAXIMUM), _MINIMUM, _three(_MINIMUM), _INSERTS, _three(_INSERTS), _DELTA, _three(_DELTA), _BOTH, _three(_BOTH),
     _DELETE_WINS, _three(_DELETE_WINS), replace(_DELETE_WINS, name="maximum, delete wins, keys inserted once", writes=("update", "update", "delete", "insert")),
-    _PRIORITY, _LATEST, _three(_LATEST), _TOMBSTONES, _three(_TOMBSTONES),
+    _LATEST, _three(_LATEST), _TOMBSTONES, _three(_TOMBSTONES),
     # Values that come again hide nothing: times are compared, not values.
     replace(_TOMBSTONES, name="latest_timestamp with tombstones, values come again", repeats=True),
     replace(_TOMBSTONES, name="latest_timestamp with tombstones, values come again", repeats=True, sites=3),
 )
+CONVERGENT = (*map(_in_part, _EVERY_PART), _PRIORITY, _PRIORITY_ALONE)
 
 DIVERGENT = (
     replace(_MAXIMUM, name="no handler", handlers=everywhere()),
@@ -68,6 +82,7 @@ DIVERGENT = (
     replace(_MINIMUM, name="minimum, rising", falls=False),
     replace(_MAXIMUM, name="maximum without the other columns", handlers=everywhere(handler("maximum", "a", "t", by="t"))),
     replace(_PRIORITY, name="site_priority, values come again", repeats=True),
+    replace(_PRIORITY, name="site_priority, some columns of a list change", writes=("update", "set-a", "set-b")),
     replace(_PRIORITY, name="site_priority at three sites", sites=3, handlers=everywhere(handler("site_priority", priority=PRIORITY))),
     _UPDATE_WINS,
     replace(_INSERTS, name="maximum, delete wins, deleted keys come again", handlers=everywhere(MAXIMUM, INSERTS[0], *DELETE_WINS), writes=("update", "insert", "delete")),
@@ -81,10 +96,10 @@ DIVERGENT = (
 
 # Where times do not decide: each two neighbours are two sites, and what the hub applied is to a spoke what the hub wrote.
 OVER_A_HUB = (
-    *(replace(each, sites=3, hub=True) for each in CONVERGENT if each.sites == 2 and each.times is None and each is not _PRIORITY),
+    *(replace(each, sites=3, hub=True) for each in CONVERGENT if each.sites == 2 and each.times is None and each not in {_PRIORITY, _PRIORITY_ALONE}),
     *(
-        replace(_PRIORITY, name=f"site_priority {' before '.join(order)}", handlers=everywhere(handler("site_priority", priority=order)), sites=3, hub=True)
-        for order in (("dbs1", "dbs2", "dbs3"), ("dbs2", "dbs1", "dbs3"), ("dbs2", "dbs3", "dbs1"))
+        replace(_priority(f"site_priority{', a list for each column' if alone else ''} {' before '.join(order)}", *order, alone=alone), sites=3, hub=True)
+        for order in (("dbs1", "dbs2", "dbs3"), ("dbs2", "dbs1", "dbs3"), ("dbs2", "dbs3", "dbs1")) for alone in (False, True)
     ),
 )
 

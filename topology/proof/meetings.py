@@ -1,8 +1,8 @@
-"""Tables that several sites write, while nothing says what to do when they change the same row."""
+"""Tables that several sites write, while nothing says what to do when they change the same row, or handlers cannot do it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from databases.ports import Finding
@@ -10,7 +10,7 @@ from rules.conflict_handlers import KINDS
 from streams.table_name import TableName, quoted_name
 from topology.proof.reach import Proof
 from topology.spec import ApplySpec, TopologySpec
-from topology.ways import ArrivingTable, writes_alone
+from topology.ways import ArrivingTable, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
@@ -21,7 +21,7 @@ _FIX = "let each site write rows of its own, or set conflict handlers for every 
 
 
 def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
-    """Warn of tables where changes of several sites meet without a conflict handler.
+    """Warn of tables where changes of several sites meet without a conflict handler, or one of them gets a subset of the rows.
 
     Args:
         spec: routed, without errors.
@@ -29,7 +29,8 @@ def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
     """
     handled = {table for apply in spec.applies for table in apply.conflicts.tables}
     found: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], int] = {}
-    for (origins, sites), tables in _written_together(proof).items():
+    together = _written_together(proof)
+    for (origins, sites), tables in together.items():
         for number, table in enumerate(proof.classes.tables):
             if tables >> number & 1:
                 lacking = _without_handler(spec, table, sites) if table in handled else KINDS
@@ -37,6 +38,34 @@ def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
     for (origins, sites, lacking), tables in found.items():
         if lacking:
             yield _warning(proof.names(tables & -tables)[0], origins, sites, lacking)
+    yield from _subsets(spec, proof, together)
+
+
+def _subsets(spec: TopologySpec, proof: Proof, together: Mapping[tuple[tuple[str, ...], tuple[str, ...]], int]) -> Iterator[Finding]:
+    """Subsets of tables with conflict handlers that others write, too: which rows are in a subset is known at its source alone.
+
+    Worked example: dbs2 has the rows of region a; latest_timestamp
+        dbs1: region a -> b, t=10; dbs2: another column, t=20; dbs1: another column, t=30
+        at dbs2 the DELETE of t=10 loses, and the change of t=30 does not come: the row stays; at dbs1 the change of t=20 loses
+    """
+    known = [TableName(*each) for each in proof.classes.tables]
+    at: dict[str, int] = {}
+    for (_, sites), tables in together.items():
+        at |= {site: at.get(site, 0) | tables for site in sites}
+    for apply in spec.applies:
+        met = {table for number, table in enumerate(known) if at.get(apply.site, 0) >> number & 1} & apply.conflicts.tables
+        for way in ways_to(spec, apply) if met else ():
+            having = [client.name for client in way.clients if any(rule.subset is not None for rule in client.rules.include or ())]
+            for table in known if having else ():
+                here = way.carry(table)
+                if here in met and way.subset(table):
+                    met.remove(here)
+                    yield Finding(
+                        path=f"applies.{apply.name}", is_error=False,
+                        problem=f"conflict handlers cannot keep {here} equal: {' or '.join(having)} takes a subset of it, and others than {apply.source} write it,"
+                        f" too. Where a row leaves the subset at {apply.source} and is changed elsewhere at the same time, it can stay at {apply.site} or come"
+                        " again there, and its later changes do not arrive", fix="let each row be written at one site only, or replicate the whole table",
+                    )
 
 
 def unseen_conflicts(spec: TopologySpec, apply: ApplySpec, tables: Iterable[ArrivingTable[TableVersion]]) -> Iterator[Finding]:

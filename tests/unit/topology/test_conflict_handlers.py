@@ -144,6 +144,28 @@ def test_sites_that_write_one_table_with_a_handler_for_every_kind_are_not_warned
     assert meetings_in(tmp_path, with_handlers(EVERY_KIND)) == []
 
 
+SUBSET = SITES + """
+queues: {q1: {site: dbs1}, q2: {site: dbs2}}
+captures:
+  c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{table: hr.t}]}}
+  c2: {site: dbs2, source: dbs2, queue: q2, rules: {include: [{table: hr.t}]}}
+propagations:
+  to2: {from: q1, to: q2, rules: {include: [{table: hr.t, subset: "region = 'a'"}]}}
+  to1: {from: q2, to: q1}
+applies:
+  a2: {site: dbs2, source: dbs1, queue: q2}
+  a1: {site: dbs1, source: dbs2, queue: q1}
+"""
+
+
+def test_a_subset_that_several_sites_write_is_warned_of_in_spite_of_its_handlers(tmp_path):
+    handlers = f"conflict_handlers: [{EVERY_KIND}]\n"
+    (line,) = meetings_in(tmp_path, SUBSET + handlers)
+    assert line.startswith("applies.a2: conflict handlers cannot keep hr.t equal: to2 takes a subset of it, and others than dbs1 write it, too. Where a row leaves")
+    there = "\n".join(line for line in SUBSET.splitlines() if not line.startswith(("  c2:", "  to1:", "  a1:")))
+    assert meetings_in(tmp_path, f"{there}\n{handlers}") == []  # dbs2 only receives
+
+
 def test_a_handler_of_one_table_of_a_schema_leaves_the_warning_for_the_others(tmp_path):
     (line,) = meetings_in(tmp_path, SITES + f"replicate: [{{schemas: [hr], between: [dbs1, dbs2]}}]\nconflict_handlers: [{EVERY_KIND}]\n")
     assert "such as hr.* (others), and no conflict handler is set:" in line
@@ -201,6 +223,24 @@ def test_a_handler_that_does_not_fit_its_table_is_refused(handler, expected):
 
 def test_a_handler_that_fits_its_table_is_in_order():
     assert checked(of("maximum", "v", "n", by="n"), of("delta", "n"), of("overwrite", kind="insert_exists")) == []
+
+
+def test_site_priority_with_all_columns_in_one_list_is_a_warning():
+    (line,) = checked(of("site_priority"))
+    assert line.startswith("applies.a1 table hr.t site_priority on update_differs: has every column outside the key in one list: ")
+    assert checked(of("site_priority", "v"), of("site_priority", "n", "doc"), of("site_priority", kind="insert_exists")) == []
+
+
+def test_a_handler_whose_conflicts_are_not_seen_is_refused():
+    (line,) = checked(of("delta", "n"), compare_key_only=True)
+    assert line.startswith(
+        "applies.a1 table hr.t delta on update_differs: puts the LCR's number in place of the row's, without a conflict, where compare_old_values or compare_key_only leaves n out: "
+    )
+    (line,) = checked(of("overwrite", kind="delete_differs"), of("discard", kind="insert_exists"), compare_key_only=True)
+    assert "overwrite on delete_differs: is never asked, because compare_old_values or compare_key_only leaves v, n, doc out: " in line
+    some = UncomparedColumns(owner="hr", name="t", columns=("n",), operations=("update",))
+    assert len(checked(of("delta", "n"), uncompared=(some,))) == 1
+    assert checked(of("maximum", "v", "n", by="v"), of("discard", kind="delete_differs"), uncompared=(some,)) == []  # v tells
 
 
 def test_delta_of_a_column_that_a_function_converts_is_refused():
