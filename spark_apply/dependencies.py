@@ -381,8 +381,8 @@ def held_transactions(hashes: KeyHashes, held: Iterable[int]) -> NDArray[np.int6
 class DependencyTracker:
     """Tracks what each group depends on: the last unfinished group with each of its keys, and every one that uses what it has to itself.
 
-    Only the last one per key is kept: groups with the same key form a chain. The map is
-    bounded by the rows of unfinished groups, which the coordinator bounds.
+    Only the last one per key is kept: groups with the same key form a chain, so where the last one is done, all are. The
+    map is bounded by the rows of unfinished groups, which the coordinator bounds.
     """
 
     def __init__(self) -> None:
@@ -402,7 +402,7 @@ class DependencyTracker:
             Those of them that it directly depends on.
         """
         base = unfinished[0] if unfinished else group
-        self._make_room(hashes.shape[0], base)
+        self._make_room(hashes.shape[0], unfinished)
         found = np.zeros(group - base + 1, np.bool_)
         self._used += track(
             fixed(hashes), np.int64(group), np.int64(base), self._keys, self._groups, self._users, self._last_users, found,
@@ -415,20 +415,28 @@ class DependencyTracker:
         """Register a group that everything after it depends on (it depends on everything below)."""
         self._barrier = group
 
-    def _make_room(self, count: int, base: int) -> None:
+    def _make_room(self, count: int, unfinished: Sequence[int]) -> None:
         size = self._keys.shape[0]
         if 2 * (self._used + count) <= size:
             return
-        live = int(((self._groups >= base) | (self._last_users >= base)).sum())
+        live = self._live(unfinished)
         size = _MAP_SIZE_MIN
         # Twice the present need, so that the next groups do not rebuild the map again.
-        while size < 4 * (live + count):
+        while size < 4 * (int(live.sum()) + count):
             size *= 2
         keys, groups, users, last_users = _new_map(size)
         self._used = refill(
-            self._keys, self._groups, self._users, self._last_users, np.int64(base), keys, groups, users, last_users,
+            self._keys, self._groups, self._users, self._last_users, live, keys, groups, users, last_users,
         )
         self._keys, self._groups, self._users, self._last_users = keys, groups, users, last_users
+
+    def _live(self, unfinished: Sequence[int]) -> NDArray[np.bool_]:
+        """The keys that unfinished groups may have: groups above the lowest of them may be done long ago."""
+        if not unfinished:
+            return np.zeros(self._keys.shape[0], np.bool_)
+        bits = np.bitwise_or.reduce(np.uint64(1) << (np.array(unfinished, np.uint64) % np.uint64(64)))
+        has_users = (self._last_users >= unfinished[0]) & ((self._users & bits) != 0)
+        return np.asarray((self._keys != 0) & (np.isin(self._groups, unfinished) | has_users))
 
 
 def _new_map(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:

@@ -366,7 +366,7 @@ def _bits_of(first, last):
 
 
 @njit(cache=True)
-def refill(keys, groups, users, last_users, base, out_keys, out_groups, out_users, out_last_users):
+def refill(keys, groups, users, last_users, live, out_keys, out_groups, out_users, out_last_users):
     """Move the keys of unfinished groups into an empty map.
 
     Args:
@@ -374,7 +374,7 @@ def refill(keys, groups, users, last_users, base, out_keys, out_groups, out_user
         groups: int64[s], as in `track`.
         users: uint64[s], as in `track`.
         last_users: int64[s], as in `track`.
-        base: number of the lowest unfinished group.
+        live: bool[s], the slots that are moved; none of them is empty.
         out_keys: uint64[z], zeros; z is a power of two, larger than the number of keys that stay. Written.
         out_groups: int64[z], written.
         out_users: uint64[z], written.
@@ -386,7 +386,7 @@ def refill(keys, groups, users, last_users, base, out_keys, out_groups, out_user
     mask = np.uint64(out_keys.shape[0] - 1)
     kept = 0
     for i in range(keys.shape[0]):
-        if keys[i] == 0 or (groups[i] < base and last_users[i] < base):
+        if not live[i]:
             continue
         place = (keys[i] >> np.uint64(1)) & mask
         while out_keys[place] != 0:

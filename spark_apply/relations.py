@@ -15,7 +15,7 @@ Source: Oracle Streams Replication Administrator's Guide, "Dependent Transaction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -131,8 +131,9 @@ class _Finder:
         """Of the foreign keys that refer to the table."""
         for key in self._table.referred:
             # What refers to the table above a partition knows that one alone.
+            names = _in_order(self._table, key)
             found = None if self._table.above else self._columns(
-                Relation.REFERRED, sorted(key), _seed_of(self._table, sorted(key)), self._order_touch(self._table),
+                Relation.REFERRED, names, _seed_of(self._table, names), self._order_touch(self._table),
             )
             owner, name = self._table.above or (self._table.owner, self._table.name)
             yield found or touch_of(f"{owner}\0{name}") | _EXCLUSIVE
@@ -142,7 +143,8 @@ class _Finder:
         for key in self._table.references:
             touch = touch_of(f"{key.owner}\0{key.name}")
             other = self._describe(key.owner, key.name)
-            pairs = sorted(zip(key.referred_columns, key.columns, strict=True))  # both sides in the same order
+            mine = dict(zip(key.referred_columns, key.columns, strict=True))
+            pairs = [(name, mine[name]) for name in _in_order(other, mine)]  # both sides in the same order
             theirs = [] if other is None else [column for name, _ in pairs for column in other.columns if column.name == name]
             own = [self._targets[column] for _, column in pairs]
             found = None
@@ -195,6 +197,12 @@ class _Finder:
             relation=relation, columns=places, equalities=equalities, seed=seed, touch=touch,
             is_in_identity=all(self._version.columns[place].is_key for place in places),
         )
+
+
+def _in_order(table: DestinationTable | None, names: Iterable[str]) -> list[str]:
+    """The columns of a referred key in one order, which survives that a column is renamed."""
+    numbers = {} if table is None else {column.name: column.number for column in table.columns}
+    return sorted(names, key=lambda name: (numbers.get(name, 0), name))
 
 
 def _seed_of(table: DestinationTable, names: Sequence[str]) -> int:

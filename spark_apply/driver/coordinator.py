@@ -155,6 +155,12 @@ class _Group:
             self.through_scn = self.large.through_scn
             self.commit_scns = np.array([self.large.commit_scn], np.int64)
 
+    def release(self) -> None:
+        """It is done: nobody asks for its rows any more."""
+        self.batches, self.hashes, self.commit_scns, self.large = (), None, np.empty(0, np.int64), None
+        self.applied.clear()
+        self.unchecked.clear()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRequest:
@@ -831,8 +837,25 @@ class ApplyCoordinator:
             if group.after_scn <= self._durable:
                 self._durable = max(self._durable, group.through_scn)
             del self._groups[number]
+        self._join_done()
         if self.is_idle:
             self._low_watermark = max(self._low_watermark, self._received_through)
+
+    def _join_done(self) -> None:
+        """Keep of groups that are done what they cover, neighbours as one: a lower group may wait for hours, for a user's lock, while others come and go."""
+        last: _Group | None = None
+        for group in list(self._groups.values()):
+            if not group.done:
+                last = None
+                continue
+            group.release()
+            if last is None or group.after_scn > max(last.after_scn, last.through_scn):
+                last = group
+                continue
+            last.through_scn = max(last.through_scn, group.through_scn)
+            # Both were sent while the low watermark was below the first of them.
+            last.watermark_sent = max(last.watermark_sent, group.watermark_sent)
+            del self._groups[group.number]
 
 
 def _scn_range(found: AppliedRange) -> ScnRange:

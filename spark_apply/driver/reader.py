@@ -382,7 +382,7 @@ class ApplyReader:
         self._must_settle = True
 
     def _may_follow(self, batch: LcrBatch) -> bool:
-        """Whether hashes show the dependencies on what was passed on: every key must have the same canonical form as there, and the same one find rows.
+        """Whether hashes show the dependencies on what was passed on: every table must have the same name as there, every key the same canonical form, and the same one find rows.
 
         A large transaction waits for everything before it, and everything after waits for it.
         """
@@ -396,17 +396,21 @@ class ApplyReader:
         return True
 
     def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[int, ...]]:
-        """Canonical form of each key, by its seed, and the key that finds rows, by its table; without tables whose transactions run serially anyway.
+        """What each table is called, by its number. Canonical form of each key, by its seed, and the key that finds rows, by its table; without tables whose transactions run serially anyway.
 
-        That key changes with the replica identity: rows that are found by one have no hashes of the other's old values.
+        That key changes with the replica identity: rows that are found by one have no hashes of the other's old values. All hashes of a table
+        are others under another name.
         """
         forms: dict[int, tuple[int, ...]] = {}
-        for table in dict.fromkeys(group.table for group in batch.groups):
+        used = {group.table for group in batch.groups} | {table for truncate in batch.truncates for table in truncate.tables}
+        for table in sorted(used):
             fit = self._fits.fit_or_error(batch.tables[table])
-            if fit.is_serialised:
-                continue
-            found_by = {fit.touch: (fit.hashed_keys[0].seed,)}
-            for seed, form in (found_by | {key.seed: key.equalities for key in fit.hashed_keys}).items():
+            number = int(fit.version.table_number)
+            mine: dict[int, tuple[int, ...]] = {-number: (fit.touch,)} if number else {}
+            if not fit.is_serialised:
+                mine[fit.touch] = (fit.hashed_keys[0].seed,)
+                mine |= {key.seed: key.equalities for key in fit.hashed_keys}
+            for seed, form in mine.items():
                 if forms.setdefault(seed, form) != form:
                     forms[seed] = _SEVERAL
         return forms

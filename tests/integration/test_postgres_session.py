@@ -636,6 +636,19 @@ def test_statements_made_for_another_form_write_nothing(site, kind, value, alter
     assert site.rows() == []
 
 
+@pytest.mark.parametrize("count", [1, writes.COPY_ROWS_MIN], ids=["set", "copy"])
+@pytest.mark.parametrize("away", ["ALTER TABLE t RENAME TO t_old", "CREATE SCHEMA old; ALTER TABLE t SET SCHEMA old", "ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public"])
+def test_statements_made_for_a_table_write_nothing_into_another_one_that_has_its_name_now(site, away, count):
+    """An operator who builds a table anew (pg_repack, a partitioned one in its place) exchanges the two in one transaction."""
+    table = site.table("CREATE TABLE t (id int PRIMARY KEY, a numeric(8,2))")
+    found = site.binary("1.25::numeric(8,2)")
+    site.commit(insert(table, [(int4(k), found) for k in range(count)]))
+    site.user.execute(f"BEGIN; {away}; CREATE TABLE public.t (id int PRIMARY KEY, a numeric(8,1)); COMMIT")
+    with pytest.raises((UnfitTableError, DataError)):
+        site.commit(insert(table, [(int4(-k), found) for k in range(1, count + 1)]))
+    assert site.rows("SELECT * FROM public.t") == []
+
+
 def test_form_is_looked_at_once_in_a_transaction_and_again_after_a_savepoint(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int)")
     site.session.begin()

@@ -88,7 +88,8 @@ _HASHABLE = frozenset(
 TOMBSTONES = "headrace_tombstones"
 """The trigger that `headrace.keep_tombstones` makes."""
 
-# A hash of what ALTER TABLE changes of a table's columns, and of its own unique indexes, triggers and rules; `{oid}`: the table's. When an index
+# A hash of a table's name, of what ALTER TABLE changes of its columns, and of its own unique indexes, triggers and rules; `{oid}`: the table's. When its
+# name is another one's by now, statements write to that: operators who build a table anew exchange the two. When an index
 # goes unnoticed, rows are found and put in order by a key that is none any more; columns of an index never change. A foreign key has triggers
 # at both of its tables, which stand for it here: no index finds the keys that refer to a table. Headrace's own trigger is for users' changes.
 _FORM = f"""(
@@ -103,6 +104,9 @@ SELECT pg_catalog.bit_xor(f.hash) FROM (
     WHERE f.tgrelid = {{oid}} AND f.tgname OPERATOR(pg_catalog.<>) '{TOMBSTONES}'
     UNION ALL
     SELECT pg_catalog.hash_record_extended(ROW(f.oid, f.ev_enabled), 3) FROM pg_catalog.pg_rewrite f WHERE f.ev_class = {{oid}}
+    UNION ALL
+    SELECT pg_catalog.hash_record_extended(ROW(f.relname, s.nspname), 4)
+    FROM pg_catalog.pg_class f JOIN pg_catalog.pg_namespace s ON s.oid = f.relnamespace WHERE f.oid = {{oid}}
 ) f(hash))"""
 
 SAME_FORM = f"""SELECT 1 / ($2::int8 IS NOT DISTINCT FROM {_FORM.format(oid="$1::int8::oid")})::int4"""
@@ -391,7 +395,7 @@ class CatalogTable:
         is_partitioned: rows are stored in partitions.
         positions: column name -> position in `table.columns`.
         replica_identity: `pg_class.relreplident`.
-        form: hash of its columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
+        form: hash of its name and columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
         comparable: names of the columns whose type has an equality that an index can use.
         foreign_keys: from and to the table, where the apply process checks any.
         looked_up: keys that find rows, of whose index the server can make use for `=`: not one in the order of another collation than the column's, and not one that was

@@ -65,7 +65,7 @@ from databases.ports import (
 )
 from databases.postgres.conflict_history import record_conflicts
 from databases.postgres.connection import connect, qualified, quote, translated
-from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, describe_table
+from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, CheckedKey, describe_table
 from databases.postgres.destination.error_queue import delete_error, put_error
 from databases.postgres.destination.fencing import (
     SessionIdentity,
@@ -183,6 +183,12 @@ _LOOPS = Statement(sql="SET LOCAL enable_nestloop = on")
 # As bytes: this database's encoding may lack a letter of the source's, and data must not fail for the label's sake.
 _LABEL = f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', $1::bytea)"
 _MAY_LABEL = "SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'EXECUTE')) FROM pg_catalog.pg_proc WHERE proname = 'pg_logical_emit_message'"
+
+# Tables of a foreign key whose rows are left out while they are copied, or that have joined the others and are behind them yet.
+_NOT_LEVEL = """SELECT FROM headrace.instantiation i JOIN headrace.apply_process p USING (topology, apply)
+WHERE topology = $1::text AND apply = $2::text AND ((owner, name) = ($3::text, $4::text) OR (owner, name) = ($5::text, $6::text))
+  AND (state NOT IN ('DONE', 'KEPT', 'LEFT', 'JOINING') OR (state = 'JOINING' AND $7::int8 < ahead)) LIMIT 1"""
+_AHEAD_OF_ALL = Scn((1 << 63) - 1)  # an error transaction that is executed comes behind everything that is applied
 
 _ADVANCE = """WITH moved AS (
     UPDATE headrace.apply_progress
@@ -361,7 +367,7 @@ class PostgresSession:
     def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
         """See `DestinationSession.commit`: one round trip for progress and COMMIT."""
         self._in_transaction()
-        self._check_foreign_keys()
+        self._check_foreign_keys(applied)
         identity = self._identity
         watermark = max(self._low_watermark, low_watermark)
         ranges = merge_ranges([*self._applied, *applied], watermark)
@@ -441,22 +447,33 @@ class PostgresSession:
         if not is_done:
             self._close()
 
-    def _check_foreign_keys(self) -> None:
+    def _check_foreign_keys(self, applied: Sequence[ScnRange]) -> None:
         """See `foreign_keys`.
+
+        Args:
+            applied: what the transaction is about to record.
 
         Raises:
             DataError: a row refers to one that is not there; roll back.
         """
         found = self._foreign_keys
         for key, is_referred in found.whole:
-            if self._run([Statement(sql=whole_check(key, is_referred=is_referred))], "checking a foreign key")[-1].ntuples:
+            result = self._run([Statement(sql=whole_check(key, is_referred=is_referred))], "checking a foreign key")[-1]
+            if result.ntuples and self._is_level(key, applied):
                 raise violation(key)
         for check in found.values:
             statement, builder = value_statement(check, self._fitting(check.write), self._generation)
             plan = WritePlan(statements=(statement,), wrapped=tuple(builder.wrapped.values()))
-            if any(result.ntuples for _, result in self._ask(plan, check.write)):
+            if any(result.ntuples for _, result in self._ask(plan, check.write)) and self._is_level(check.key, applied):
                 raise violation(check.key)
         found.clear()
+
+    def _is_level(self, key: CheckedKey, applied: Sequence[ScnRange]) -> bool:
+        """Whether both tables of a foreign key are as of one moment: none is left out for its copy, or still behind the others."""
+        identity = self._identity
+        names = (identity.topology, identity.apply, key.owner, key.name, key.referred_owner, key.referred_name)
+        parameters = (*(name.encode() for name in names), _int8(min((each.after for each in applied), default=_AHEAD_OF_ALL)))
+        return not self._run([Statement(sql=_NOT_LEVEL, parameters=parameters)], "asking which tables are copied")[-1].ntuples
 
     def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
         """See `DestinationSession.ask_outcome`."""

@@ -352,6 +352,36 @@ def test_an_error_transaction_holds_what_depends_on_it_though_its_table_was_rena
     assert held_after(alter, first, second) is expected
 
 
+PAIRS, ITEMS = Table(16, "pairs", ("id", "a", "b"), OldImage.FULL), Table(17, "items", ("id", "pair_a", "pair_b"), OldImage.FULL)
+RENAMED_PAIRS = replace(PAIRS, columns=("id", "z", "b"))
+
+
+def with_pairs(store: MemoryStore, first_column: str) -> None:
+    """Items refer to pairs, by two columns."""
+    for table, columns in ((PAIRS, ("id", first_column, "b")), (ITEMS, ITEMS.columns)):
+        table.create(store)
+        found = store.tables["public", table.name].table
+        named = [replace(column, name=name) for column, name in zip(found.columns, columns, strict=True)]
+        reference = ForeignKey(columns=("pair_a", "pair_b"), owner="public", name="pairs", referred_columns=(first_column, "b"))
+        store.create_table(
+            "public", table.name, named, key=["id"], unique=[[first_column, "b"]] if table is PAIRS else [], references=[reference] if table is ITEMS else [],
+        )
+
+
+def test_a_foreign_key_of_several_columns_orders_rows_though_a_column_that_it_refers_to_was_renamed() -> None:
+    store, renamed = MemoryStore(), MemoryStore()
+    with_pairs(store, "a")
+    with_pairs(renamed, "z")
+    before, after = (
+        TableFits(lambda owner, name, there=there: there.tables[owner, name].table, lambda version: "") for there in (store, renamed)  # type: ignore[misc]
+    )
+    item, pair = [delete(ITEMS, key(9), b"A", b"B")], [delete(RENAMED_PAIRS, key(1), b"A", b"B")]
+    stored = hash_batch(batch_of([Transaction(1, item)], 0), before.fit).stored()
+    holds = ErrorHolds([(7, stored)])
+    assert holds.held(hash_batch(batch_of([Transaction(2, pair)], 150), after.fit))
+    assert not holds.held(hash_batch(batch_of([Transaction(2, [delete(RENAMED_PAIRS, key(2), b"A", b"C")])], 150), after.fit))
+
+
 def test_an_error_transaction_with_too_many_rows_holds_its_table_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_apply.driver.holds.HASHES_PER_ERROR_MAX", 8)
     store = store_with_keys()

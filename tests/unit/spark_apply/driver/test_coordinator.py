@@ -572,6 +572,29 @@ def test_groups_of_the_memory_of_a_coordinator_end_below_the_low_watermark() -> 
     assert np.all([not held for held in talk.coordinator._servers.values()])
 
 
+def test_what_is_applied_above_a_group_that_waits_takes_no_memory() -> None:
+    """A user holds a lock that the lowest group needs, for hours perhaps, and the others go on."""
+    talk = Talk(transactions=1, servers=3)
+    talk.accept(run(made(1, 0)))
+    for number in range(2, 90):
+        talk.accept(run(made(number, *range(number * 200, number * 200 + 200))))
+        talk.done(1, number)
+    groups = talk.coordinator._groups.values()
+    assert len(groups) == 2
+    assert [len(group.batches) for group in groups] == [1, 0]
+    assert talk.coordinator._tracker._keys.shape[0] == 1 << 14
+    assert talk.coordinator.progress == ApplyProgress(epoch=1, low_watermark=50, above=(ScnRange(after=150, through=8950),))
+    assert talk.coordinator.high_watermark == 8950
+    # What was not applied is still known: the row of the first group waits for it, and rows of the others for nothing.
+    assert brief(talk.accept(run(made(90, 0)), run(made(91, 89 * 200)))) == [(1, "Assignment", 90), (2, "Assignment", 91), (2, "Go", 91)]
+    talk.done(2, 91)
+    talk.done(0, 1)
+    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn) == (8950, 8950)
+    talk.done(1, 90)
+    assert (talk.coordinator.low_watermark, talk.coordinator.durable_scn) == (9150, 9150)
+    assert not groups
+
+
 def test_the_low_watermark_does_not_pass_what_a_replay_brings_again() -> None:
     """Groups that were not let go are given up for the replay while others above and below them come to their end."""
     talk = Talk(servers=4, transactions=1)

@@ -219,6 +219,22 @@ def _row(batch: LcrBatch, number: int) -> object:
     return Cells.of(batch.groups[0].new).gathered(np.array([number], np.int32))
 
 
+@pytest.mark.parametrize("serialised", [False, True])
+def test_rows_of_a_table_under_its_new_name_wait_for_those_under_the_old_one(*, serialised: bool) -> None:
+    """Both have been renamed, at the source and here: the hashes of their rows have the names in them, and show nothing."""
+    reading = Reading()
+    assert commits(reading.read(insert_batch([10]))) == [10]
+    reading.store.tables["public", "renamed"] = reading.store.tables.pop(("public", "t"))
+    there = reading.store.tables["public", "renamed"]
+    there.table = replace(there.table, name="renamed", serialise=serialised)
+    later = insert_batch([20, 30], previous=10)
+    assert reading.read(replace(later, tables=(replace(later.tables[0], name="renamed", version=2),))) == []
+    assert reading.reader.must_settle
+    assert reading.reader.retry_unfit()
+    assert commits(reading.take()) == [20, 30]
+    assert commits(reading.read(replace(insert_batch([40], previous=30), tables=(replace(later.tables[0], name="renamed", version=2),)))) == [40]
+
+
 def test_an_open_transaction_is_given_back_while_its_next_part_waits_for_an_alter() -> None:
     """What it has written holds locks that the ALTER needs."""
     reading = Reading()
