@@ -358,6 +358,8 @@ def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatu
     plain = _plain(status)
     plain["rows_total"] = plain.pop("rows_applied")
     plain["transactions_total"] = plain.pop("transactions_applied")
+    if not status.epoch:
+        del plain["errors"]  # its driver has not read the error queue yet: unknown, not empty
     return plain
 
 

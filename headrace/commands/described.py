@@ -34,7 +34,8 @@ def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSy
     try:
         actors = connect()
         configurations, views = _asked(actors, applies, "configuration"), _asked(actors, applies, "views")
-        errors = _asked(actors, [name for name, each in applies.items() if each.get("errors")], "errors")
+        # One that is stopped or starting does not know its error queue, but its process reads it.
+        errors = _asked(actors, [name for name, each in applies.items() if each.get("errors") != 0], "errors")
     except StreamsError:
         return dict(overview)
     return {**overview, "components": [
@@ -61,7 +62,7 @@ def _found(configurations: Mapping[str, Any], errors: Mapping[str, Any], compone
     name, found = component["name"], dict[str, Any]()
     if configurations.get(name):
         found["configuration"] = configurations[name]
-    if not component.get("errors"):
+    if component.get("errors") == 0:
         found["error_transactions"] = []
     elif name in errors:
         shown = errors[name][:ERRORS_MAX]

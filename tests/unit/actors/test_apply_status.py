@@ -46,6 +46,15 @@ def test_position_is_as_old_as_the_question_though_the_process_stood_still_after
     assert host._latest["low_watermark_scn"] == 7
 
 
+@pytest.mark.parametrize(("said", "expected"), [
+    (pb.ApplyStatus(state="INITIALIZING"), None), (pb.ApplyStatus(state="IDLE", epoch=1), 0), (pb.ApplyStatus(state="IDLE", epoch=1, errors=2), 2),
+], ids=["starting", "empty", "two"])
+def test_error_queue_is_unknown_and_not_empty_until_a_driver_has_read_it(spec: Any, said: pb.ApplyStatus, expected: int | None) -> None:
+    host = made(spec, Clock(), lambda: said)
+    host.step()
+    assert host.details().get("errors") == expected
+
+
 def test_views_of_an_apply_process_come_from_its_driver_and_without_one_from_its_configuration(spec: Any) -> None:
     host = ApplyHost(spec, "x", "label")
     host._described = {"source_database": "a", "rules": [{"schema_name": "hr"}]}

@@ -54,6 +54,14 @@ def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_sh
     assert ("apply:a", "errors") not in actors.asked
 
 
+def test_error_queue_of_one_that_is_stopped_or_starting_is_read_and_not_called_empty() -> None:
+    error = {"number": 3, "conflict_type": "insert_exists", "readable": ["id=4711"]}
+    actors = Applying({("apply:a", "errors"): [error]})
+    found = described(overview({"name": "apply:a", "kind": "apply", "state": "DISABLED"}, {"name": "apply:b", "kind": "apply", "state": "INITIALIZING"}), actors)
+    assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}]
+    assert "error_transactions" not in found["apply:b"], "it does not answer: nobody knows"
+
+
 def test_views_have_those_of_the_error_queue_beside_what_the_apply_process_says_and_not_where_the_queue_is_not_known() -> None:
     error = {
         "number": 3, "source": "s", "transaction_id": 77, "commit_scn": 150, "commit_time_us": 0, "row_count": 2, "failed_position": -1, "depends_on": 2,
