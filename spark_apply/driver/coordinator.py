@@ -78,7 +78,7 @@ from streams.tracking import TrackLog
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ApplyCoordinator", "CoordinatorStatistics", "ErrorOutcome"]
+__all__ = ["ApplyCoordinator", "CoordinatorStatistics", "ErrorOutcome", "ExecutionRequest"]
 
 # Groups that a server may hold: one being written, and one prepared meanwhile. More would be formed too early and
 # be smaller than necessary.
@@ -169,6 +169,10 @@ class ExecutionRequest:
     role: str = ""
     handler: bytes = b""
     failures: Mapping[int, Failure] = field(default_factory=dict)
+
+    def is_as(self, other: ExecutionRequest) -> bool:
+        """Whether both want it with the same rights and through the same function."""
+        return (self.role, self.handler) == (other.role, other.handler)
 
 
 @dataclass(frozen=True, slots=True)
