@@ -165,6 +165,29 @@ def test_error_queue_is_read_while_nothing_runs(destination: str, run: Callable[
     assert "is not up" in said
 
 
+@pytest.mark.parametrize("shown", [1, 2, 3, 10])
+def test_row_that_failed_is_shown_wherever_it_is_in_a_large_transaction(
+    destination: str, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, shown: int,
+):
+    version = TableVersion(object_number=1, version=1, owner="public", name="t", old_image=OldImage.FULL, columns=COLUMNS[:6])
+    ids = [21, 22, 7, 24, 25]  # 7 is there
+    rows = [(struct.pack(">i", number), *OLD[1:6]) for number in ids]
+    group = RowGroup(
+        table=0, command=Command.INSERT, row_numbers=np.arange(5, dtype=np.int32), old=None,
+        new=column_values([list(column) for column in zip(*rows, strict=True)]),
+    )
+    fail(destination, LcrBatch(
+        source=SOURCE, previous_scn=0, through_scn=100, tables=(version,), transactions=transactions([100], [5]), groups=(group,),
+    ))
+    monkeypatch.setattr("headrace.commands.error_queue.SHOWN_ROWS_MAX", shown)
+    code, told = run("show", 1)
+    assert code == DONE
+    assert ("> 2: INSERT public.t" in told, "destination: id='7', mood='happy'" in told) == (True, True), told
+    positions = [each["position"] for each in json.loads(run("show", 1, "--json")[1])["lcrs"]]
+    assert positions == sorted({*range(min(shown, 5)), 2})
+    assert sum(int(line.split()[1]) for line in told.splitlines() if line.endswith(" more")) == 5 - len(positions)
+
+
 class Applying:
     """A running apply process as the command line meets it, in this process: its control, its coordinator and its servers."""
 
