@@ -339,6 +339,22 @@ def test_editor_shows_the_row_and_takes_what_was_changed(
     assert run("edit", 1)[0] == WRONG_USE
 
 
+@pytest.mark.parametrize(("left", "told"), [
+    (b"new:\n  day: 2026-02-30\n", "'2026-02-30' is not a value of type date"), (b"new:\n  yes: f\n", "new.yes: t -> f"), (b"new:\n  yes: null\n", "new.yes: t -> NULL"),
+    (b"new:\n  id: 0x10: 1\n", "cannot be read"), (b"new:\n  id: [8]\n", "new.id is not a text"), (b"[new]:\n  id: 8\n", "keep old: and new:"),
+    (b'new:\n  "mood": "\xfc"\n', "not in UTF-8"), (b"", "nothing was changed"),
+])
+def test_what_the_editor_left_is_taken_as_it_is_written(
+    run: Callable[..., Any], applying: Applying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes, told: str,
+):
+    """An unquoted date that is none, and an unquoted column that YAML takes for a boolean, ended the command as a defect."""
+    (tmp_path / "left").write_bytes(left)
+    monkeypatch.setenv("VISUAL", f"cp {tmp_path / 'left'}")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    code, said = run("edit", 1)
+    assert (told in said, code) == (True, DONE if "->" in told else FINDING if not left else WRONG_USE), said
+
+
 def test_all_are_executed_in_the_order_of_their_scns_and_stop_or_go_on(run: Callable[..., Any], applying: Applying):
     code, said = run("execute", "--all", "--json")
     first, second = json.loads(said)["outcomes"]
