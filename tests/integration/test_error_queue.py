@@ -24,7 +24,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.row_reader import PostgresRowReader
 from databases.postgres.destination.schema import VERSIONS, schema_version
 from headrace.cli import main
-from headrace.console import DONE, FINDING, WRONG_USE
+from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ExecutionRequest
@@ -291,6 +291,14 @@ def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(
         code, said = run("edit", 1, *given)
         assert (code, message in said) == (WRONG_USE, True), said
     assert run("edit", 1, "--set", "id=7")[0] == FINDING
+    assert "edited" not in run("list")[1]
+
+
+def test_edit_says_which_column_the_table_has_lost_meanwhile(destination: str, run: Callable[..., Any], applying: Applying):
+    with psycopg.connect(destination, autocommit=True) as user:
+        user.execute("ALTER TABLE t DROP COLUMN yes")
+    code, said = run("edit", 1, "--set", "id=8")
+    assert (code, "does not fit the LCRs" in said, "ADD COLUMN" in said) == (FAILURE, True, True), said
     assert "edited" not in run("list")[1]
 
 
