@@ -221,10 +221,10 @@ class ApplyControl:
         """Why error transactions are in the error queue."""
         config = self.config
         with contextlib.closing(open_destination(config.destination)) as destination:
-            found = destination.errors(config.topology, config.apply)
+            found = [each for number in numbers for each in destination.errors(config.topology, config.apply, number=number)]
         return {
             each.number: Failure(position=each.failed_position, conflict_type=each.conflict_type, sqlstate=each.sqlstate, message=each.message)
-            for each in found if each.number in numbers
+            for each in found
         }
 
     def edit_error(self, request: EditRequest) -> ErrorEdit:

@@ -612,8 +612,7 @@ class CoordinatorHost:
         if failure is None or not outcome.is_of_server:
             return
         try:
-            found = next((e for e in self._destination.errors(topology, self._config.apply) if e.number == outcome.number), None)
-            if found is not None:
+            for found in self._destination.errors(topology, self._config.apply, number=outcome.number):
                 self._destination.note_failure(topology, replace(
                     found, failed_position=failure.position, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate,
                     message=failure.message, readable=failure.readable,
