@@ -326,6 +326,14 @@ class ApplyHost(Host):
         with self._destination() as destination:
             return [dataclasses.asdict(error) for error in destination.errors(self._spec.name, self._apply.name)]
 
+    def first_errors(self) -> list[dict[str, Any]]:
+        """As `errors`, without values, and the first `ERRORS_MAX` alone: a queue may have very many, and its driver works in this process."""
+        from databases.destination_views import ERRORS_MAX
+
+        with self._destination() as destination:
+            found = destination.errors(self._spec.name, self._apply.name, first=ERRORS_MAX)
+        return [{**dataclasses.asdict(error), "readable": ()} for error in found]
+
     def _destination(self) -> contextlib.closing[DestinationDatabase]:
         from actors.runtime import actors_of
 
@@ -358,6 +366,8 @@ def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatu
     plain = _plain(status)
     plain["rows_total"] = plain.pop("rows_applied")
     plain["transactions_total"] = plain.pop("transactions_applied")
+    if not status.epoch:
+        del plain["errors"]  # its driver has not read the error queue yet: unknown, not empty
     return plain
 
 

@@ -21,10 +21,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-__all__ = ["LEFT_OUT", "VIEWS", "Column", "View", "error_rows", "rows_said", "time_text"]
+__all__ = ["ERRORS_MAX", "LEFT_OUT", "VIEWS", "Column", "View", "error_rows", "rows_said", "time_text"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OF_ERRORS = ("error_transactions", "error_messages")
+
+ERRORS_MAX = 100
+"""Error transactions shown of an apply process: `headrace errors list --json` has all of them, and their values."""
 
 LEFT_OUT = frozenset({("dba_apply_error", "failed_message"), ("dba_apply_error_messages", "message")})
 """Values of rows: `headrace errors list|show` has them, and these columns are null in what is said."""

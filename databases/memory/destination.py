@@ -203,12 +203,14 @@ class MemoryDestination:
         process.sessions[server] = session
         return session
 
-    def errors(self, topology: str, apply: str | None = None) -> tuple[ErrorTransaction, ...]:
+    def errors(
+        self, topology: str, apply: str | None = None, *, number: int | None = None, first: int | None = None,
+    ) -> tuple[ErrorTransaction, ...]:
         """See `DestinationDatabase.errors`."""
         return tuple(
             error.transaction for _, error in sorted(self._reach().errors.items())
-            if error.topology == topology and apply in {None, error.transaction.apply}
-        )
+            if error.topology == topology and apply in {None, error.transaction.apply} and number in {None, error.transaction.number}
+        )[:first]
 
     def conflicts(self, topology: str, apply: str | None = None, *, last: int) -> tuple[ConflictRecord, ...]:
         """See `DestinationDatabase.conflicts`."""

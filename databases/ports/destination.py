@@ -749,12 +749,16 @@ class DestinationDatabase(Protocol):
         """
         ...
 
-    def errors(self, topology: str, apply: str | None = None) -> tuple[ErrorTransaction, ...]:
+    def errors(
+        self, topology: str, apply: str | None = None, *, number: int | None = None, first: int | None = None,
+    ) -> tuple[ErrorTransaction, ...]:
         """List the error queue in order.
 
         Args:
             topology: name of the topology.
             apply: name of the apply process; None: all of the topology's here.
+            number: only this error transaction; a queue may have very many.
+            first: so many at most; None: all.
 
         Returns:
             The error transactions of all sources, by ascending number; empty when nothing was ever prepared here.

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from databases.destination_views import error_rows
+from databases.destination_views import ERRORS_MAX, error_rows
 from streams.errors import StreamsError
 
 if TYPE_CHECKING:
     from actors.runtime import ActorSystem
 
-__all__ = ["ERRORS_MAX", "with_descriptions"]
+__all__ = ["with_descriptions"]
 
 ASK_TIMEOUT_S = 3.0  # of all apply processes together: one that does not answer is shown without it
-ERRORS_MAX = 100
-"""Error transactions shown of an apply process: `headrace errors list --json` has all of them, and their values."""
 
 
 def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSystem]) -> dict[str, Any]:
@@ -34,7 +32,8 @@ def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSy
     try:
         actors = connect()
         configurations, views = _asked(actors, applies, "configuration"), _asked(actors, applies, "views")
-        errors = _asked(actors, [name for name, each in applies.items() if each.get("errors")], "errors")
+        # One that is stopped or starting does not know its error queue, but its process reads it.
+        errors = _asked(actors, [name for name, each in applies.items() if each.get("errors") != 0], "first_errors")
     except StreamsError:
         return dict(overview)
     return {**overview, "components": [
@@ -61,7 +60,7 @@ def _found(configurations: Mapping[str, Any], errors: Mapping[str, Any], compone
     name, found = component["name"], dict[str, Any]()
     if configurations.get(name):
         found["configuration"] = configurations[name]
-    if not component.get("errors"):
+    if component.get("errors") == 0:
         found["error_transactions"] = []
     elif name in errors:
         shown = errors[name][:ERRORS_MAX]

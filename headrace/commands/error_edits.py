@@ -32,6 +32,7 @@ __all__ = ["Given", "WantedEdit", "edit_values", "operator", "wanted_values"]
 _EDITOR_CHARACTERS_MAX = 10_000  # a longer value is left out of the editor: nobody reads it there
 _ABSENT = "(absent)"
 _NULL = "NULL"
+_YAML_NULL = "tag:yaml.org,2002:null"
 _HEADER = """\
 # Error transaction {number} of {apply}, row {position}: {command} {table}
 # {why}
@@ -179,7 +180,10 @@ def _edited_text(text: str) -> str:
             subprocess.run(f"{editor} {file}", shell=True, check=True)  # noqa: S602 - the operator's own editor, with its options
         except (OSError, subprocess.CalledProcessError) as error:
             raise ConfigError(f"the editor {editor!r} failed: nothing was changed", hint="set EDITOR, or give values: --set column=value") from error
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError("what the editor left is not in UTF-8: nothing was changed", hint="set the editor's encoding, or give values: --set column=value") from error
 
 
 def _read_edited(text: str, document: Mapping[str, Mapping[str, str | None]]) -> tuple[Given, ...]:
@@ -193,21 +197,22 @@ def _read_edited(text: str, document: Mapping[str, Mapping[str, str | None]]) ->
         ConfigError: it cannot be read.
     """
     try:
-        content = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - the base loader makes texts alone
-        nulls = yaml.safe_load(text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)  # what was written: no dates or numbers are made of it, which may be none
     except yaml.YAMLError as error:
         raise ConfigError(f"what the editor left cannot be read: {error}", hint="nothing was changed: edit again") from error
-    given = []
-    for kind, values in (content or {}).items() if isinstance(content, dict) else ():
-        if kind not in {"old", "new"} or not isinstance(values, dict):
+    given: dict[tuple[str, str], Given] = {}
+    for node, values in root.value if isinstance(root, yaml.MappingNode) else ():
+        kind = str(node.value)
+        if kind not in {"old", "new"} or not isinstance(values, yaml.MappingNode):
             raise ConfigError(f"what the editor left has {kind!r}", hint="keep old: and new:, with column: value below them")
-        for name, value in values.items():
-            if not isinstance(value, str):
+        for column, value in values.value:
+            name = str(column.value)
+            if not isinstance(value, yaml.ScalarNode):
                 raise ConfigError(f"{kind}.{name} is not a text", hint="write the value in quotes, as the database writes it")
-            found = None if nulls[kind][name] is None and value.lower() in {"", "null", "~"} else value
+            found = None if value.tag == _YAML_NULL and value.value.lower() in {"", "null", "~"} else value.value
             if document.get(kind, {}).get(name, _ABSENT) != found:
-                given.append(Given(str(kind), str(name), found))
-    return tuple(given)
+                given[kind, name] = Given(kind, name, found)
+    return tuple(given.values())
 
 
 def edited(output: Output, recorded: Mapping[str, Any], file: Path) -> int:

@@ -33,7 +33,7 @@ __all__ = ["ErrorQueue"]
 
 EXECUTE_TIMEOUT_S = 3600.0  # a transaction may have millions of rows
 EDIT_TIMEOUT_S = 60.0  # one part of a transaction is read and written; to delete one takes less
-SHOWN_ROWS_MAX = 1000  # of one transaction: nobody reads more
+SHOWN_ROWS_MAX = 1000  # of one transaction, and the one that failed: nobody reads more
 SHOWN_CHARACTERS_MAX = 60  # of one value
 _DETAIL = "DETAIL: "  # prefix of the database's DETAIL among the texts stored with an error
 
@@ -77,7 +77,7 @@ class ErrorQueue:
         """Show one error transaction: its row LCRs, the changed columns, the destination's current row, and how it was edited.
 
         Args:
-            output: where it is printed; `SHOWN_ROWS_MAX` row LCRs at most.
+            output: where it is printed; its first `SHOWN_ROWS_MAX` row LCRs, and the one that failed.
             number: of the error transaction.
             apply: name of its apply process; empty: the only one that has this number.
             original: as it failed, without edits.
@@ -95,11 +95,13 @@ class ErrorQueue:
         output.result(_line(error))
         for edit in edits:
             output.result(f"  edited by {edit['edited_by']} at {_time(edit['edited_us'])}, row {edit['position']}: {', '.join(edit['changes'])}")
-        for lcr in lcrs:
+        for place, lcr in enumerate(lcrs):
+            if lcr["position"] > place:
+                output.result(f"  ... {lcr['position'] - place} more")
             for line in _lines(lcr, error):
                 output.result(line)
-        if error["row_count"] > len(lcrs):
-            output.result(f"  ... {error['row_count'] - len(lcrs)} more")
+        if lcrs and (more := error["row_count"] - 1 - lcrs[-1]["position"]) > 0:
+            output.result(f"  ... {more} more")
         return DONE
 
     def edit(self, output: Output, number: int, apply: str, wanted: WantedEdit) -> int:
@@ -261,15 +263,19 @@ class ErrorQueue:
         from protos.codec import decode
         from streams.lcr import RowLcr
 
-        left = SHOWN_ROWS_MAX
+        left, failed = SHOWN_ROWS_MAX, error["failed_position"]
         with closing(open_destination(access)) as destination, closing(open_row_reader(access)) as reader:
             for data in destination.error_batches(error["number"], original=original):
                 batch = decode(data)
-                for row in range(min(batch.row_count, left)):
+                behind = batch.first_position + batch.row_count
+                shown = range(min(batch.row_count, left))
+                # The row that failed is what an operator looks for, wherever it is.
+                beyond = [failed - batch.first_position] if batch.first_position + len(shown) <= failed < behind else []
+                for row in (*shown, *beyond):
                     lcr = RowLcr(batch, row)
-                    yield _shown(lcr, reader, with_destination=lcr.position == error["failed_position"])
-                    left -= 1
-                if left <= 0:
+                    yield _shown(lcr, reader, with_destination=lcr.position == failed)
+                left -= len(shown)
+                if left <= 0 and failed < behind:
                     return
 
     def _chosen(self, numbers: list[int], apply: str) -> list[dict[str, Any]]:

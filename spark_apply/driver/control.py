@@ -28,13 +28,14 @@ from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnav
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import ErrorEdit
+    from databases.ports import DestinationDatabase, ErrorEdit
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator, ErrorOutcome
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.driver.runs import TaskRun, TaskRunner
     from spark_apply.error_edits import EditRequest
+    from streams.lcr_batch import TableVersion
 
 __all__ = ["ApplyControl", "Cores"]
 
@@ -240,10 +241,10 @@ class ApplyControl:
         """Why error transactions are in the error queue."""
         config = self.config
         with contextlib.closing(open_destination(config.destination)) as destination:
-            found = destination.errors(config.topology, config.apply)
+            found = [each for number in numbers for each in destination.errors(config.topology, config.apply, number=number)]
         return {
             each.number: Failure(position=each.failed_position, conflict_type=each.conflict_type, sqlstate=each.sqlstate, message=each.message)
-            for each in found if each.number in numbers
+            for each in found
         }
 
     def edit_error(self, request: EditRequest) -> ErrorEdit:
@@ -251,14 +252,14 @@ class ApplyControl:
 
         Raises:
             ConfigError: it is not there, was edited or executed meanwhile, or has no such row or column.
-            ApplyError: it is being executed, or nothing is applied yet.
+            ApplyError: it is being executed, nothing is applied yet, or a table of it does not fit the LCRs.
         """
         cores = self._running()
         config = self.config
         # Read beside the coordinator's thread, which has more to do than to read a large transaction.
         with contextlib.closing(open_destination(config.destination)) as destination:
-            fits = config.fits(destination.describe, lambda _version: "")
-            made = edited_part(request, config.apply, destination.error_batches(request.number), fits.fit)
+            fits = config.fits(destination.describe, partial(_missing_alter, destination))
+            made = edited_part(request, config.apply, destination.error_batches(request.number), fits.fit_or_error)
         done = cores.host.call(
             lambda: cores.host.edit_error(made.edit, part=made.part, batch=made.batch, key_hashes=made.key_hashes)
         )
@@ -392,6 +393,11 @@ class ApplyControl:
         if self._stopping.is_set():
             status.state = "SHUTTING DOWN CLEANLY"
         return status
+
+
+def _missing_alter(destination: DestinationDatabase, version: TableVersion) -> str:
+    """What must be done before rows of `version` fit the destination's table; empty: they fit."""
+    return "; ".join(finding.fix for finding in destination.preflight_tables((version,)) if finding.is_error)
 
 
 def _progress_message(table: TableProgress) -> pb.InstantiationProgress:

@@ -78,7 +78,7 @@ from streams.tracking import TrackLog
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ApplyCoordinator", "CoordinatorStatistics", "ErrorOutcome"]
+__all__ = ["ApplyCoordinator", "CoordinatorStatistics", "ErrorOutcome", "ExecutionRequest"]
 
 # Groups that a server may hold: one being written, and one prepared meanwhile. More would be formed too early and
 # be smaller than necessary.
@@ -175,6 +175,10 @@ class ExecutionRequest:
     role: str = ""
     handler: bytes = b""
     failures: Mapping[int, Failure] = field(default_factory=dict)
+
+    def is_as(self, other: ExecutionRequest) -> bool:
+        """Whether both want it with the same rights and through the same function."""
+        return (self.role, self.handler) == (other.role, other.handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +429,7 @@ class ApplyCoordinator:
         queued = set()
         for number, hashes in errors or ():
             queued.add(number)
-            if number not in self._holds.numbers:
+            if number not in self._holds:
                 self._hold(number, hashes)
         self._servers[server] = set()
         if self._has_rewound:
@@ -506,7 +510,7 @@ class ApplyCoordinator:
             number: of the error transaction.
             hashes: what was stored with the edit.
         """
-        if number in self._holds.numbers:
+        if number in self._holds:
             self._holds.add(number, hashes)
 
     def error_deleted(self, number: int) -> None:
@@ -594,7 +598,7 @@ class ApplyCoordinator:
         group = _Group(number=number, after_scn=after, through_scn=after, large=large)
         group.completed()
         # What it waited for may have been executed or deleted meanwhile: whether others hold it, its parts show.
-        if escalation is not None and (escalation.failure is not None or escalation.depends_on in self._holds.numbers):
+        if escalation is not None and (escalation.failure is not None or escalation.depends_on in self._holds):
             group.mode = GroupMode.ERROR_QUEUE
             group.failure, group.error_number = escalation.failure, escalation.depends_on
         group.waits = set(self._unfinished())
@@ -603,7 +607,7 @@ class ApplyCoordinator:
 
     def _form_execution(self, error_number: int) -> None:
         problem = ""
-        if error_number not in self._holds.numbers:
+        if error_number not in self._holds:
             problem = "it is not in the error queue"
         elif blocker := self._holds.blocker(error_number):
             problem = f"it depends on error transaction {blocker}, which must be executed or deleted first"

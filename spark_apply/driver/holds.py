@@ -65,17 +65,6 @@ def _are_forms(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return np.asarray(((hashes & np.uint64(3)) == np.uint64(1)) & ((hashes & np.uint64(FORM_BITS)) != np.uint64(1)))
 
 
-def _has_other_form(mine: NDArray[np.uint64], theirs: NDArray[np.uint64]) -> bool:
-    """Whether an error transaction has a table in a form that a later one, which has it too, does not know."""
-    mine, theirs = np.unique(mine), np.unique(theirs)
-    tables = mine[(mine & np.uint64(FORM_BITS)) == np.uint64(1)]
-    for table in tables.tolist():
-        found = theirs[_forms_in(theirs, table)]
-        if not np.isin(found[_are_forms(found)], mine).all():
-            return True
-    return False
-
-
 def _note_last(behind: NDArray[np.int64], hashes: KeyHashes, found: NDArray[np.int64]) -> None:
     """Raise what each transaction is behind to the highest error transaction of its hashes."""
     if found.any():
@@ -91,16 +80,20 @@ class ErrorHolds:
 
     def __init__(self, errors: Iterable[tuple[int, NDArray[np.uint64]]] = ()) -> None:
         self._hashes: dict[int, NDArray[np.uint64]] = {}
-        # All hashes sorted, with the highest number that has each; rebuilt when the queue changes.
+        # Every hash with the number of each transaction that has it, sorted by both. A queue may be long, and an operator may have all of it
+        # executed: what changes is taken out and put in, the rest stays as it is.
         self._sorted = np.empty(0, np.uint64)
         self._numbers = np.empty(0, np.int64)
-        self._stale = False
+        self._changed: set[int] = set()  # numbers whose hashes are not there, or not any more
         self._total = 0
         for number, hashes in errors:
             self.add(number, hashes)
 
     def __len__(self) -> int:
         return len(self._hashes)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._hashes
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -122,14 +115,14 @@ class ErrorHolds:
             kept = tables_only(kept)
         self._total += kept.shape[0]
         self._hashes[number] = kept
-        self._stale = True
+        self._changed.add(number)
 
     def remove(self, number: int) -> None:
         """Remove an error transaction that was executed or deleted."""
         removed = self._hashes.pop(number, None)
         if removed is not None:
             self._total -= removed.shape[0]
-            self._stale = True
+            self._changed.add(number)
 
     def held(self, hashes: KeyHashes) -> tuple[HeldTransaction, ...]:
         """The transactions that must join the queue, and the error transaction that each depends on."""
@@ -148,24 +141,38 @@ class ErrorHolds:
     def blocker(self, number: int) -> int:
         """The last earlier error transaction that `number` must wait for; 0: it can be executed."""
         mine = self._hashes[number]
-        wanted = checked_hashes(mine)
-        for other in sorted(self._hashes, reverse=True):
-            theirs = self._hashes[other]
-            is_behind = np.isin(wanted, theirs).any() or EVERYTHING in mine or EVERYTHING in theirs
-            if other < number and (is_behind or _has_other_form(mine, theirs)):
-                return other
-        return 0
+        if EVERYTHING in mine:
+            return max((other for other in self._hashes if other < number), default=0)
+        self._refresh()
+        wanted = np.append(checked_hashes(mine), np.uint64(EVERYTHING))
+        first = np.searchsorted(self._sorted, wanted)
+        before = self._first_from(number, first, np.searchsorted(self._sorted, wanted, side="right"))
+        last = int(self._numbers[before[before > first] - 1].max(initial=0))
+        for table in mine[(mine & np.uint64(FORM_BITS)) == np.uint64(1)].tolist():
+            of_table = _forms_in(self._sorted, table)
+            forms, numbers = self._sorted[of_table], self._numbers[of_table]
+            # It may have a table in a form that a later one, which has it too, does not know.
+            others = (numbers < number) & _are_forms(forms) & ~np.isin(forms, mine)
+            last = max(last, int(numbers[others].max(initial=0)))
+        return last
+
+    def _first_from(self, number: int, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+        """In each range of pairs of one hash, the place of the first one that has `number` or a higher one; the range's end, if none has."""
+        low, high = first, last
+        while (low < high).any():
+            middle = (low + high) // 2
+            is_before = (low < high) & (self._numbers[np.minimum(middle, self._numbers.shape[0] - 1)] < number)
+            low, high = np.where(is_before, middle + 1, low), np.where(is_before | (low >= high), high, middle)
+        return low
 
     def _behind(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """For each hash the highest error transaction that has it; 0: none."""
-        everything = int(np.searchsorted(self._sorted, np.uint64(EVERYTHING)))
-        blanket = 0
-        if everything < self._sorted.shape[0] and int(self._sorted[everything]) == EVERYTHING:
-            blanket = int(self._numbers[everything])
-        wanted = checked_hashes(hashes)
-        places = np.minimum(np.searchsorted(self._sorted, wanted), self._sorted.shape[0] - 1)
+        wanted = np.append(checked_hashes(hashes), np.uint64(EVERYTHING))
+        if not self._sorted.shape[0]:
+            return np.zeros(hashes.shape[0], np.int64)
+        places = np.maximum(np.searchsorted(self._sorted, wanted, side="right") - 1, 0)
         found = np.where(self._sorted[places] == wanted, self._numbers[places], 0)
-        return np.maximum(found, blanket)
+        return np.asarray(np.maximum(found[:-1], found[-1]))
 
     def _behind_forms(self, forms: NDArray[np.uint64]) -> NDArray[np.int64]:
         """For each form of a table the highest error transaction that has the table in another form; 0: none."""
@@ -178,12 +185,21 @@ class ErrorHolds:
         return last[place.reshape(-1)]
 
     def _refresh(self) -> None:
-        if not self._stale:
+        if not self._changed:
             return
-        numbers = sorted(self._hashes)
-        hashes = np.concatenate([self._hashes[number] for number in numbers])
-        owners = np.concatenate([np.full(self._hashes[number].shape[0], number, np.int64) for number in numbers])
-        order = np.lexsort((owners, hashes))
-        hashes, owners = hashes[order], owners[order]
-        last = np.concatenate([hashes[1:] != hashes[:-1], [True]])
-        self._sorted, self._numbers, self._stale = hashes[last], owners[last], False
+        changed = np.array(sorted(self._changed), np.int64)
+        stay = ~np.isin(self._numbers, changed)
+        hashes, numbers = self._sorted[stay], self._numbers[stay]
+        there = [number for number in changed.tolist() if number in self._hashes]
+        new = np.concatenate([np.empty(0, np.uint64), *[self._hashes[number] for number in there]])
+        owners = np.repeat(np.array(there, np.int64), [self._hashes[number].shape[0] for number in there])
+        order = np.lexsort((owners, new))
+        new, owners = new[order], owners[order]
+        if there and there[0] < numbers.max(initial=0):
+            hashes, numbers = np.concatenate([hashes, new]), np.concatenate([numbers, owners])
+            order = np.lexsort((numbers, hashes))
+            self._sorted, self._numbers = hashes[order], numbers[order]
+        else:  # the usual case: they came behind all others
+            places = np.searchsorted(hashes, new, side="right")
+            self._sorted, self._numbers = np.insert(hashes, places, new), np.insert(numbers, places, owners)
+        self._changed.clear()

@@ -43,7 +43,7 @@ from protos import codec
 from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
 from spark_apply.described import configuration_of, said_of, state_of
-from spark_apply.driver.coordinator import ErrorOutcome
+from spark_apply.driver.coordinator import ErrorOutcome, ExecutionRequest
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
 from spark_apply.groups import Failure
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from databases.ports import DestinationDatabase, ErrorEdit
     from spark_apply.driver.config import ApplyConfig
-    from spark_apply.driver.coordinator import ApplyCoordinator, ExecutionRequest
+    from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.tables import TableFits
 
@@ -79,6 +79,7 @@ _DELETED_LOOKS = 12  # for an error transaction whose deletion was not answered:
 _NO_MARK = -1  # matches no dequeue: `Feed.start` counts from 1
 _EVENTS_AT_ONCE = 256  # handled before the cores work again
 _CALL_TIMEOUT_S = 30.0
+_EXECUTED_OTHERWISE = "it is being executed already, with another role or function than this command names: look again with `headrace errors list`"
 _NEVER: Final = object()  # the answer of a call that the loop did not run before it ended
 
 _Answer = TypeVar("_Answer")
@@ -193,6 +194,7 @@ class CoordinatorHost:
         )
         self._join_at = 0.0
         self._waiting_outcomes: dict[int, list[queue.SimpleQueue[ErrorOutcome]]] = {}
+        self._executing: dict[int, ExecutionRequest] = {}  # how those are executed that are waited for
         self._deleting: dict[int, int] = {}  # error transactions that are deleted, or not: the answer was lost; and how often to look yet
         self._reported = Scn(0)
         self._record_at = self._alter_at = self._describe_at = self._described_at = 0.0
@@ -313,13 +315,20 @@ class CoordinatorHost:
 
         Args:
             numbers: of the error transactions.
-            request: see `ApplyCoordinator.execute_errors`; one that is being executed already keeps the request it has.
+            request: see `ApplyCoordinator.execute_errors`; one that is being executed already keeps the request it has, and is refused to who asks for another.
         """
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
-        new = [number for number in dict.fromkeys(numbers) if number not in self._waiting_outcomes]
-        for number in numbers:
+        wanted, new = request or ExecutionRequest(), []
+        for number in dict.fromkeys(numbers):
+            if number not in self._waiting_outcomes:
+                self._executing[number] = wanted
+                new.append(number)
+            elif not self._executing[number].is_as(wanted):
+                # Its outcome would be told as that of this role or function, which had nothing to do with it.
+                outcomes.put(ErrorOutcome(number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=_EXECUTED_OTHERWISE)))
+                continue
             self._waiting_outcomes.setdefault(number, []).append(outcomes)
-        self._coordinator.execute_errors(new, request)
+        self._coordinator.execute_errors(new, wanted)
         return outcomes
 
     def edit_error(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
@@ -593,6 +602,7 @@ class CoordinatorHost:
     def _deliver_outcomes(self) -> None:
         for outcome in self._coordinator.take_outcomes():
             self._note_failure(outcome)
+            self._executing.pop(outcome.number, None)
             for waiting in self._waiting_outcomes.pop(outcome.number, ()):
                 waiting.put(outcome)
 
@@ -602,8 +612,7 @@ class CoordinatorHost:
         if failure is None or not outcome.is_of_server:
             return
         try:
-            found = next((e for e in self._destination.errors(topology, self._config.apply) if e.number == outcome.number), None)
-            if found is not None:
+            for found in self._destination.errors(topology, self._config.apply, number=outcome.number):
                 self._destination.note_failure(topology, replace(
                     found, failed_position=failure.position, conflict_type=failure.conflict_type, sqlstate=failure.sqlstate,
                     message=failure.message, readable=failure.readable,
@@ -620,7 +629,7 @@ class CoordinatorHost:
             )
             for waiting in every:
                 waiting.put(ErrorOutcome(number=number, failure=failure))
-        self._waiting_outcomes = {}
+        self._waiting_outcomes, self._executing = {}, {}
 
     # ------------------------------------------------------------------ time
 

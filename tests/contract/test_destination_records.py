@@ -198,6 +198,9 @@ def test_errors_are_listed_in_order_and_by_apply_process(destination, session):
     assert [error.number for error in destination.errors(TOPOLOGY)] == [first, second]
     assert destination.errors(TOPOLOGY, "another") == ()
     assert destination.errors("another") == ()
+    assert [error.number for error in destination.errors(TOPOLOGY, number=second)] == [second]
+    assert [error.number for error in destination.errors(TOPOLOGY, first=1)] == [first]
+    assert destination.errors(TOPOLOGY, number=second + 1) == destination.errors(TOPOLOGY, "another", number=second) == ()
 
 
 def test_error_transaction_written_again_replaces_its_parts(destination, session):

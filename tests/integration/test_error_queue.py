@@ -24,7 +24,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.row_reader import PostgresRowReader
 from databases.postgres.destination.schema import VERSIONS, schema_version
 from headrace.cli import main
-from headrace.console import DONE, FINDING, WRONG_USE
+from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ExecutionRequest
@@ -165,6 +165,29 @@ def test_error_queue_is_read_while_nothing_runs(destination: str, run: Callable[
     assert "is not up" in said
 
 
+@pytest.mark.parametrize("shown", [1, 2, 3, 10])
+def test_row_that_failed_is_shown_wherever_it_is_in_a_large_transaction(
+    destination: str, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, shown: int,
+):
+    version = TableVersion(object_number=1, version=1, owner="public", name="t", old_image=OldImage.FULL, columns=COLUMNS[:6])
+    ids = [21, 22, 7, 24, 25]  # 7 is there
+    rows = [(struct.pack(">i", number), *OLD[1:6]) for number in ids]
+    group = RowGroup(
+        table=0, command=Command.INSERT, row_numbers=np.arange(5, dtype=np.int32), old=None,
+        new=column_values([list(column) for column in zip(*rows, strict=True)]),
+    )
+    fail(destination, LcrBatch(
+        source=SOURCE, previous_scn=0, through_scn=100, tables=(version,), transactions=transactions([100], [5]), groups=(group,),
+    ))
+    monkeypatch.setattr("headrace.commands.error_queue.SHOWN_ROWS_MAX", shown)
+    code, told = run("show", 1)
+    assert code == DONE
+    assert ("> 2: INSERT public.t" in told, "destination: id='7', mood='happy'" in told) == (True, True), told
+    positions = [each["position"] for each in json.loads(run("show", 1, "--json")[1])["lcrs"]]
+    assert positions == sorted({*range(min(shown, 5)), 2})
+    assert sum(int(line.split()[1]) for line in told.splitlines() if line.endswith(" more")) == 5 - len(positions)
+
+
 class Applying:
     """A running apply process as the command line meets it, in this process: its control, its coordinator and its servers."""
 
@@ -271,6 +294,14 @@ def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(
     assert "edited" not in run("list")[1]
 
 
+def test_edit_says_which_column_the_table_has_lost_meanwhile(destination: str, run: Callable[..., Any], applying: Applying):
+    with psycopg.connect(destination, autocommit=True) as user:
+        user.execute("ALTER TABLE t DROP COLUMN yes")
+    code, said = run("edit", 1, "--set", "id=8")
+    assert (code, "does not fit the LCRs" in said, "ADD COLUMN" in said) == (FAILURE, True, True), said
+    assert "edited" not in run("list")[1]
+
+
 def test_value_that_is_too_long_or_too_exact_is_refused(destination: str):
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("CREATE TABLE narrow (v varchar(3), n numeric(4,1), c char(2), t timestamp(0))")
@@ -314,6 +345,22 @@ def test_editor_shows_the_row_and_takes_what_was_changed(
     assert run("edit", 1) == (FINDING, "nothing was changed\n")
     monkeypatch.setenv("VISUAL", "false")
     assert run("edit", 1)[0] == WRONG_USE
+
+
+@pytest.mark.parametrize(("left", "told"), [
+    (b"new:\n  day: 2026-02-30\n", "'2026-02-30' is not a value of type date"), (b"new:\n  yes: f\n", "new.yes: t -> f"), (b"new:\n  yes: null\n", "new.yes: t -> NULL"),
+    (b"new:\n  id: 0x10: 1\n", "cannot be read"), (b"new:\n  id: [8]\n", "new.id is not a text"), (b"[new]:\n  id: 8\n", "keep old: and new:"),
+    (b'new:\n  "mood": "\xfc"\n', "not in UTF-8"), (b"", "nothing was changed"),
+])
+def test_what_the_editor_left_is_taken_as_it_is_written(
+    run: Callable[..., Any], applying: Applying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes, told: str,
+):
+    """An unquoted date that is none, and an unquoted column that YAML takes for a boolean, ended the command as a defect."""
+    (tmp_path / "left").write_bytes(left)
+    monkeypatch.setenv("VISUAL", f"cp {tmp_path / 'left'}")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    code, said = run("edit", 1)
+    assert (told in said, code) == (True, DONE if "->" in told else FINDING if not left else WRONG_USE), said
 
 
 def test_all_are_executed_in_the_order_of_their_scns_and_stop_or_go_on(run: Callable[..., Any], applying: Applying):

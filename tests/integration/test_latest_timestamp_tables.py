@@ -259,3 +259,22 @@ def test_an_update_of_which_a_table_can_set_nothing_is_the_last_change_of_its_ro
     network.settle(held=applies_from(network, "dbs2"))
     settled(network)
     assert [[row[0] for row in rows] for rows in rows_of(network)] == [[1, 2]] * 3
+
+
+@pytest.mark.parametrize("change", ["UPDATE shop.rooms SET name = 'taken' WHERE id = 1", "INSERT INTO shop.rooms VALUES (5, 'taken', 1, 'new')"])
+def test_error_transaction_is_executed_as_a_role_that_may_only_read_what_is_noted(network_of: Maker, change: str) -> None:
+    network = network_of(PLAIN, f"{PLAIN}; CREATE UNIQUE INDEX ON shop.rooms (name) WHERE name = 'taken'", PLAIN, keys=[1, 2])
+    apply = next(apply.name for apply in network.spec.applies if (apply.source, apply.site) == ("dbs1", "dbs2"))
+    run(network, "dbs2", "UPDATE shop.rooms SET name = 'taken' WHERE id = 2")
+    run(network, "dbs1", change)
+    network.settle()
+    (error,) = network.sites["dbs2"].destination.errors(network.spec.name, apply)
+    role = f"headrace_clerk_{error.number}"
+    run(network, "dbs2", f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA shop TO {role}; GRANT SELECT, INSERT, UPDATE, DELETE ON shop.rooms TO {role}")
+    run(network, "dbs2", f"GRANT USAGE ON SCHEMA headrace TO {role}; GRANT SELECT ON headrace.row_change, headrace.row_change_set, headrace.row_change_set_time TO {role}")
+    try:
+        run(network, "dbs2", "DELETE FROM shop.rooms WHERE id = 2")
+        assert network.engines[apply].execute_errors([error.number], role=role) == {error.number: ""}
+    finally:
+        run(network, "dbs2", f"DROP OWNED BY {role}; DROP ROLE {role}")
+    settled(network)

@@ -175,7 +175,7 @@ def test_status_as_json_has_the_rows_of_the_views_under_their_columns(database: 
     said = state([(number, nothing)])
     database.describe_apply("top", "a", epoch, configuration_of(described), said)
     answers = {
-        "configuration": configuration_of(described), "errors": [asdict(error) for error in database.errors("top", "a")],
+        "configuration": configuration_of(described), "first_errors": [asdict(error) for error in database.errors("top", "a")],
         "views": rows_said(said_of(described, epoch, configuration_of(described), said, observed_us=5, applied_us=0)),
     }
     overview = {"topology": "top", "components": [{"name": "apply:a", "kind": "apply", "errors": 1}]}

@@ -235,10 +235,12 @@ class PostgresDestination:
 
     # ------------------------------------------------------------------ error queue
 
-    def errors(self, topology: str, apply: str | None = None) -> tuple[ErrorTransaction, ...]:
+    def errors(
+        self, topology: str, apply: str | None = None, *, number: int | None = None, first: int | None = None,
+    ) -> tuple[ErrorTransaction, ...]:
         """See `DestinationDatabase.errors`."""
         with self._use("listing the error queue") as connection:
-            return destination_errors.list_errors(connection, topology, apply)
+            return destination_errors.list_errors(connection, topology, apply, number=number, first=first)
 
     def conflicts(self, topology: str, apply: str | None = None, *, last: int) -> tuple[ConflictRecord, ...]:
         """See `DestinationDatabase.conflicts`."""

@@ -38,7 +38,7 @@ SELECT number, apply, source, transaction_id, commit_scn, row_count, failed_posi
        (extract(epoch FROM commit_time) * 1000000)::bigint AS commit_time_us,
        (extract(epoch FROM created_at) * 1000000)::bigint AS created_us, {edits} AS edits
 FROM headrace.apply_error e
-WHERE topology = %s AND (%s::text IS NULL OR apply = %s) ORDER BY number
+WHERE topology = %s AND (%s::text IS NULL OR apply = %s) {only} ORDER BY number LIMIT %s
 """
 _EDITS = "(SELECT count(*) FROM headrace.apply_error_edit d WHERE d.number = e.number)"
 _LIST_EDITS = """
@@ -177,14 +177,17 @@ def note_failure(connection: psycopg.Connection[Any], topology: str, found: Erro
     ))
 
 
-def list_errors(connection: psycopg.Connection[Any], topology: str, apply: str | None) -> tuple[ErrorTransaction, ...]:
+def list_errors(
+    connection: psycopg.Connection[Any], topology: str, apply: str | None, *, number: int | None, first: int | None,
+) -> tuple[ErrorTransaction, ...]:
     """See `DestinationDatabase.errors`."""
     version = schema_version(connection)
     if not version:
         return ()
-    statement = _LIST.format(edits=_EDITS if version >= EDITS_FROM else "0")
+    statement = _LIST.format(edits=_EDITS if version >= EDITS_FROM else "0", only="" if number is None else "AND number = %s")
+    only = () if number is None else (number,)
     with connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(statement.encode(), (topology, apply, apply)).fetchall()
+        rows = cursor.execute(statement.encode(), (topology, apply, apply, *only, first)).fetchall()
     return tuple(ErrorTransaction(**{**row, "readable": tuple(row["readable"])}) for row in rows)
 
 

@@ -516,12 +516,12 @@ class PostgresSession:
             if write.times is not None:
                 self._latest_us = max(self._latest_us, int(write.times.times_us.max()), int(write.times.last_us.max()))
                 self._source = write.times.source
-                statements = self._add(every, 2 * len(writes) + number, plan.checks, counts, statements)
+                statements = self._add(every, 2 * len(writes) + number, plan.checks, counts, statements, is_own=True)
             for timed in noted_writes(write) if plan.notes else ():
                 noted[number] += len(plan.notes) * timed.row_count
                 every[len(writes) + number] = timed
-                statements = self._add(every, len(writes) + number, plan.notes, counts, statements)
-            statements += [(-1, note) for note in self._set_notes(write)]
+                statements = self._add(every, len(writes) + number, plan.notes, counts, statements, is_own=True)
+            statements += [(-1, note) for note in self._with_own_rights(self._set_notes(write))]
         read = self._send_writes(every, statements, counts)
 
         def counted() -> tuple[int, ...]:
@@ -533,6 +533,16 @@ class PostgresSession:
             return tuple(count if notes[number] == noted[number] and not later[number] else -1 for number, count in enumerate(found))
 
         return counted
+
+    def _with_own_rights(self, statements: list[Statement]) -> list[Statement]:
+        """Statements of what Headrace notes beside the rows: a role that was taken for these (`as_role`) has no rights on it, and needs none."""
+        role = self._guard.role
+        return [Statement(sql="RESET ROLE"), *statements, Statement(sql=f"SET LOCAL ROLE {quote(role)}")] if role and statements else statements
+
+    def _run_own(self, statement: Statement, what: str) -> pq.abc.PGresult:
+        """Run one statement of what Headrace notes; its result."""
+        statements = self._with_own_rights([statement])
+        return self._run(statements, what)[statements.index(statement) - len(statements)]
 
     def _set_notes(self, write: Write) -> list[Statement]:
         """See `note_sets`."""
@@ -553,25 +563,23 @@ class PostgresSession:
         if write.times is None:
             return write
         if time.monotonic() >= self._horizon_until:
-            (known,) = self._run([Statement(sql=MOMENTS)], "asking how far transactions are")
-            self._note_moments(known)
+            self._note_moments(self._run_own(Statement(sql=MOMENTS), "asking how far transactions are"))
         # Without the right to stamp, the server has one commit time for all transactions of the session: rows need notes.
         return write if self._may_stamp else replace(write, times=replace(write.times, has_one_source=False, keys=None))
 
     def _add(
         self, writes: Sequence[Write], number: int, planned: Sequence[SetStatement], counts: list[int], statements: list[tuple[int, Statement]],
-        *, is_paired: bool = False,
+        *, is_paired: bool = False, is_own: bool = False,
     ) -> list[tuple[int, Statement]]:
-        """Add a write's statements to those that were not sent yet; answers those that are not sent yet."""
+        """Add a write's statements to those that were not sent yet; answers those that are not sent yet. `is_own`: they are of Headrace's tables."""
         write = writes[number]
         for statement in planned:
             for first, last in row_chunks(statement, write):
                 values = parameters(statement, write, first, last, self._horizon)
-                if is_paired:
-                    statements.append((-1, _NO_LOOPS))
-                statements.append((number, Statement(sql=statement.sql, parameters=values, prepared=True)))
-                if is_paired:
-                    statements.append((-1, _LOOPS))
+                planned_one = Statement(sql=statement.sql, parameters=values, prepared=True)
+                around = [_NO_LOOPS, planned_one, _LOOPS] if is_paired else [planned_one]
+                around = self._with_own_rights(around) if is_own else around
+                statements += [(number if each is planned_one else -1, each) for each in around]
                 if last < write.row_count:
                     # Chunks are as large as one round trip should be.
                     self._run_writes(writes, statements, counts)
@@ -777,10 +785,10 @@ class PostgresSession:
         """See `DestinationSession.last_changes`."""
         catalog = self._fitting(write)
         plan = plan_last_changes(write, catalog, self._generation)
-        found = [each for _, result in self._ask(plan, write) for each in read_last_changes(result)]
+        found = [each for _, result in self._ask(plan, write, is_own=True) for each in read_last_changes(result)]
         if write.times is None:
             return tuple(change for change, _ in found)
-        return exact_changes(lambda asked: self._run([asked], "looking for rows in the way")[-1], catalog, write.times, found)
+        return exact_changes(lambda asked: self._run_own(asked, "looking for rows in the way"), catalog, write.times, found)
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
         """See `DestinationSession.forget_changes`."""
@@ -805,7 +813,7 @@ class PostgresSession:
         if plan is None:
             return None
         found: list[int] = []
-        for first, result in self._ask(plan, write):
+        for first, result in self._ask(plan, write, is_own=True):
             found += [first + int(result.get_value(row, 0) or 0) for row in range(result.ntuples)]
         return np.array(sorted(found), np.int64)
 
@@ -935,15 +943,16 @@ class PostgresSession:
             raise unfit_error(version, missing, self._settings)
         return catalog
 
-    def _ask(self, plan: WritePlan, write: Write) -> list[tuple[int, pq.abc.PGresult]]:
-        """Run a plan's only statement over the values of a write; for each chunk of its rows the first one's number, and the result."""
+    def _ask(self, plan: WritePlan, write: Write, *, is_own: bool = False) -> list[tuple[int, pq.abc.PGresult]]:
+        """Run a plan's only statement over the values of a write; for each chunk of its rows the first one's number, and the result. `is_own`: see `_add`."""
         self._make_wrappers(plan)
         (statement,) = plan.statements
         results: list[tuple[int, pq.abc.PGresult]] = []
         for first, last in row_chunks(statement, write):
             asked = Statement(sql=statement.sql, parameters=parameters(statement, write, first, last, self._horizon), prepared=True)
             try:
-                results += ((first, result) for result in self._run([asked], "looking for rows in the way"))
+                what = "looking for rows in the way"
+                results.append((first, self._run_own(asked, what) if is_own else self._run([asked], what)[-1]))
             except DatabaseError as error:
                 self._explain(error, [write.version], write.command.name)
                 raise

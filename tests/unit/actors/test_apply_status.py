@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors.apply import STARTING_INTERVAL_S, STARTING_S, STATUS_INTERVAL_S, ApplyHost
+from databases.destination_views import ERRORS_MAX
 from protos import apply_pb2 as pb
+from tests.support.destination_contract import error_transaction
 
 
 class Clock:
@@ -44,6 +47,28 @@ def test_position_is_as_old_as_the_question_though_the_process_stood_still_after
     host.step()
     assert host._answered_us == expected
     assert host._latest["low_watermark_scn"] == 7
+
+
+@pytest.mark.parametrize(("said", "expected"), [
+    (pb.ApplyStatus(state="INITIALIZING"), None), (pb.ApplyStatus(state="IDLE", epoch=1), 0), (pb.ApplyStatus(state="IDLE", epoch=1, errors=2), 2),
+], ids=["starting", "empty", "two"])
+def test_error_queue_is_unknown_and_not_empty_until_a_driver_has_read_it(spec: Any, said: pb.ApplyStatus, expected: int | None) -> None:
+    host = made(spec, Clock(), lambda: said)
+    host.step()
+    assert host.details().get("errors") == expected
+
+
+def test_status_reads_the_first_error_transactions_alone_and_no_values(spec: Any) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def errors(*of: str, first: int) -> list[Any]:
+        asked.append((*of, first))
+        return [error_transaction(number=3, readable=("id=4711",))]
+
+    host = ApplyHost(spec, "x", "label")
+    host._destination = lambda: closing(SimpleNamespace(errors=errors, close=lambda: None))  # type: ignore[method-assign, arg-type, return-value]
+    (found,) = host.first_errors()
+    assert (found["number"], found["readable"], asked) == (3, (), [(spec.name, "x", ERRORS_MAX)])
 
 
 def test_views_of_an_apply_process_come_from_its_driver_and_without_one_from_its_configuration(spec: Any) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from databases.destination_views import ERRORS_MAX
 from headrace.cli import main
-from headrace.commands.described import ERRORS_MAX, with_descriptions
+from headrace.commands.described import with_descriptions
 from headrace.deployment import Deployment, NotUp
 from streams.errors import PropagationError
 from tests.support.topologies import ONE_WAY
@@ -38,7 +39,7 @@ def described(found: dict[str, Any], actors: Any) -> dict[str, dict[str, Any]]:
 def test_an_apply_process_has_its_configuration_and_its_error_transactions_without_row_values() -> None:
     configuration = {"parameters": {"commit_serialization": "FULL"}, "rules": [{"schema_name": "hr"}]}
     error = {"number": 3, "conflict_type": "insert_exists", "readable": ["id=4711"]}
-    actors = Applying({("apply:a", "configuration"): configuration, ("apply:a", "errors"): [error] * (ERRORS_MAX + 5)})
+    actors = Applying({("apply:a", "configuration"): configuration, ("apply:a", "first_errors"): [error] * (ERRORS_MAX + 5)})
     found = described(overview({"name": "apply:a", "kind": "apply", "errors": ERRORS_MAX + 5}), actors)
     assert found["apply:a"]["configuration"] == configuration
     assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}] * ERRORS_MAX
@@ -51,7 +52,15 @@ def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_sh
     found = described(overview({"name": "apply:a", "kind": "apply", "errors": 0}, {"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"}), actors)
     assert (found["apply:a"]["configuration"], found["apply:a"]["error_transactions"]) == ({"rules": []}, [])
     assert found["apply:b"] == {"name": "apply:b", "kind": "apply", "errors": 2, "state": "UNREACHABLE"}
-    assert ("apply:a", "errors") not in actors.asked
+    assert ("apply:a", "first_errors") not in actors.asked
+
+
+def test_error_queue_of_one_that_is_stopped_or_starting_is_read_and_not_called_empty() -> None:
+    error = {"number": 3, "conflict_type": "insert_exists", "readable": ["id=4711"]}
+    actors = Applying({("apply:a", "first_errors"): [error]})
+    found = described(overview({"name": "apply:a", "kind": "apply", "state": "DISABLED"}, {"name": "apply:b", "kind": "apply", "state": "INITIALIZING"}), actors)
+    assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}]
+    assert "error_transactions" not in found["apply:b"], "it does not answer: nobody knows"
 
 
 def test_views_have_those_of_the_error_queue_beside_what_the_apply_process_says_and_not_where_the_queue_is_not_known() -> None:
@@ -61,7 +70,7 @@ def test_views_have_those_of_the_error_queue_beside_what_the_apply_process_says_
     }
     said = {"dba_apply": [{"apply_name": "a"}]}
     component = {"name": "apply:a", "kind": "apply", "errors": 1}
-    found = described(overview(component), Applying({("apply:a", "views"): said, ("apply:a", "errors"): [error]}))["apply:a"]["views"]
+    found = described(overview(component), Applying({("apply:a", "views"): said, ("apply:a", "first_errors"): [error]}))["apply:a"]["views"]
     assert [(row["topology"], row["apply_name"], row["local_transaction_id"], row["message_number"]) for row in found["dba_apply_error"]] == [("t", "a", 3, 0)]
     assert (found["dba_apply"], found["dba_apply_error_messages"]) == (said["dba_apply"], [])
     assert "4711" not in str(found)

@@ -33,7 +33,7 @@ from spark_apply.driver import loop as host_module
 from spark_apply.driver import server_streams as servers_module
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
-from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.coordinator import ApplyCoordinator, ExecutionRequest
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
@@ -739,6 +739,20 @@ def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhi
     outcome = third.get_nowait()
     assert outcome.failure is not None
     assert "ended while" in outcome.failure.message
+
+
+@pytest.mark.parametrize("other", [ExecutionRequest(role="clerk"), ExecutionRequest(handler=b"mend:skip_it")], ids=["role", "function"])
+def test_who_executes_an_error_otherwise_than_it_is_being_executed_is_not_told_its_outcome_as_theirs(driver: Driver, other: ExecutionRequest) -> None:
+    first, second = driver.host.execute_errors([7]), driver.host.execute_errors([8, 7], other)
+    refused = second.get_nowait()
+    assert (refused.number, refused.failure is not None and "with another role or function" in refused.failure.message) == (7, True)
+    for number in range(2):
+        driver.start_task(number)
+    driver.run()
+    assert (first.get_nowait().number, second.get_nowait().number, first.empty(), second.empty()) == (7, 8, True, True)
+    third = driver.host.execute_errors([7], other)
+    driver.run()
+    assert third.get_nowait().number == 7
 
 
 def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds_and_when_it_ends(driver: Driver) -> None:
