@@ -60,11 +60,14 @@ def test_snapshot_is_seen_by_other_readers_whatever_is_written_later(harness, re
         harness.insert("t", [(b"late", b"row")])
         assert digest_of(other, "t", snapshot=snapshot) == before
         assert digest_of(other, "t").row_count == before.row_count + 1
-    # The session that exported it ends on its own time after it was told to.
-    ends_by = time.monotonic() + 60
-    with pytest.raises(DatabaseUnavailable, match="snapshot is gone"):
+    def until_it_is_gone() -> None:
+        """The session that exported it ends on its own time after it was told to."""
+        ends_by = time.monotonic() + 60
         while time.monotonic() < ends_by:
             digest_of(reader, "t", snapshot=snapshot)
+
+    with pytest.raises(DatabaseUnavailable, match="snapshot is gone"):
+        until_it_is_gone()
 
 
 @pytest.mark.parametrize("is_planned", [True, False])
