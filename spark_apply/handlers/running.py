@@ -229,6 +229,7 @@ class Handling:
 
         Raises:
             AttemptFailed: something of it is not as it was taken for; roll back.
+            UnfitTableError: a table was altered meanwhile; roll back.
         """
         waiting, self._waiting = self._waiting, Waiting()
         ahead, self._ahead = self._ahead, None
@@ -240,7 +241,11 @@ class Handling:
                 raise AttemptFailed
             if waiting.statements:
                 self._session.run_sql(waiting.statements, timeout_s=self.handlers.rules.timeout_s)
-        except (DataError, LcrError, UnfitTableError) as error:
+        except (DataError, LcrError) as error:
+            raise AttemptFailed from error
+        except UnfitTableError as error:
+            if _is_altered(error):
+                raise
             raise AttemptFailed from error
         finally:
             self._waits -= 1
@@ -259,6 +264,8 @@ class Handling:
         try:
             failure = self._guarded(lambda: self._writer.row(one, self._resolution, resolves=resolves))
         except UnfitTableError as error:
+            if _is_altered(error):
+                raise
             raise LcrError(f"the LCR does not fit its table: {error.message}", hint=error.hint) from error
         if failure is None:
             return
@@ -424,7 +431,11 @@ class Handling:
         self._waits += 1
         try:
             return call()
-        except (DataError, LcrError, UnfitTableError, HandlerError):
+        except (DataError, LcrError, HandlerError):
+            raise
+        except UnfitTableError as error:
+            if _is_altered(error):
+                self._broken = self._broken or error
             raise
         except TooLong as error:
             # Between two lines of this, not in the database's protocol; what it interrupted is undone.
@@ -450,6 +461,14 @@ class Handling:
             raise HandlerError("a handler used its session in another thread", hint="use it in the thread that called the handler")
         if self._broken is not None:
             raise AttemptFailed
+
+
+def _is_altered(error: UnfitTableError) -> bool:
+    """Whether a table is not what it was described as.
+
+    That is no handler's business: everything is done again once all tables are described anew. Their old descriptions would plan the next groups, too.
+    """
+    return bool(error.context.get("altered"))
 
 
 def _value(bind: str, lcr: HandledLcr) -> object:
