@@ -119,7 +119,7 @@ class ApplySession:
 
     Args:
         run: runs one statement.
-        mark, undo, drop: set a savepoint, go back to it, forget it.
+        mark, undo, drop: set a savepoint, go back to it, forget it; each has another number.
         apply: the apply process.
         site: where it applies.
     """

@@ -1,5 +1,7 @@
 """Handlers inside one destination transaction: what they execute, what they say in SQL, and what becomes of their errors.
 
+Longer than 500 lines: rows, calls, savepoints and what waits share the state of one transaction.
+
 Two ways, one result:
 
 - An *attempt* takes everything for done: executed LCRs, rows without handlers between them, and statements wait, and are written as sets and
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from databases.ports import HandlerSql, SqlResult
@@ -71,6 +73,15 @@ class Writer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A savepoint: its number, which no other one has; the session's for it, which later ones get again; and how many conflicts were recorded when it was set."""
+
+    number: int
+    place: int
+    records: int
+
+
 class Handling:
     """The handlers of an apply process in one destination transaction.
 
@@ -100,7 +111,8 @@ class Handling:
         self._thread = threading.get_ident()
         self._by = ""  # the function that is called
         self._dealt_with: list[ConflictRecord] = []  # conflicts that the call for one row LCR met and has not raised
-        self._marks: list[tuple[int, int]] = []  # and how many conflicts were recorded then
+        self._marks: list[_Mark] = []
+        self._marked = 0  # how many marks were set
         self._refused: tuple[BaseException | None, tuple[str, ...]] = (None, ())  # what the last refused LCR raised, and the row in its way
         self._users = self._new_session()
         self._ahead: Callable[[], int | None] | None = None
@@ -306,29 +318,41 @@ class Handling:
         self._has_asked = self.handlers.has_asked = True
         if self._attempts:  # what comes behind it must not be undone with what waits now
             self._guarded(self.flush)
-        mark = self._guarded(self._session.mark)
-        self._marks.append((mark, len(self._resolution.records)))
-        return mark
+        self._marked += 1
+        place = self._guarded(self._session.mark)
+        self._marks.append(_Mark(self._marked, place, len(self._resolution.records)))
+        return self._marked
 
     def _undo(self, mark: int) -> None:
         self._check_caller(outside=True)
+        at = self._known(mark)
         self._waiting = Waiting()
-        self._guarded(lambda: self._session.undo_to_mark(mark))
-        del self._resolution.records[self._forget(mark) :]
+        self._guarded(lambda: self._session.undo_to_mark(at.place))
+        self._forget(at)
+        del self._resolution.records[at.records :]
 
     def _drop(self, mark: int) -> None:
         self._check_caller(outside=True)
+        at = self._known(mark)
         if self._attempts:
             self._guarded(self.flush)
-        self._guarded(lambda: self._session.drop_mark(mark))
-        self._forget(mark)
+        self._guarded(lambda: self._session.drop_mark(at.place))
+        self._forget(at)
 
-    def _forget(self, mark: int) -> int:
-        """Forget a mark and those behind it; how many conflicts were recorded when it was set."""
-        records = len(self._resolution.records)
-        while self._marks and self._marks[-1][0] >= mark:
-            records = self._marks.pop()[1]
-        return records
+    def _known(self, mark: int) -> _Mark:
+        """A mark that stands.
+
+        Raises:
+            HandlerError: it went with one that was set before it.
+        """
+        found = next((each for each in self._marks if each.number == mark), None)
+        if found is None:
+            raise HandlerError("a savepoint ended behind one that was begun before it", hint="end the savepoint that was begun last first, as nested `with` does")
+        return found
+
+    def _forget(self, mark: _Mark) -> None:
+        """Forget a mark and those behind it."""
+        del self._marks[self._marks.index(mark) :]
 
     # ------------------------------------------------------------------ inside
 
@@ -409,11 +433,12 @@ class Handling:
         """Undo what stands behind marks that a call left open; whether there were some."""
         if len(self._marks) <= depth:
             return False
-        mark = self._marks[depth][0]
+        mark = self._marks[depth]
         if self._broken is None or isinstance(self._broken, AttemptFailed):
             self._waiting = Waiting()
-            self._session.undo_to_mark(mark)
-        del self._resolution.records[self._forget(mark) :]
+            self._session.undo_to_mark(mark.place)
+        self._forget(mark)
+        del self._resolution.records[mark.records :]
         return True
 
     def _failure(self, message: str, error: StreamsError | None, lcr: HandledLcr | None) -> Failure:

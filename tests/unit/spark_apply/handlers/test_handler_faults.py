@@ -435,6 +435,31 @@ def test_a_savepoint_of_an_earlier_call_undoes_nothing_in_a_later_one() -> None:
     assert {2, 3} <= set(at.values())
 
 
+CROSSED = """def run(lcr, session):
+    first, second, third, fourth = (session.savepoint() for _ in range(4))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    {between}
+    second.__exit__(None, None, None)
+"""
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("between", ["pass", "third.__enter__(), fourth.__enter__()"], ids=["gone", "its place taken"])
+def test_savepoints_that_do_not_end_in_their_order_are_the_handlers_error_and_not_the_servers(between: str, large: bool) -> None:
+    at = Handled(rules_of(CROSSED.format(between=between), dml=["run"]))
+    if large:
+        again = at.apply_large(*inserts(1))
+        assert isinstance(again, GroupRetry)
+        assert again.failure is not None
+        message = again.failure.message
+    else:
+        at.apply(inserts(1))
+        message = only(at)
+    assert "line 7, in run: a savepoint ended behind one that was begun before it" in message
+
+
 @pytest.mark.parametrize(("raised", "told"), [
     ("type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()", "Mute (its message cannot be read: ZeroDivisionError)"),
     ("ValueError('a\\0b \\ud800 \\x1b[31m\\r ünï\\nnext')", "ValueError: a\\x00b \\ud800 \\x1b[31m\\r ünï\nnext"),
