@@ -194,6 +194,8 @@ def _check_call(found: object, place: str, parameters: Sequence[str]) -> None:
         raise ConfigError(f"{place} is no function", hint=f"name a function that takes {wanted}")
     if inspect.iscoroutinefunction(found):
         raise ConfigError(f"{place} is an async function", hint="write def, without async")
+    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        raise ConfigError(f"{place} is a generator: nothing of it runs when it is called", hint="write it without yield")
     try:
         inspect.signature(found).bind(*parameters)
     except TypeError as error:

@@ -460,6 +460,30 @@ def test_savepoints_that_do_not_end_in_their_order_are_the_handlers_error_and_no
     assert "line 7, in run: a savepoint ended behind one that was begun before it" in message
 
 
+@pytest.mark.parametrize("text", [
+    "def run(lcr, session):\n    lcr.execute(True)\n    yield\n",
+    "async def later(lcr, session):\n    lcr.execute(True)\ndef run(lcr, session):\n    return later(lcr, session)\n",
+    "class Later:\n    async def __call__(self, lcr, session):\n        lcr.execute(True)\nrun = Later()\n",
+], ids=["generator", "coroutine", "callable"])
+def test_a_call_that_only_promises_to_do_something_is_an_error(text: str) -> None:
+    """Nothing of it ran, and nothing would say so: what a handler does not execute is not applied."""
+    rules = rules_of(text, dml=["run"])
+    if "yield" in text:
+        with pytest.raises(ConfigError, match=r"handlers/own\.py, line 1: run is a generator"):
+            Handled(rules)
+        return
+    at = Handled(rules)
+    at.apply(inserts(1), inserts(2, table="d"))
+    assert "returned a coroutine, and nothing of it ran" in only(at)
+    assert at.values("d") == {2: "a"}
+
+
+def test_a_generator_that_a_function_returns_is_an_error() -> None:
+    at = Handled(rules_of("def each(lcr):\n    yield lcr.execute(True)\ndef run(lcr, session):\n    return each(lcr)\n", dml=["run"]))
+    at.apply(inserts(1))
+    assert "returned a generator, and nothing of it ran" in only(at)
+
+
 @pytest.mark.parametrize(("raised", "told"), [
     ("type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()", "Mute (its message cannot be read: ZeroDivisionError)"),
     ("ValueError('a\\0b \\ud800 \\x1b[31m\\r ünï\\nnext')", "ValueError: a\\x00b \\ud800 \\x1b[31m\\r ünï\nnext"),
