@@ -104,6 +104,7 @@ class Handling:
         self._waiting = Waiting()
         self.late_scn: Scn | None = None
         """Commit SCN of the transaction in which a call had its time; None: there is none."""
+        self._is_late = False  # the call's time was over while it waited for the database
         self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
         self._is_calling = False
         self._has_asked = False  # a handler has run SQL: the next one may too
@@ -403,11 +404,13 @@ class Handling:
         scn = Scn(int(arguments[0])) if at is None else at.commit_scn or at.scn  # type: ignore[call-overload]
         if problem := self._guarded(lambda: self._guard.problem(function, scn)):
             return self._failure(problem, None, at)
-        self._is_calling, self._by = True, str(function)
+        self._is_calling, self._by, self._is_late = True, str(function), False
         depth = len(self._marks)
         try:
-            self.handlers.call(function, *arguments, holds=lambda: self._waits > 0)
+            self.handlers.call(function, *arguments, holds=self._holds)
         except AttemptFailed as error:
+            if self._is_late:
+                self.late_scn = scn
             self._end_marks(depth)
             self._raise_broken(error)
             raise
@@ -428,6 +431,12 @@ class Handling:
         if is_open:
             return self._failure(f"{function} left a savepoint open", None, at)
         return None
+
+    def _holds(self) -> bool:
+        """Whether the call, whose time is over, waits for the database: that must not be interrupted."""
+        is_waiting = self._waits > 0
+        self._is_late = self._is_late or is_waiting
+        return is_waiting
 
     def _end_marks(self, depth: int) -> bool:
         """Undo what stands behind marks that a call left open; whether there were some."""

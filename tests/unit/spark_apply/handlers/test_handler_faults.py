@@ -19,7 +19,7 @@ from spark_apply.handlers import process_bounds
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.server import resolution
-from streams.errors import ConfigError, DatabaseUnavailable, HandlerError, Retry
+from streams.errors import ConfigError, DatabaseUnavailable, DataError, HandlerError, Retry
 from tests.support.handlers import Handled, inserts, row, rules_of, updates
 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
@@ -55,6 +55,26 @@ def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_wi
     assert "did not end within 0.5 s" in only(at)
     assert at.values() == {number: "a" for number in range(1, 6) if number != late}
     assert state.calls == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("late", [1, 3, 5])
+def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=0.2))
+    run_sql, called = MemorySession.run_sql, []
+
+    def slow(self: MemorySession, statements: Any, *, timeout_s: float) -> object:
+        if statements[0].values[0] == late:
+            called.append(1)
+            time.sleep(0.4)
+            self._state = "failed"
+            raise DataError("it took too long", sqlstate="57014")
+        return run_sql(self, statements, timeout_s=timeout_s)
+
+    monkeypatch.setattr(MemorySession, "run_sql", slow)
+    at.apply(*map(inserts, range(1, 6)))
+    assert "it took too long" in only(at)
+    assert at.values() == {number: "a" for number in range(1, 6) if number != late}
+    assert len(called) == 2
 
 
 def test_a_handler_that_catches_the_interruption_has_still_had_its_time() -> None:
