@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from databases.postgres.destination import handler_sql
 from headrace.testing import Destination, Table, row_lcr
 from tests.support.postgres_network import PostgresNetwork, two_sites
 
@@ -381,3 +382,34 @@ def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_ha
                 user.execute("UPDATE people SET name = %s", (second,))
             network.settle()
         assert there.execute("TABLE seen").fetchall() == [("b",), ("c",), ("d",), ("e",)]
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("class Value(dict):\n    def __iter__(self):\n        raise RuntimeError('x')\n    items = __iter__\ndef run(lcr, session):\n    session.execute('SELECT $1', Value(a=1))\n",
+     "a value cannot be a parameter: RuntimeError"),
+    ("class Value(str):\n    def encode(self, *_):\n        raise RuntimeError('x')\ndef run(lcr, session):\n    session.execute('SELECT $1::text', Value('a'))\n",
+     "a value cannot be a parameter: RuntimeError"),
+    ("def run(lcr, session):\n    session.execute('SELECT 1')\n", "its answer takes more memory than a call may"),
+], ids=["object", "text", "memory"])
+def test_what_sql_of_a_handler_raises_in_the_apply_server_is_the_handlers_error(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    text: str, told: str,
+) -> None:
+    def tables(_: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")
+
+    def fills(cursor: object) -> None:
+        raise MemoryError
+
+    if "memory" in told:
+        monkeypatch.setattr(handler_sql, "_result", fills)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").write_text(text)
+    handlers = 'dml_handlers:\n  - {table: public.people, operations: [insert], function: "own:run"}'
+    (tmp_path / "raises.yaml").write_text(ALTERED.format(folder=tmp_path / "state", handlers=handlers))
+    with two_sites(tmp_path / "raises.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user = network.sites["dbs1"].user
+        user.execute("INSERT INTO people VALUES (1, 'x')")
+        network.settle()
+        (error,) = network.sites["dbs2"].destination.errors(network.spec.name)
+        assert told in error.message

@@ -504,6 +504,20 @@ def test_a_generator_that_a_function_returns_is_an_error() -> None:
     assert "returned a generator, and nothing of it ran" in only(at)
 
 
+@pytest.mark.parametrize(("line", "told"), [
+    ("session.execute(b'SELECT 1')", "a statement is a text, and not of type bytes"), ("session.execute(None)", "a statement is a text, and not of type NoneType"),
+    ("session.execute_count(['SELECT 1'])", "a statement is a text, and not of type list"), ("lcr.object_name = 5", "5 is no name of a table, a schema or a column"),
+    ("lcr.object_owner = None", "None is no name"), ("lcr.object_name = 'a\\0b'", "is no name"), ("lcr.object_name = '\\ud800'", "is no name"),
+    ("lcr.add_column('new', 7, b'x')", "7 is no name"), ("lcr.rename_column('a', '', 'new')", "'' is no name"),
+])
+def test_what_cannot_be_a_statement_or_a_name_is_the_handlers_error_and_does_not_end_the_server(line: str, told: str) -> None:
+    at = Handled(rules_of(f"def run(lcr, session):\n    {line}\n    lcr.execute(True)\n", dml=["run"]))
+    at.apply(inserts(1), inserts(2, table="d"))
+    assert "line 2, in run: " in only(at)
+    assert told in only(at)
+    assert (at.values(), at.values("d")) == ({}, {2: "a"})
+
+
 @pytest.mark.parametrize(("raised", "told"), [
     ("type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()", "Mute (its message cannot be read: ZeroDivisionError)"),
     ("ValueError('a\\0b \\ud800 \\x1b[31m\\r ünï\\nnext')", "ValueError: a\\x00b \\ud800 \\x1b[31m\\r ünï\nnext"),
