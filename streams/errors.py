@@ -251,7 +251,10 @@ class FencedError(ApplyError):
 
 
 class UnfitTableError(ApplyError):
-    """A destination table does not fit the LCRs yet; `hint` is the ALTER that is missing."""
+    """A destination table does not fit the LCRs yet; `hint` is the ALTER that is missing.
+
+    Or, where the context has `altered`, it is not what it was described as, and may fit once it is described again.
+    """
 
     code = "HDR-5004"
     retry = Retry.TIMED

@@ -178,8 +178,8 @@ class RowLcr:
 
     @object_owner.setter
     def object_owner(self, value: str) -> None:
+        self._owner = _named(value)
         self._is_changed = True
-        self._owner = value
 
     @property
     def object_name(self) -> str:
@@ -188,8 +188,8 @@ class RowLcr:
 
     @object_name.setter
     def object_name(self, value: str) -> None:
+        self._name = _named(value)
         self._is_changed = True
-        self._name = value
 
     @property
     def source_database_name(self) -> str:
@@ -328,7 +328,7 @@ class RowLcr:
         if self._command is Command.TRUNCATE or without.get(self._command) is kind:
             raise LcrError(f"an LCR with command type {self.command_type} has no {kind.value} values")
         image = self._change()[kind]
-        if column_name in image:
+        if _named(column_name) in image:
             raise LcrError(
                 f"the LCR has {_article(kind)} value of column {column_name} already", column=column_name,
                 hint="use set_value",
@@ -368,7 +368,7 @@ class RowLcr:
             LcrError: the LCR does not carry `from_name`, or carries `to_name`.
         """
         kinds = self._present(from_name, value_type)
-        if self._carries(to_name, kinds):
+        if self._carries(_named(to_name), kinds):
             raise LcrError(f"the LCR has a column {to_name} already", column=to_name)
         has_target = self._carries(to_name)  # in the other image
         images = self._change()
@@ -641,6 +641,17 @@ def _single(value_type: ValueType | str) -> ValueType:
     if kind is ValueType.BOTH:
         raise LcrError("one kind of values is needed here, old or new, not both")
     return kind
+
+
+def _named(name: object) -> str:
+    """A name that a database can be asked for.
+
+    Raises:
+        LcrError: it is none.
+    """
+    if not isinstance(name, str) or not name or "\0" in name or any("\ud800" <= each <= "\udfff" for each in name):
+        raise LcrError(f"{name!r:.100} is no name of a table, a schema or a column", hint="write it as a text, without quotes")
+    return name
 
 
 def _article(kind: ValueType) -> str:

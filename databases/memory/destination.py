@@ -765,7 +765,8 @@ class MemorySession:
             except (DatabaseError, UnfitTableError):
                 self._state = "failed"
                 raise
-            results.append(SqlResult(rows=rows, row_count=len(rows)))
+            # A statement without RETURNING changes rows, and answers none.
+            results.append(SqlResult(rows=tuple(row for row in rows if row), row_count=len(rows)))
         return tuple(results)
 
     def put_row(self, owner: str, name: str, row: Row, *, instead_of: int | None = None) -> None:

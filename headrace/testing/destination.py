@@ -131,7 +131,7 @@ class Destination:
 
         Args:
             sql: as the handler writes it, with $1, $2, ...; of a statement handler with its binds as $1, $2, ... Blanks do not count.
-            answer: called with a `StatementTables` and the values; returns the rows that the statement answers, or changed; None: no row.
+            answer: called with a `StatementTables` and the values; returns the rows that the statement answers, or `()` for each that it changed; None: no row.
         """
 
         def run(session: MemorySession, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:

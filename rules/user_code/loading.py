@@ -29,6 +29,7 @@ __all__ = ["is_interruption", "load", "message_of", "place_of", "place_of_call",
 
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _ROOT = "headrace_code_"
+_imported: dict[str, str] = {}  # modules of the Python path that were asked for, and their versions then
 _WORDS_MAX = 4_000  # characters of what users' code says of an error: a message travels, and is kept with each error transaction
 
 
@@ -159,6 +160,8 @@ def _import(name: str, code: UserCode) -> ModuleType:
     is_own = name.partition(".")[0] in {each.partition(".")[0] for each in modules}
     if is_own:
         _Finder.register(code)
+    else:
+        _forget_earlier(name, code.version_of(name))
     try:
         return importlib.import_module(f"{_ROOT}{code.version}.{name}" if is_own else name)
     except ImportError as error:
@@ -172,6 +175,22 @@ def _import(name: str, code: UserCode) -> ModuleType:
         if is_interruption(error):
             raise
         raise _broken(name, error, code) from error
+
+
+def _forget_earlier(name: str, version: str) -> None:
+    """Before a module of the Python path is imported: forget it if it was in another version, with the package that it came in.
+
+    A process outlives an `up` (Spark's Python workers, a site's actors): what is installed anew would run as it was, under the new version's name. Functions that were
+    loaded before keep the modules that they have.
+    """
+    if _imported.get(name, version) != version:
+        parts = name.split(".")
+        above = (".".join(parts[: count + 1]) for count in range(len(parts)))
+        own = next((each for each in above if getattr(sys.modules.get(each), "__file__", None)), name)  # not a namespace, which has packages of others, too
+        for each in [each for each in sys.modules if each == own or each.startswith(f"{own}.")]:
+            sys.modules.pop(each, None)
+        importlib.invalidate_caches()
+    _imported[name] = version
 
 
 def _is_missing(error: ImportError, name: str, code: UserCode) -> bool:
@@ -194,6 +213,8 @@ def _check_call(found: object, place: str, parameters: Sequence[str]) -> None:
         raise ConfigError(f"{place} is no function", hint=f"name a function that takes {wanted}")
     if inspect.iscoroutinefunction(found):
         raise ConfigError(f"{place} is an async function", hint="write def, without async")
+    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        raise ConfigError(f"{place} is a generator: nothing of it runs when it is called", hint="write it without yield")
     try:
         inspect.signature(found).bind(*parameters)
     except TypeError as error:

@@ -119,7 +119,7 @@ class ApplySession:
 
     Args:
         run: runs one statement.
-        mark, undo, drop: set a savepoint, go back to it, forget it.
+        mark, undo, drop: set a savepoint, go back to it, forget it; each has another number.
         apply: the apply process.
         site: where it applies.
     """
@@ -140,6 +140,12 @@ class ApplySession:
         if self._has_ended:
             raise HandlerError(_ENDED)
 
+    def _asked(self, sql: str, values: tuple[Any, ...]) -> SqlResult:
+        self._check()
+        if not isinstance(sql, str):
+            raise HandlerError(f"a statement is a text, and not of type {type(sql).__name__}", hint="write SQL as a text, and values as $1, $2, ...")
+        return self._run(sql, values)
+
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:  # noqa: ANN401 - what psycopg takes
         """Run one SELECT, INSERT, UPDATE, DELETE or MERGE, and return the rows that it answers.
 
@@ -152,8 +158,7 @@ class ApplySession:
         Raises:
             HandlerError: the database refuses it, or it is another kind of statement. The transaction can go on without it.
         """
-        self._check()
-        return list(self._run(sql, values).rows)
+        return list(self._asked(sql, values).rows)
 
     def execute_count(self, sql: str, *values: Any) -> int:  # noqa: ANN401 - what psycopg takes
         """Run one statement as `execute` does, and return how many rows it changed.
@@ -162,8 +167,7 @@ class ApplySession:
             sql: values stand as $1, $2, ...
             values: as `execute` takes them.
         """
-        self._check()
-        return self._run(sql, values).row_count
+        return self._asked(sql, values).row_count
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

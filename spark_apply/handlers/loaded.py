@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,9 @@ __all__ = ["DML_PARAMETERS", "ERROR_PARAMETERS", "NOTHING_LOADED", "PRECOMMIT_PA
 DML_PARAMETERS = ("lcr", "session")
 ERROR_PARAMETERS = ("lcr", "error", "session")
 PRECOMMIT_PARAMETERS = ("commit_scn", "session")
+
+
+_PROMISES = (Awaitable, Generator, AsyncGenerator)  # what returns when nothing of a function has run yet
 
 
 class AttemptFailed(BaseException):
@@ -123,14 +126,14 @@ class Handlers:
             holds: whether it waits for the database just now: a statement has a bound of its own, and must not be interrupted.
 
         Raises:
-            HandlerError: it raised, had its time, or left too many threads; says where.
+            HandlerError: it raised, had its time, left too many threads, or only returned what would do something; says where.
             AttemptFailed: see there.
         """
         self.running = function.name
         called = self._places.get(function.name) or self._place(function.name)
         try:
             with self.bounds.call(called), time_limit(self.rules.timeout_s, holds):
-                self._functions[function.name](*arguments)
+                returned = self._functions[function.name](*arguments)
         except AttemptFailed:
             raise
         except TooLong as error:
@@ -144,6 +147,12 @@ class Handlers:
             raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {words_of(error)}") from error
         finally:
             self.running = ""
+        if returned is not None and isinstance(returned, _PROMISES):
+            if isinstance(returned, Coroutine):
+                returned.close()  # else Python warns of it later, without the function's name
+            raise HandlerError(
+                f"{function} returned a {type(returned).__name__}, and nothing of it ran", hint="write the function without async and yield, and call what it calls",
+            )
         self.bounds.check_transaction(called)
 
     def _place(self, name: str) -> str:

@@ -1,5 +1,7 @@
 """Handlers inside one destination transaction: what they execute, what they say in SQL, and what becomes of their errors.
 
+Longer than 500 lines: rows, calls, savepoints and what waits share the state of one transaction.
+
 Two ways, one result:
 
 - An *attempt* takes everything for done: executed LCRs, rows without handlers between them, and statements wait, and are written as sets and
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from databases.ports import HandlerSql, SqlResult
@@ -71,6 +73,15 @@ class Writer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A savepoint: its number, which no other one has; the session's for it, which later ones get again; and how many conflicts were recorded when it was set."""
+
+    number: int
+    place: int
+    records: int
+
+
 class Handling:
     """The handlers of an apply process in one destination transaction.
 
@@ -93,6 +104,7 @@ class Handling:
         self._waiting = Waiting()
         self.late_scn: Scn | None = None
         """Commit SCN of the transaction in which a call had its time; None: there is none."""
+        self._is_late = False  # the call's time was over while it waited for the database
         self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
         self._is_calling = False
         self._has_asked = False  # a handler has run SQL: the next one may too
@@ -100,7 +112,8 @@ class Handling:
         self._thread = threading.get_ident()
         self._by = ""  # the function that is called
         self._dealt_with: list[ConflictRecord] = []  # conflicts that the call for one row LCR met and has not raised
-        self._marks: list[tuple[int, int]] = []  # and how many conflicts were recorded then
+        self._marks: list[_Mark] = []
+        self._marked = 0  # how many marks were set
         self._refused: tuple[BaseException | None, tuple[str, ...]] = (None, ())  # what the last refused LCR raised, and the row in its way
         self._users = self._new_session()
         self._ahead: Callable[[], int | None] | None = None
@@ -229,6 +242,7 @@ class Handling:
 
         Raises:
             AttemptFailed: something of it is not as it was taken for; roll back.
+            UnfitTableError: a table was altered meanwhile; roll back.
         """
         waiting, self._waiting = self._waiting, Waiting()
         ahead, self._ahead = self._ahead, None
@@ -240,7 +254,11 @@ class Handling:
                 raise AttemptFailed
             if waiting.statements:
                 self._session.run_sql(waiting.statements, timeout_s=self.handlers.rules.timeout_s)
-        except (DataError, LcrError, UnfitTableError) as error:
+        except (DataError, LcrError) as error:
+            raise AttemptFailed from error
+        except UnfitTableError as error:
+            if _is_altered(error):
+                raise
             raise AttemptFailed from error
         finally:
             self._waits -= 1
@@ -259,6 +277,8 @@ class Handling:
         try:
             failure = self._guarded(lambda: self._writer.row(one, self._resolution, resolves=resolves))
         except UnfitTableError as error:
+            if _is_altered(error):
+                raise
             raise LcrError(f"the LCR does not fit its table: {error.message}", hint=error.hint) from error
         if failure is None:
             return
@@ -299,29 +319,41 @@ class Handling:
         self._has_asked = self.handlers.has_asked = True
         if self._attempts:  # what comes behind it must not be undone with what waits now
             self._guarded(self.flush)
-        mark = self._guarded(self._session.mark)
-        self._marks.append((mark, len(self._resolution.records)))
-        return mark
+        self._marked += 1
+        place = self._guarded(self._session.mark)
+        self._marks.append(_Mark(self._marked, place, len(self._resolution.records)))
+        return self._marked
 
     def _undo(self, mark: int) -> None:
         self._check_caller(outside=True)
+        at = self._known(mark)
         self._waiting = Waiting()
-        self._guarded(lambda: self._session.undo_to_mark(mark))
-        del self._resolution.records[self._forget(mark) :]
+        self._guarded(lambda: self._session.undo_to_mark(at.place))
+        self._forget(at)
+        del self._resolution.records[at.records :]
 
     def _drop(self, mark: int) -> None:
         self._check_caller(outside=True)
+        at = self._known(mark)
         if self._attempts:
             self._guarded(self.flush)
-        self._guarded(lambda: self._session.drop_mark(mark))
-        self._forget(mark)
+        self._guarded(lambda: self._session.drop_mark(at.place))
+        self._forget(at)
 
-    def _forget(self, mark: int) -> int:
-        """Forget a mark and those behind it; how many conflicts were recorded when it was set."""
-        records = len(self._resolution.records)
-        while self._marks and self._marks[-1][0] >= mark:
-            records = self._marks.pop()[1]
-        return records
+    def _known(self, mark: int) -> _Mark:
+        """A mark that stands.
+
+        Raises:
+            HandlerError: it went with one that was set before it.
+        """
+        found = next((each for each in self._marks if each.number == mark), None)
+        if found is None:
+            raise HandlerError("a savepoint ended behind one that was begun before it", hint="end the savepoint that was begun last first, as nested `with` does")
+        return found
+
+    def _forget(self, mark: _Mark) -> None:
+        """Forget a mark and those behind it."""
+        del self._marks[self._marks.index(mark) :]
 
     # ------------------------------------------------------------------ inside
 
@@ -372,11 +404,13 @@ class Handling:
         scn = Scn(int(arguments[0])) if at is None else at.commit_scn or at.scn  # type: ignore[call-overload]
         if problem := self._guarded(lambda: self._guard.problem(function, scn)):
             return self._failure(problem, None, at)
-        self._is_calling, self._by = True, str(function)
+        self._is_calling, self._by, self._is_late = True, str(function), False
         depth = len(self._marks)
         try:
-            self.handlers.call(function, *arguments, holds=lambda: self._waits > 0)
+            self.handlers.call(function, *arguments, holds=self._holds)
         except AttemptFailed as error:
+            if self._is_late:
+                self.late_scn = scn
             self._end_marks(depth)
             self._raise_broken(error)
             raise
@@ -398,15 +432,22 @@ class Handling:
             return self._failure(f"{function} left a savepoint open", None, at)
         return None
 
+    def _holds(self) -> bool:
+        """Whether the call, whose time is over, waits for the database: that must not be interrupted."""
+        is_waiting = self._waits > 0
+        self._is_late = self._is_late or is_waiting
+        return is_waiting
+
     def _end_marks(self, depth: int) -> bool:
         """Undo what stands behind marks that a call left open; whether there were some."""
         if len(self._marks) <= depth:
             return False
-        mark = self._marks[depth][0]
+        mark = self._marks[depth]
         if self._broken is None or isinstance(self._broken, AttemptFailed):
             self._waiting = Waiting()
-            self._session.undo_to_mark(mark)
-        del self._resolution.records[self._forget(mark) :]
+            self._session.undo_to_mark(mark.place)
+        self._forget(mark)
+        del self._resolution.records[mark.records :]
         return True
 
     def _failure(self, message: str, error: StreamsError | None, lcr: HandledLcr | None) -> Failure:
@@ -424,7 +465,11 @@ class Handling:
         self._waits += 1
         try:
             return call()
-        except (DataError, LcrError, UnfitTableError, HandlerError):
+        except (DataError, LcrError, HandlerError):
+            raise
+        except UnfitTableError as error:
+            if _is_altered(error):
+                self._broken = self._broken or error
             raise
         except TooLong as error:
             # Between two lines of this, not in the database's protocol; what it interrupted is undone.
@@ -450,6 +495,14 @@ class Handling:
             raise HandlerError("a handler used its session in another thread", hint="use it in the thread that called the handler")
         if self._broken is not None:
             raise AttemptFailed
+
+
+def _is_altered(error: UnfitTableError) -> bool:
+    """Whether a table is not what it was described as.
+
+    That is no handler's business: everything is done again once all tables are described anew. Their old descriptions would plan the next groups, too.
+    """
+    return bool(error.context.get("altered"))
 
 
 def _value(bind: str, lcr: HandledLcr) -> object:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from databases.postgres.destination import handler_sql
 from headrace.testing import Destination, Table, row_lcr
 from tests.support.postgres_network import PostgresNetwork, two_sites
 
@@ -304,3 +305,111 @@ def test_a_truncate_goes_to_no_handler(
         user.execute("TRUNCATE people")
         network.settle()
         assert there.execute("SELECT id FROM people").fetchall() == []
+
+
+ALTERED = """topology: altered
+state_dir: {folder}
+sites:
+  dbs1: {{database: {{kind: embedded}}}}
+  dbs2: {{database: {{kind: embedded}}}}
+replicate:
+  - {{tables: [public.people], from: dbs1, to: [dbs2]}}
+code: ./code
+{handlers}
+"""
+TO_DOUBLES = """def keep(lcr, error, session):
+    lcr.object_name = "doubles"
+    try:
+        lcr.execute(conflict_resolution=False)
+    except Exception as refused:
+        session.execute("INSERT INTO public.refusals VALUES ($1)", str(refused))
+"""
+
+
+@pytest.mark.parametrize(("alter", "refused"), [
+    ("CREATE UNIQUE INDEX ON public.doubles (id, name)", 0), ("ALTER TABLE public.doubles DROP COLUMN name", 1),
+    ("ALTER TABLE public.doubles ADD COLUMN more text; ALTER TABLE public.doubles ALTER COLUMN name TYPE varchar(20)", 1),
+])
+def test_a_table_that_only_an_error_handler_writes_may_be_altered_while_apply_runs(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, alter: str, refused: int,
+) -> None:
+    """It is described again, and the handler is called again; it is told of an LCR that does not fit what the table is then, and of nothing else."""
+    def tables(site: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")
+        if site == "dbs2":
+            connection.execute("CREATE TABLE public.doubles (id int, name text); CREATE TABLE public.refusals (why text); INSERT INTO people VALUES (1), (2), (3)")
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").write_text(TO_DOUBLES)
+    handlers = 'error_handlers:\n  - {table: public.people, operations: [insert], function: "own:keep"}'
+    (tmp_path / "altered.yaml").write_text(ALTERED.format(folder=tmp_path / "state", handlers=handlers))
+    with two_sites(tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+        for number in (1, 2, 3):
+            user.execute("INSERT INTO people VALUES (%s, 'x')", (number,))
+            network.settle()
+            if number == 1:
+                there.execute(alter)
+        assert network.sites["dbs2"].destination.errors(network.spec.name) == ()
+        assert [why.partition(":")[0] for (why,) in there.execute("TABLE refusals").fetchall()] == ["the LCR does not fit its table"] * 2 * refused
+        assert [key for (key,) in there.execute("SELECT id FROM doubles").fetchall()] == ([1] if refused else [1, 2, 3])
+
+
+def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_handler_executes(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> None:
+    def tables(site: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text); ALTER TABLE public.people REPLICA IDENTITY FULL")
+        if site == "dbs2":
+            connection.execute(
+                "CREATE TABLE public.seen (name text); CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN INSERT INTO public.seen VALUES (NEW.name); RETURN NEW; END $$;"
+                "CREATE TRIGGER notes AFTER INSERT OR UPDATE ON public.people FOR EACH ROW EXECUTE FUNCTION public.note()"
+            )
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").write_text("def run(lcr, session):\n    lcr.execute(conflict_resolution=True)\n")
+    handlers = 'dml_handlers:\n  - {table: public.people, function: "own:run"}'
+    (tmp_path / "altered.yaml").write_text(ALTERED.format(folder=tmp_path / "state", handlers=handlers))
+    with two_sites(tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
+        user.execute("INSERT INTO people VALUES (1, 'a')")
+        network.settle()
+        there.execute("ALTER TABLE people ENABLE ALWAYS TRIGGER notes")
+        for first, second in (("b", "c"), ("d", "e")):
+            with user.transaction():
+                user.execute("UPDATE people SET name = %s", (first,))
+                user.execute("UPDATE people SET name = %s", (second,))
+            network.settle()
+        assert there.execute("TABLE seen").fetchall() == [("b",), ("c",), ("d",), ("e",)]
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("class Value(dict):\n    def __iter__(self):\n        raise RuntimeError('x')\n    items = __iter__\ndef run(lcr, session):\n    session.execute('SELECT $1', Value(a=1))\n",
+     "a value cannot be a parameter: RuntimeError"),
+    ("class Value(str):\n    def encode(self, *_):\n        raise RuntimeError('x')\ndef run(lcr, session):\n    session.execute('SELECT $1::text', Value('a'))\n",
+     "a value cannot be a parameter: RuntimeError"),
+    ("def run(lcr, session):\n    session.execute('SELECT 1')\n", "its answer takes more memory than a call may"),
+], ids=["object", "text", "memory"])
+def test_what_sql_of_a_handler_raises_in_the_apply_server_is_the_handlers_error(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    text: str, told: str,
+) -> None:
+    def tables(_: str, connection: psycopg.Connection) -> None:
+        connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")
+
+    def fills(cursor: object) -> None:
+        raise MemoryError
+
+    if "memory" in told:
+        monkeypatch.setattr(handler_sql, "_result", fills)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").write_text(text)
+    handlers = 'dml_handlers:\n  - {table: public.people, operations: [insert], function: "own:run"}'
+    (tmp_path / "raises.yaml").write_text(ALTERED.format(folder=tmp_path / "state", handlers=handlers))
+    with two_sites(tmp_path / "raises.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
+        user = network.sites["dbs1"].user
+        user.execute("INSERT INTO people VALUES (1, 'x')")
+        network.settle()
+        (error,) = network.sites["dbs2"].destination.errors(network.spec.name)
+        assert told in error.message

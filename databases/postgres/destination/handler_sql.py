@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["checks_of", "refused_sql", "run_statements"]
 
 _ROWS_MAX = 100_000  # of one answer: more is a copy of a table in the memory of an apply server
-# What an object raises that psycopg turns into a parameter: text that is no UTF-8, JSON that cannot be written, numbers out of range.
-_NO_PARAMETER = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _CANCELED = "57014"  # by statement_timeout
 _TEXTS = ("pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar")
 _SYNTAX = "42601"
@@ -74,9 +72,14 @@ def run_statements(connection: psycopg.Connection[Any], statements: Sequence[Han
         # In a pipeline even one statement travels by the extended protocol: a message of one statement.
         with connection.pipeline():
             cursors += [_executed(connection, each) for each in statements]
+    except psycopg.Error as error:
+        raise translate(error, "SQL of a handler") from error
+    try:
         return tuple(_result(cursor) for cursor in cursors)
     except psycopg.Error as error:
         raise translate(error, "SQL of a handler") from error
+    except MemoryError as error:
+        raise DataError("SQL of a handler: its answer takes more memory than a call may", hint="read less at a time, or let the database do it", sqlstate="") from error
 
 
 def refused_sql(error: DatabaseError) -> DatabaseError:
@@ -109,10 +112,12 @@ def _ended_session(error: DatabaseError) -> bool:
 
 def _executed(connection: psycopg.Connection[Any], statement: HandlerSql) -> RawCursor[Any]:
     cursor = psycopg.RawCursor(connection)
-    values = [_sent(value, number) for number, value in enumerate(statement.values, start=1)]
     try:
+        values = [_sent(value, number) for number, value in enumerate(statement.values, start=1)]
         cursor.execute(statement.sql.encode(), values)
-    except _NO_PARAMETER as error:
+    except (psycopg.Error, DatabaseError):
+        raise
+    except Exception as error:  # text that is no UTF-8, JSON that cannot be written, numbers out of range, and whatever users' own objects raise
         message = f"SQL of a handler: a value cannot be a parameter: {type(error).__name__}"
         raise DataError(message, hint="give texts without lone surrogates, and JSON of texts, numbers, lists and dicts", sqlstate="") from error
     return cursor

@@ -739,7 +739,7 @@ class PostgresSession:
             self._forget(*key)
         names = ", ".join(".".join(key) for key in sorted(tables))
         raise UnfitTableError(
-            f"the destination table {names} was altered meanwhile", hint="it is described again at the next attempt", table=names,
+            f"the destination table {names} was altered meanwhile", hint="it is described again at the next attempt", table=names, altered="meanwhile",
         ) from error
 
     def _explain(self, error: DatabaseError, tables: Sequence[TableVersion | DestinationTable], command: str) -> None:

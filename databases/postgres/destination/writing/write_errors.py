@@ -55,7 +55,7 @@ def explain(error: DatabaseError, names: Sequence[str], command: str) -> None:
     if is_stale(error):
         raise UnfitTableError(
             f"the destination table {named} is not as it was described: {error.message}",
-            hint="it is described again at the next attempt", table=named,
+            hint="it is described again at the next attempt", table=named, altered="meanwhile",
         ) from error
     if error.context.get("sqlstate") == NO_RIGHT and not error.hint:
         error.hint = f"run the GRANT that `headrace check` prints for {named}, then `headrace start` the apply process"

@@ -164,6 +164,28 @@ def test_sql_that_nobody_said_the_effect_of_is_an_error_that_says_so(destination
     assert "does not know the statement" in error
 
 
+COUNTS = """topology: counts
+sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}}
+replicate: [{tables: [shop.customers], from: dbs1, to: [dbs2]}]
+code: ./code
+dml_handlers: [{table: shop.customers, function: "own:run"}]
+"""
+UPDATE = "UPDATE shop.customers SET name = $1 WHERE id = $2"
+
+
+def test_a_statement_that_changes_rows_answers_none_and_counts_them_as_live(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").write_text(
+        f"def run(lcr, session):\n    found = session.execute({UPDATE!r}, 'a', 1), session.execute_count({UPDATE!r}, 'b', 1)\n    assert found == ([], 1), found\n"
+    )
+    (tmp_path / "counts.yaml").write_text(COUNTS)
+    destination = Destination.from_file(tmp_path / "counts.yaml", tables=[PEOPLE])
+    destination.on(UPDATE, lambda tables, name, key: [()] * tables.update("shop.customers", {"id": key}, {"name": name}))
+    destination.insert("shop.customers", {"id": 1, "name": "x"})
+    destination.apply(row_lcr(PEOPLE, "INSERT", new={"id": 2, "name": "new"}))
+    assert (destination.errors, destination.rows("shop.customers")) == ([], [{"id": 1, "name": "b"}])
+
+
 # --------------------------------------------------------------------------- the guide
 
 

@@ -83,6 +83,25 @@ def test_another_version_on_the_python_path_is_refused() -> None:
         load(UserFunction(name="posixpath:basename", version="000000000000"), NO_CODE, ("lcr",))
 
 
+@pytest.mark.parametrize("module", ["installed_masks", "installed_shop.masks", "installed_namespace.shop.masks"])
+def test_what_is_installed_anew_on_the_python_path_runs_in_a_process_that_had_the_earlier_version(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path.joinpath(*module.split(".")[:-1])
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = "words_of_installed_masks" if folder == tmp_path else ".words"
+    if folder != tmp_path:
+        (folder / "__init__.py").write_text("")
+    functions = []
+    for text in ("first", "the second"):
+        (folder / f"{beside.lstrip('.')}.py").write_text(f"WORD = {text!r}\n")
+        (folder / "masks.py" if folder != tmp_path else folder / "installed_masks.py").write_text(f"from {beside} import WORD\ndef mask(lcr):\n    return {text!r}, WORD\n")
+        functions += [loaded(NO_CODE, f"{module}:mask"), loaded(NO_CODE, f"{module}:mask")]
+    first, again, second, last = (each for each in functions if callable(each))
+    # What is beside a module that came in no package is not known to belong to it.
+    assert second(None) == last(None) == ("the second", "first" if folder == tmp_path else "the second")
+    assert first(None) == again(None) == ("first", "first")
+
+
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [

@@ -1,4 +1,7 @@
-"""Handlers that hang, end the process, use threads or hide errors; servers that die under them: nothing is lost, nothing is twice."""
+"""Handlers that hang, end the process, use threads or hide errors; servers that die under them: nothing is lost, nothing is twice.
+
+Longer than 500 lines: one place lists what a handler can do wrong, so that a missing case is seen.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from spark_apply.handlers import process_bounds
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.server import resolution
-from streams.errors import ConfigError, DatabaseUnavailable, HandlerError, Retry
+from streams.errors import ConfigError, DatabaseUnavailable, DataError, HandlerError, Retry
 from tests.support.handlers import Handled, inserts, row, rules_of, updates
 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
@@ -55,6 +58,26 @@ def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_wi
     assert "did not end within 0.5 s" in only(at)
     assert at.values() == {number: "a" for number in range(1, 6) if number != late}
     assert state.calls == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("late", [1, 3, 5])
+def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=0.2))
+    run_sql, called = MemorySession.run_sql, []
+
+    def slow(self: MemorySession, statements: Any, *, timeout_s: float) -> object:
+        if statements[0].values[0] == late:
+            called.append(1)
+            time.sleep(0.4)
+            self._state = "failed"
+            raise DataError("it took too long", sqlstate="57014")
+        return run_sql(self, statements, timeout_s=timeout_s)
+
+    monkeypatch.setattr(MemorySession, "run_sql", slow)
+    at.apply(*map(inserts, range(1, 6)))
+    assert "it took too long" in only(at)
+    assert at.values() == {number: "a" for number in range(1, 6) if number != late}
+    assert len(called) == 2
 
 
 def test_a_handler_that_catches_the_interruption_has_still_had_its_time() -> None:
@@ -433,6 +456,69 @@ def test_a_savepoint_of_an_earlier_call_undoes_nothing_in_a_later_one() -> None:
     at.apply(inserts(1), inserts(2))
     at.apply(inserts(3))
     assert {2, 3} <= set(at.values())
+
+
+CROSSED = """def run(lcr, session):
+    first, second, third, fourth = (session.savepoint() for _ in range(4))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    {between}
+    second.__exit__(None, None, None)
+"""
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("between", ["pass", "third.__enter__(), fourth.__enter__()"], ids=["gone", "its place taken"])
+def test_savepoints_that_do_not_end_in_their_order_are_the_handlers_error_and_not_the_servers(between: str, large: bool) -> None:
+    at = Handled(rules_of(CROSSED.format(between=between), dml=["run"]))
+    if large:
+        again = at.apply_large(*inserts(1))
+        assert isinstance(again, GroupRetry)
+        assert again.failure is not None
+        message = again.failure.message
+    else:
+        at.apply(inserts(1))
+        message = only(at)
+    assert "line 7, in run: a savepoint ended behind one that was begun before it" in message
+
+
+@pytest.mark.parametrize("text", [
+    "def run(lcr, session):\n    lcr.execute(True)\n    yield\n",
+    "async def later(lcr, session):\n    lcr.execute(True)\ndef run(lcr, session):\n    return later(lcr, session)\n",
+    "class Later:\n    async def __call__(self, lcr, session):\n        lcr.execute(True)\nrun = Later()\n",
+], ids=["generator", "coroutine", "callable"])
+def test_a_call_that_only_promises_to_do_something_is_an_error(text: str) -> None:
+    """Nothing of it ran, and nothing would say so: what a handler does not execute is not applied."""
+    rules = rules_of(text, dml=["run"])
+    if "yield" in text:
+        with pytest.raises(ConfigError, match=r"handlers/own\.py, line 1: run is a generator"):
+            Handled(rules)
+        return
+    at = Handled(rules)
+    at.apply(inserts(1), inserts(2, table="d"))
+    assert "returned a coroutine, and nothing of it ran" in only(at)
+    assert at.values("d") == {2: "a"}
+
+
+def test_a_generator_that_a_function_returns_is_an_error() -> None:
+    at = Handled(rules_of("def each(lcr):\n    yield lcr.execute(True)\ndef run(lcr, session):\n    return each(lcr)\n", dml=["run"]))
+    at.apply(inserts(1))
+    assert "returned a generator, and nothing of it ran" in only(at)
+
+
+@pytest.mark.parametrize(("line", "told"), [
+    ("session.execute(b'SELECT 1')", "a statement is a text, and not of type bytes"), ("session.execute(None)", "a statement is a text, and not of type NoneType"),
+    ("session.execute_count(['SELECT 1'])", "a statement is a text, and not of type list"), ("lcr.object_name = 5", "5 is no name of a table, a schema or a column"),
+    ("lcr.object_owner = None", "None is no name"), ("lcr.object_name = 'a\\0b'", "is no name"), ("lcr.object_name = '\\ud800'", "is no name"),
+    ("lcr.add_column('new', 7, b'x')", "7 is no name"), ("lcr.rename_column('a', '', 'new')", "'' is no name"),
+])
+def test_what_cannot_be_a_statement_or_a_name_is_the_handlers_error_and_does_not_end_the_server(line: str, told: str) -> None:
+    at = Handled(rules_of(f"def run(lcr, session):\n    {line}\n    lcr.execute(True)\n", dml=["run"]))
+    at.apply(inserts(1), inserts(2, table="d"))
+    assert "line 2, in run: " in only(at)
+    assert told in only(at)
+    assert (at.values(), at.values("d")) == ({}, {2: "a"})
 
 
 @pytest.mark.parametrize(("raised", "told"), [
