@@ -1,4 +1,7 @@
-"""Transformations in a topology: read, refused where they cannot be right, stored, carried, and not changed in passing."""
+"""Transformations in a topology: read, refused where they cannot be right, stored, carried, and not changed in passing.
+
+Longer than 500 lines: all of it shares one topology and its tables.
+"""
 
 from __future__ import annotations
 
