@@ -299,22 +299,34 @@ class Handling:
         self._has_asked = self.handlers.has_asked = True
         if self._attempts:  # what comes behind it must not be undone with what waits now
             self._guarded(self.flush)
-        mark = self._guarded(self._session.mark)
-        self._marks.append((mark, len(self._resolution.records)))
-        return mark
+
+        def set_mark() -> int:
+            mark = self._session.mark()
+            self._marks.append((mark, len(self._resolution.records)))
+            return mark
+
+        return self._guarded(set_mark)
 
     def _undo(self, mark: int) -> None:
         self._check_caller(outside=True)
         self._waiting = Waiting()
-        self._guarded(lambda: self._session.undo_to_mark(mark))
-        del self._resolution.records[self._forget(mark) :]
+
+        def undo() -> None:
+            self._session.undo_to_mark(mark)
+            del self._resolution.records[self._forget(mark) :]
+
+        self._guarded(undo)
 
     def _drop(self, mark: int) -> None:
         self._check_caller(outside=True)
         if self._attempts:
             self._guarded(self.flush)
-        self._guarded(lambda: self._session.drop_mark(mark))
-        self._forget(mark)
+
+        def drop() -> None:
+            self._session.drop_mark(mark)
+            self._forget(mark)
+
+        self._guarded(drop)
 
     def _forget(self, mark: int) -> int:
         """Forget a mark and those behind it; how many conflicts were recorded when it was set."""
@@ -423,7 +435,7 @@ class Handling:
         """Call the database; what is neither data's nor the handler's fault is remembered, whoever catches it."""
         self._waits += 1
         try:
-            return call()
+            result = call()
         except (DataError, LcrError, UnfitTableError, HandlerError):
             raise
         except TooLong as error:
@@ -437,6 +449,8 @@ class Handling:
             raise
         finally:
             self._waits -= 1
+        self.handlers.check_time()  # a function that asks again and again would hardly ever be met between two statements
+        return result
 
     def _raise_broken(self, instead_of: BaseException | None = None) -> None:
         if self._broken is not None:
