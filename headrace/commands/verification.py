@@ -74,6 +74,7 @@ def verify_topology(
             {
                 "apply": apply.name, "source": apply.source, "destination": apply.site, **answer,
                 "conditions": list(discarding_conditions(spec, apply, TableName(answer["owner"], answer["name"]))),
+                "handlers": list(handlers_of(apply, TableName(answer["destination_owner"], answer["destination_name"]))),
             }
             for answer in answers
         ]
@@ -134,6 +135,18 @@ def discarding_conditions(spec: TopologySpec, apply: ApplySpec, table: TableName
     return tuple(found)
 
 
+def handlers_of(apply: ApplySpec, table: TableName) -> tuple[str, ...]:
+    """What may be done with changes of a table instead of applying them: its destination may differ from its source, as meant.
+
+    Args:
+        apply: of a topology.
+        table: as the destination calls it.
+    """
+    found = [each.function.name if each.function else "statements" for each in apply.handlers.dml if (each.owner, each.name) == table]
+    found += [each.function.name for each in apply.handlers.errors if (each.owner, each.name) == table]
+    return tuple(dict.fromkeys(found))
+
+
 def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
     """The rows that differ, for people."""
     lines = []
@@ -149,6 +162,11 @@ def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"  conditions discard some of its changes ({'; '.join(conditions)}), and a copy has all rows: it may differ as the file says, and would again"
             " behind a new copy. To copy and compare the rows of a condition only, write it as `subset`"
+        )
+    if not comparison["equal"] and not comparison["problem"] and (handlers := comparison.get("handlers")):
+        lines.append(
+            f"  handlers deal with its changes ({', '.join(handlers)}): it may differ as they mean it. A new copy has the source's rows, which no handler sees:"
+            " what handlers have made of them is lost"
         )
     return lines
 

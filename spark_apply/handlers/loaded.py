@@ -16,7 +16,7 @@ from rules.user_code.handlers import (
 )
 from rules.user_code.loading import is_interruption, load, place_of, place_of_function, words_of
 from rules.user_code.time_limit import TooLong, time_limit
-from spark_apply.handlers.process_bounds import ProcessBounds
+from spark_apply.handlers.process_bounds import ProcessBounds, TimedCall
 from streams.errors import HandlerError
 
 if TYPE_CHECKING:
@@ -70,8 +70,6 @@ class Handlers:
         self._dml: dict[tuple[str, str, Command], tuple[DmlHandler, ...]] = {}
         self.bounds = ProcessBounds()
         self._places: dict[str, str] = {}  # of the functions that were called, by name: name and place
-        self.running = ""
-        """What is called right now, for `status`; empty: nothing."""
         self.has_asked = False
         """A call for the last group has run SQL: the next one may too."""
 
@@ -129,10 +127,10 @@ class Handlers:
             HandlerError: it raised, had its time, left too many threads, or only returned what would do something; says where.
             AttemptFailed: see there.
         """
-        self.running = function.name
         called = self._places.get(function.name) or self._place(function.name)
+        self.bounds.timed = timed = TimedCall(called, self.rules.code, self.rules.timeout_s, holds)
         try:
-            with self.bounds.call(called), time_limit(self.rules.timeout_s, holds):
+            with self.bounds.call(called), time_limit(self.rules.timeout_s, timed.holds):
                 returned = self._functions[function.name](*arguments)
         except AttemptFailed:
             raise
@@ -146,7 +144,7 @@ class Handlers:
                 raise
             raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {words_of(error)}") from error
         finally:
-            self.running = ""
+            self.bounds.timed = None
         if returned is not None and isinstance(returned, _PROMISES):
             if isinstance(returned, Coroutine):
                 returned.close()  # else Python warns of it later, without the function's name
@@ -154,6 +152,15 @@ class Handlers:
                 f"{function} returned a {type(returned).__name__}, and nothing of it ran", hint="write the function without async and yield, and call what it calls",
             )
         self.bounds.check_transaction(called)
+
+    def check_time(self) -> None:
+        """End the call that runs, if its time was over while it waited for the database: behind a statement.
+
+        Raises:
+            TooLong: it was.
+        """
+        if self.bounds.timed is not None:
+            self.bounds.timed.check()
 
     def _place(self, name: str) -> str:
         self._places[name] = f"{name} ({place_of_function(self._functions[name])})"

@@ -1,4 +1,4 @@
-"""How much memory and how many threads users' handlers may take in an apply server's process.
+"""How much memory, how many threads and how much time users' handlers may take in an apply server's process.
 
 Memory has two bounds. A single call that asks for `CALL_BYTES_MAX` more than the process had before its destination transaction gets a MemoryError where it
 asks: its transaction goes into the error queue with the line. What the process holds for itself by then (groups that wait) is not counted. What calls leave
@@ -6,6 +6,10 @@ behind is looked at between destination transactions: a process that has grown b
 
 Threads have two bounds as well. A process in which calls of a handler have left more than `THREADS_MAX` running is replaced in the same way. A transaction whose calls leave
 `TRANSACTION_THREADS_MAX` more than were there before its destination transaction goes into the error queue: until its end nothing can be replaced.
+
+A call that has had its time is interrupted (`rules.user_code.time_limit`). A function can catch that and go on, and a compiled module that waits (libpq, for an answer on a connection
+of the handler's own) never hears of it. So another thread of the process looks after calls (`stuck`): one that goes on for `VAIN_S` more ends with its process, which counts as
+for any function that ends it (`crashes`).
 """
 
 from __future__ import annotations
@@ -13,14 +17,21 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
+from rules.user_code.loading import place_of_call
+from rules.user_code.source import UserCode
 from rules.user_code.threads import THREADS_MAX, FunctionThreads
+from rules.user_code.time_limit import TooLong
 from streams.errors import HandlerError, Retry
 
-__all__ = ["CALL_BYTES_MAX", "GROWTH_BYTES_MAX", "TRANSACTION_THREADS_MAX", "HandlersGrew", "ProcessBounds"]
+__all__ = ["CALL_BYTES_MAX", "GROWTH_BYTES_MAX", "TRANSACTION_THREADS_MAX", "VAIN_S", "HandlersGrew", "ProcessBounds", "TimedCall"]
 
 GROWTH_BYTES_MAX = 1 << 30
 """Far more than a handler's caches should hold, and less than what a node has beside the databases."""
@@ -30,16 +41,70 @@ CALL_BYTES_MAX = 2 << 30
 TRANSACTION_THREADS_MAX = 2 * THREADS_MAX
 """More than `THREADS_MAX`, so that what short transactions leave replaces the process and fails none of them; and fewer than the stacks that fill `CALL_BYTES_MAX` (8 MiB each)."""
 
+VAIN_S = 10.0
+"""More than a function needs to undo what it has begun; two looks of the thread that looks (`spark_apply.server.task`)."""
+
 _LOOK_CALLS = 100  # a look takes some 20 microseconds, as long as a short call
 _DATA_KB = "VmData:"
 _END_THREADS = "a handler must end the threads that it starts, or give what they do to one pool that its module makes"
 
 
 class HandlersGrew(HandlerError):  # noqa: N818 - says what is the matter
-    """The process of an apply server has grown, or has too many threads, while users' handlers ran in it; another one takes its place."""
+    """The process of an apply server has grown, has too many threads, or is held up, by users' handlers that ran in it; another one takes its place."""
 
     code = "HDR-5005"
     retry = Retry.TIMED
+
+
+class TimedCall:
+    """A call and its time; one for each row that a handler gets, so as little as can be.
+
+    Args:
+        function: its name and place.
+        code: what messages name places of.
+        limit_s: its time.
+        holds: whether it waits for the database just now.
+    """
+
+    __slots__ = ("_holds", "_interrupted_at", "_thread", "_waited_at", "code", "function", "limit_s", "until")
+
+    def __init__(self, function: str, code: UserCode, limit_s: float, holds: Callable[[], bool]) -> None:
+        self.function, self.code, self.limit_s = function, code, limit_s
+        self.until = time.monotonic() + limit_s
+        self._holds, self._thread = holds, threading.get_ident()
+        self._interrupted_at = self._waited_at = 0.0
+
+    def holds(self) -> bool:
+        """Whether it must not be interrupted just now; who asks has found its time over, and interrupts it otherwise."""
+        held = self._holds()
+        if not held and not self._interrupted_at:
+            self._interrupted_at = time.monotonic()
+        return held
+
+    def check(self) -> None:
+        """End it, if its time was over while it waited for the database.
+
+        Raises:
+            TooLong: it was.
+        """
+        if time.monotonic() > self.until and not self.holds():
+            raise TooLong
+
+    def stuck(self, now: float) -> str:
+        """Where it goes on, if it does in vain; empty: it may. Another thread asks.
+
+        Args:
+            now: seconds on a monotonic clock.
+        """
+        if now <= self.until + VAIN_S:
+            return ""
+        if not self._interrupted_at and self._holds():  # a statement has a bound of its own
+            self._waited_at = now
+            return ""
+        if now <= (self._interrupted_at or max(self.until, self._waited_at)) + VAIN_S:
+            return ""
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the only way to see where another thread is
+        return "" if frame is None else place_of_call(frame, self.code)
 
 
 class ProcessBounds:
@@ -53,6 +118,24 @@ class ProcessBounds:
         self._grown = 0
         self._threads: dict[str, FunctionThreads] = {}  # of the functions that were called
         self._threads_before = 0
+        self.timed: TimedCall | None = None
+        """What is called right now."""
+
+    def stuck(self, now: float) -> None:
+        """See that no call goes on in vain; another thread asks now and then.
+
+        Args:
+            now: seconds on a monotonic clock.
+
+        Raises:
+            HandlersGrew: one does: end the process.
+        """
+        timed = self.timed
+        if timed is not None and (place := timed.stuck(now)):
+            raise HandlersGrew(
+                f"{timed.function} has not ended within {timed.limit_s:g} s, and goes on at {place} although it was interrupted: another process takes its place",
+                hint="a handler must not catch BaseException, and what waits inside a compiled module needs a time-out of its own; make it shorter, or raise handler_timeout_s",
+            )
 
     def call(self, function: str) -> AbstractContextManager[None]:
         """Bound what a function may ask for while it runs.

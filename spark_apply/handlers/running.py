@@ -319,26 +319,37 @@ class Handling:
         self._has_asked = self.handlers.has_asked = True
         if self._attempts:  # what comes behind it must not be undone with what waits now
             self._guarded(self.flush)
-        self._marked += 1
-        place = self._guarded(self._session.mark)
-        self._marks.append(_Mark(self._marked, place, len(self._resolution.records)))
-        return self._marked
+
+        def set_mark() -> int:
+            self._marked += 1
+            self._marks.append(_Mark(self._marked, self._session.mark(), len(self._resolution.records)))
+            return self._marked
+
+        return self._guarded(set_mark)
 
     def _undo(self, mark: int) -> None:
         self._check_caller(outside=True)
         at = self._known(mark)
         self._waiting = Waiting()
-        self._guarded(lambda: self._session.undo_to_mark(at.place))
-        self._forget(at)
-        del self._resolution.records[at.records :]
+
+        def undo() -> None:
+            self._session.undo_to_mark(at.place)
+            self._forget(at)
+            del self._resolution.records[at.records :]
+
+        self._guarded(undo)
 
     def _drop(self, mark: int) -> None:
         self._check_caller(outside=True)
         at = self._known(mark)
         if self._attempts:
             self._guarded(self.flush)
-        self._guarded(lambda: self._session.drop_mark(at.place))
-        self._forget(at)
+
+        def drop() -> None:
+            self._session.drop_mark(at.place)
+            self._forget(at)
+
+        self._guarded(drop)
 
     def _known(self, mark: int) -> _Mark:
         """A mark that stands.
@@ -464,7 +475,7 @@ class Handling:
         """Call the database; what is neither data's nor the handler's fault is remembered, whoever catches it."""
         self._waits += 1
         try:
-            return call()
+            result = call()
         except (DataError, LcrError, HandlerError):
             raise
         except UnfitTableError as error:
@@ -482,6 +493,8 @@ class Handling:
             raise
         finally:
             self._waits -= 1
+        self.handlers.check_time()  # a function that asks again and again would hardly ever be met between two statements
+        return result
 
     def _raise_broken(self, instead_of: BaseException | None = None) -> None:
         if self._broken is not None:

@@ -231,6 +231,20 @@ class ApplyServer:
         self._backoff.reset()
         return self._answer(is_idle=is_idle)
 
+    def check_calls(self, now: float) -> None:
+        """See that no user's function holds the server up; another thread calls this.
+
+        Args:
+            now: seconds on a monotonic clock.
+
+        Raises:
+            HandlersGrew: one does: end the process.
+        """
+        context = self._context
+        if context is not None:
+            context.handlers.bounds.stuck(now)
+            context.execution_bounds.stuck(now)
+
     def close(self) -> None:
         """Close the session; an open transaction is rolled back."""
         if self._context is not None:

@@ -146,9 +146,20 @@ class _ServerTask:
                 self._say_state(server)
 
     def _beat(self, server: ApplyServer) -> None:
-        """Report that a statement is still running: the driver treats a long silence of all servers as a stuck job."""
+        """Report that a statement is still running: the driver treats a long silence of all servers as a stuck job.
+
+        A user's function that nothing interrupts holds up everything: then this process ends.
+        """
+        from spark_apply.handlers.process_bounds import HandlersGrew
+
         while not self._stopped:
             time.sleep(_HEARTBEAT_S)
+            try:
+                server.check_calls(time.monotonic())
+            except HandlersGrew as error:
+                self._say_failure(error, final=False)
+                _end_process()
+                return
             if self._in_step and time.monotonic() - self._told_at > _HEARTBEAT_S:
                 self._say_state(server)
 
@@ -253,6 +264,10 @@ class _ServerTask:
         self._link.send(pb.ServerMessage(failure=failure))
         self._link.finish(_LAST_WORDS_S)
         time.sleep(_FAILURE_DELAY_S)
+
+
+def _end_process() -> None:
+    os._exit(1)
 
 
 def _detail(server: ApplyServer) -> str:

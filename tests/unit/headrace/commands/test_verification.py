@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.commands.verification import difference_lines, discarding_conditions, table_name
+from headrace.commands.verification import difference_lines, discarding_conditions, handlers_of, table_name
 from streams.errors import ConfigError
 from streams.table_name import TableName
 from topology.file.reading import read_topology
@@ -61,3 +61,29 @@ def test_a_table_that_differs_says_which_conditions_discard_changes_of_it(tmp_pa
 def test_a_subset_and_a_table_without_conditions_need_no_such_words(tmp_path: Path) -> None:
     assert _conditions(tmp_path, ", subset: department_id = 50", "") == ()
     assert difference_lines({**DIFFERS, "conditions": ()}) == []
+
+
+HANDLED = """
+topology: t
+state_dir: state
+sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}
+replicate: [{schemas: [hr], from: a, to: [b]}]
+code: ./own
+dml_handlers: [{table: hr.t, operations: [insert], function: "mine:run"}, {table: hr.t, operations: [update], statements: [lcr.execute true]}]
+error_handlers: [{table: hr.u, function: "mine:mend"}]
+"""
+
+
+def test_a_table_that_differs_says_which_handlers_deal_with_its_changes(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.py").write_text("def run(lcr, session):\n    pass\n\n\ndef mend(lcr, error, session):\n    pass\n")
+    file = tmp_path / "t.yaml"
+    file.write_text(HANDLED)
+    (apply,) = read_topology(file).applies
+    found = [handlers_of(apply, TableName("hr", name)) for name in "tuv"]
+    assert found == [("mine:run", "statements"), ("mine:mend",), ()]
+    (line,) = difference_lines({**DIFFERS, "handlers": found[0]})
+    assert "handlers deal with its changes (mine:run, statements)" in line
+    assert "what handlers have made of them is lost" in line
+    assert difference_lines({**DIFFERS, "equal": True, "handlers": found[0]}) == []
+    assert difference_lines({**DIFFERS, "handlers": found[2]}) == []

@@ -17,6 +17,7 @@ import pytest
 
 from databases.memory.destination import MemorySession
 from rules.conflict_handlers import ConflictHandler
+from rules.user_code import time_limit as time_limits
 from spark_apply.groups import GroupResult, GroupRetry
 from spark_apply.handlers import process_bounds
 from spark_apply.handlers.crashes import CRASHES_MAX
@@ -433,6 +434,76 @@ def test_a_time_limit_inside_sql_of_an_attempt_waits_for_the_database(monkeypatc
     at.apply(inserts(1))
     assert len(ended) == 2  # the attempt, and one by one
     assert "did not end within 0.1 s" in only(at)
+
+
+def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all of its time it waits for the database, where it must not be interrupted."""
+    text = "def run(lcr, session):\n    while not session.execute('SELECT a FROM public.log WHERE id = $1', 77):\n        pass\n"
+    at = Handled(rules_of(text, dml=["run"], timeout_s=0.1))
+    run_sql, ended, rings = MemorySession.run_sql, list[int](), list[int]()
+
+    def slow(self: MemorySession, statements: object, *, timeout_s: float) -> object:
+        assert len(ended) < 20, "it goes on for ever"
+        time.sleep(0.3)
+        ended.append(1)
+        return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
+
+    def never_rings(*_: object) -> tuple[float, float]:
+        """No signal comes between two statements."""
+        rings.append(1)
+        return 0.0, 0.0
+
+    monkeypatch.setattr(time_limits, "_signal", types.SimpleNamespace(**vars(time_limits._signal) | {"setitimer": never_rings}))  # type: ignore[attr-defined]
+    monkeypatch.setattr(MemorySession, "run_sql", slow)
+    at.apply(inserts(1))
+    assert len(ended) == 2  # the attempt, and alone
+    assert "did not end within 0.1 s; it was at handlers/own.py, line 2, in run" in only(at)
+    assert rings
+
+
+STUBBORN = (
+    "def run(lcr, session):\n    import own_state\n    try:\n        while True:\n            pass\n"
+    "    except BaseException:\n        own_state.caught.set()\n        own_state.going.wait(60)\n"
+)
+
+
+@pytest.mark.parametrize("waits", ["no", "always", "until it is interrupted"])
+def test_a_handler_that_goes_on_after_its_time_ends_its_process(waits: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = types.ModuleType("own_state")
+    state.going, state.caught = threading.Event(), threading.Event()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_state", state)
+    rules = rules_of(STUBBORN, dml=["run"], timeout_s=0.2)
+    handlers = Handlers(rules)
+    found: list[str] = []
+
+    def holds() -> bool:
+        return waits == "always" or (waits == "until it is interrupted" and state.caught.is_set())
+
+    def call() -> None:
+        try:
+            handlers.call(rules.dml[0].function, None, None, holds=holds)  # type: ignore[arg-type]
+        except HandlerError as error:
+            found.append(error.message)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        assert waits == "always" or state.caught.wait(30)
+        handlers.bounds.stuck(time.monotonic())  # it may still be about to end
+        if waits == "always":
+            for later in range(0, 100, 5):
+                handlers.bounds.stuck(time.monotonic() + later)
+        else:
+            told = r"own:run .* has not ended within 0.2 s, and goes on at handlers/own.py, line ., in run although it was interrupted"
+            with pytest.raises(process_bounds.HandlersGrew, match=told):
+                handlers.bounds.stuck(time.monotonic() + process_bounds.VAIN_S + 1)
+    finally:
+        state.going.set()
+        if waits == "always":
+            waits = "no"
+        thread.join(30)
+    handlers.bounds.stuck(time.monotonic() + 1000)  # nothing is called
+    assert "did not end within 0.2 s" in found[0]
 
 
 @pytest.mark.parametrize("large", [False, True])

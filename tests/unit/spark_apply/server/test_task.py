@@ -11,6 +11,7 @@ import pytest
 from protos import apply_link
 from protos import apply_pb2 as pb
 from spark_apply.application.task_access import TaskAccess
+from spark_apply.handlers.process_bounds import HandlersGrew
 from spark_apply.server import task as tasks
 from spark_apply.server.apply_server import ServerStep
 
@@ -48,13 +49,49 @@ def test_long_statement_is_told_of_while_it_goes_on(monkeypatch: pytest.MonkeyPa
         links[0].inbox(pb.CoordinatorMessage(stop=pb.StopServer()))
         return ServerStep(reports=(), wake_at=None, is_idle=False)
 
-    server = SimpleNamespace(state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, close=lambda: None)
+    server = SimpleNamespace(state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, check_calls=lambda _: None, close=lambda: None)
     monkeypatch.setattr(apply_link, "CoordinatorLink", connect)
     monkeypatch.setattr(tasks, "_server_factory", lambda: lambda *_: server)
     monkeypatch.setattr(tasks, "_HEARTBEAT_S", 0.05)
     monkeypatch.setattr(tasks, "die_with_parent", lambda: None)
     list(tasks.serve(TaskAccess(endpoint="", token=""), "hr", "apply_hr", 0, ()))
     assert links[0].states[0] == "IDLE"
+
+
+def test_a_function_that_nothing_interrupts_is_told_of_and_ends_the_process(monkeypatch: pytest.MonkeyPatch):
+    links: list[Link] = []
+    told: list[tuple[str, bool]] = []
+    ended = threading.Event()
+
+    class Told(Link):
+        def send(self, message: pb.ServerMessage) -> None:
+            if message.WhichOneof("kind") == "failure":
+                told.append((message.failure.message, message.failure.replaced))
+
+        def finish(self, _timeout_s: float) -> None:
+            pass
+
+    def connect(*arguments: Any) -> Link:
+        links.append(Told(*arguments))
+        return links[0]
+
+    def check_calls(_now: float) -> None:
+        raise HandlersGrew("own:run has not ended")
+
+    def step(_now: float) -> ServerStep:
+        assert ended.wait(TOLD_S)  # the function
+        links[0].inbox(pb.CoordinatorMessage(stop=pb.StopServer()))
+        return ServerStep(reports=(), wake_at=None, is_idle=False)
+
+    server = SimpleNamespace(state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, check_calls=check_calls, close=lambda: None)
+    monkeypatch.setattr(apply_link, "CoordinatorLink", connect)
+    monkeypatch.setattr(tasks, "_server_factory", lambda: lambda *_: server)
+    monkeypatch.setattr(tasks, "_HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(tasks, "_FAILURE_DELAY_S", 0.0)
+    monkeypatch.setattr(tasks, "_end_process", ended.set)
+    monkeypatch.setattr(tasks, "die_with_parent", lambda: None)
+    list(tasks.serve(TaskAccess(endpoint="", token=""), "hr", "apply_hr", 0, ()))
+    assert told == [("own:run has not ended", True)]
 
 
 def test_what_comes_behind_an_idle_step_is_done_at_once(monkeypatch: pytest.MonkeyPatch):
@@ -76,7 +113,7 @@ def test_what_comes_behind_an_idle_step_is_done_at_once(monkeypatch: pytest.Monk
         return ServerStep(reports=(), wake_at=None, is_idle=len(steps) == 1)
 
     server = SimpleNamespace(
-        state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, receive=received.append, close=lambda: None
+        state="IDLE", unfit=None, last_error="", connect=lambda: None, step=step, receive=received.append, check_calls=lambda _: None, close=lambda: None,
     )
     monkeypatch.setattr(apply_link, "CoordinatorLink", connect)
     monkeypatch.setattr(tasks, "_server_factory", lambda: lambda *_: server)
