@@ -337,7 +337,7 @@ class Handling:
             self._forget(at)
             del self._resolution.records[at.records :]
 
-        self._guarded(undo)
+        self._guarded(undo, is_error=True)
 
     def _drop(self, mark: int) -> None:
         self._check_caller(outside=True)
@@ -471,8 +471,8 @@ class Handling:
             sqlstate=str(context.get("sqlstate", "")), message=message, readable=self._refused[1] if cause is self._refused[0] else (),
         )
 
-    def _guarded(self, call: Callable[[], T]) -> T:
-        """Call the database; what is neither data's nor the handler's fault is remembered, whoever catches it."""
+    def _guarded(self, call: Callable[[], T], *, is_error: bool = False) -> T:
+        """Call the database; what is neither data's nor the handler's fault is remembered, whoever catches it. `is_error`: there is one already, to be told."""
         self._waits += 1
         try:
             result = call()
@@ -493,7 +493,8 @@ class Handling:
             raise
         finally:
             self._waits -= 1
-        self.handlers.check_time()  # a function that asks again and again would hardly ever be met between two statements
+        if not is_error:
+            self.handlers.check_time()  # a function that asks again and again would hardly ever be met between two statements
         return result
 
     def _raise_broken(self, instead_of: BaseException | None = None) -> None:

@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from databases.memory.destination import MemorySession
+from databases.ports import SqlResult
 from rules.conflict_handlers import ConflictHandler
 from rules.user_code import time_limit as time_limits
 from spark_apply.groups import GroupResult, GroupRetry
@@ -440,13 +442,13 @@ def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytes
     """Nearly all of its time it waits for the database, where it must not be interrupted."""
     text = "def run(lcr, session):\n    while not session.execute('SELECT a FROM public.log WHERE id = $1', 77):\n        pass\n"
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.1))
-    run_sql, ended, rings = MemorySession.run_sql, list[int](), list[int]()
+    ended, rings = list[int](), list[int]()
 
-    def slow(self: MemorySession, statements: object, *, timeout_s: float) -> object:
+    def slow(self: MemorySession, statements: Sequence[object], *, timeout_s: float) -> tuple[SqlResult, ...]:
         assert len(ended) < 20, "it goes on for ever"
         time.sleep(0.3)
         ended.append(1)
-        return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
+        return tuple(SqlResult(rows=(), row_count=0) for _ in statements)
 
     def never_rings(*_: object) -> tuple[float, float]:
         """No signal comes between two statements."""
