@@ -119,7 +119,14 @@ class MadeStream:
         pass
 
 
-def _write(folder: Path, chunks: list[LogChunk], stream: MadeStream) -> tuple[LogWriter, float]:
+def write_redo(folder: Path, chunks: list[LogChunk], stream: MadeStream) -> tuple[LogWriter, float]:
+    """Write a stream into redo of the site dbs1; its writer, still open, and how many seconds that took.
+
+    Args:
+        folder: for the redo.
+        chunks: of the stream.
+        stream: reads them.
+    """
     stream.chunks = iter(chunks)
     writer = LogWriter(
         folder, "dbs1", decoder_factory=PostgresLogDecoder,
@@ -142,7 +149,7 @@ def measure(
     write_s = mine_s = mine_cpu_s = float("inf")
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-            writer, seconds = _write(Path(folder), chunks, stream)
+            writer, seconds = write_redo(Path(folder), chunks, stream)
             write_s = min(write_s, seconds)
             miner = Miner(Path(folder), "dbs1", FIRST_SCN, rules or RuleSet(include=(Rule(),)), PostgresLogDecoder)
             rows, batches, started, started_cpu = 0, 0, time.perf_counter(), time.process_time()

@@ -286,6 +286,7 @@ def _told_first(overview: Mapping[str, Any]) -> Iterator[RenderableType]:
     from rich.text import Text
 
     if overview["state"] == "REFUSED":
+        yield Text("the last `headrace up` was refused for what is below, and changed nothing. Mend it, then headrace up FILE\n", style="red")
         for finding in overview["findings"]:
             if finding["is_error"]:
                 yield Text(f"refused: {finding['path']}: {finding['problem']}\n  fix: {finding['fix']}\n", style="red")

@@ -160,6 +160,7 @@ def test_what_needs_an_operator_is_on_the_first_lines_and_nothing_is_cut_off_on_
 def test_refused_up_leaves_its_reason_in_the_status():
     finding = {"path": "sites.a", "problem": "wal_level is replica", "fix": "ALTER SYSTEM", "is_error": True}
     lines = shown({**overview(component("IDLE"), state="REFUSED"), "findings": [finding]})
+    assert any(line.endswith("Mend it, then headrace up FILE") for line in lines)
     assert lines.index("refused: sites.a: wal_level is replica") < lines.index("  fix: ALTER SYSTEM") < 10
 
 
