@@ -119,7 +119,7 @@ def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> Non
 
 
 
-MASKED = """topology: masked
+PEOPLE = """topology: people
 state_dir: {folder}
 sites:
   dbs1: {{database: {{kind: embedded}}}}
@@ -127,8 +127,10 @@ sites:
 replicate:
   - {{tables: [public.people], from: dbs1, to: [dbs2]}}
 code: ./code
-dml_handlers:
-  - {{table: public.people, operations: [insert], function: "people:hide"}}
+{handlers}
+"""
+HIDDEN = """dml_handlers:
+  - {table: public.people, operations: [insert], function: "people:hide"}
 """
 
 
@@ -142,7 +144,7 @@ def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_t
     (tmp_path / "code" / "people.py").write_text(
         "def hide(lcr, session):\n    lcr.set_value('new', 'secret', '***')\n    lcr.execute(conflict_resolution=False)\n"
     )
-    (tmp_path / "masked.yaml").write_text(MASKED.format(folder=tmp_path / "state"))
+    (tmp_path / "masked.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN))
     with two_sites(tmp_path / "masked.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         with user.transaction():
@@ -184,7 +186,7 @@ def test_a_handler_adds_columns_of_the_destinations_types_and_sets_null(
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "people.py").write_text(ADDS)
-    (tmp_path / "adds.yaml").write_text(MASKED.format(folder=tmp_path / "state").replace("people:hide", "people:adds"))
+    (tmp_path / "adds.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN).replace("people:hide", "people:adds"))
     with two_sites(tmp_path / "adds.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'ann', 'x'), (2, 'bob', 'y')")
@@ -273,7 +275,7 @@ def test_a_handler_makes_rows_fit_where_column_mismatch_is_an_error(
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "people.py").write_text(FITS)
-    handled = MASKED.format(folder=tmp_path / "state").replace("people:hide", "people:fit").replace("[insert]", "[insert, update, delete]")
+    handled = PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN).replace("people:hide", "people:fit").replace("[insert]", "[insert, update, delete]")
     (tmp_path / "fits.yaml").write_text(handled + "column_mismatch: error\n")
     with two_sites(tmp_path / "fits.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
@@ -295,7 +297,7 @@ def test_a_truncate_goes_to_no_handler(
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "people.py").write_text("def keep(lcr, session):\n    pass\n")
-    (tmp_path / "keeps.yaml").write_text(MASKED.format(folder=tmp_path / "state").replace("people:hide", "people:keep").replace("[insert]", "[delete]"))
+    (tmp_path / "keeps.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=HIDDEN).replace("people:hide", "people:keep").replace("[insert]", "[delete]"))
     with two_sites(tmp_path / "keeps.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'ann')")
@@ -307,16 +309,6 @@ def test_a_truncate_goes_to_no_handler(
         assert there.execute("SELECT id FROM people").fetchall() == []
 
 
-ALTERED = """topology: altered
-state_dir: {folder}
-sites:
-  dbs1: {{database: {{kind: embedded}}}}
-  dbs2: {{database: {{kind: embedded}}}}
-replicate:
-  - {{tables: [public.people], from: dbs1, to: [dbs2]}}
-code: ./code
-{handlers}
-"""
 TO_DOUBLES = """def keep(lcr, error, session):
     lcr.object_name = "doubles"
     try:
@@ -342,7 +334,7 @@ def test_a_table_that_only_an_error_handler_writes_may_be_altered_while_apply_ru
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.py").write_text(TO_DOUBLES)
     handlers = 'error_handlers:\n  - {table: public.people, operations: [insert], function: "own:keep"}'
-    (tmp_path / "altered.yaml").write_text(ALTERED.format(folder=tmp_path / "state", handlers=handlers))
+    (tmp_path / "altered.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=handlers))
     with two_sites(tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         for number in (1, 2, 3):
@@ -370,7 +362,7 @@ def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_ha
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.py").write_text("def run(lcr, session):\n    lcr.execute(conflict_resolution=True)\n")
     handlers = 'dml_handlers:\n  - {table: public.people, function: "own:run"}'
-    (tmp_path / "altered.yaml").write_text(ALTERED.format(folder=tmp_path / "state", handlers=handlers))
+    (tmp_path / "altered.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=handlers))
     with two_sites(tmp_path / "altered.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
         user.execute("INSERT INTO people VALUES (1, 'a')")
@@ -406,7 +398,7 @@ def test_what_sql_of_a_handler_raises_in_the_apply_server_is_the_handlers_error(
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.py").write_text(text)
     handlers = 'dml_handlers:\n  - {table: public.people, operations: [insert], function: "own:run"}'
-    (tmp_path / "raises.yaml").write_text(ALTERED.format(folder=tmp_path / "state", handlers=handlers))
+    (tmp_path / "raises.yaml").write_text(PEOPLE.format(folder=tmp_path / "state", handlers=handlers))
     with two_sites(tmp_path / "raises.yaml", (pg_source, pg_destination), fresh_database, tmp_path / "redo", tables) as network:
         user = network.sites["dbs1"].user
         user.execute("INSERT INTO people VALUES (1, 'x')")

@@ -210,6 +210,17 @@ class Handled:
     def errors(self) -> tuple[ErrorTransaction, ...]:
         return self.database.errors(TOPOLOGY, APPLY)
 
+    def refusal(self, transaction: Sequence[tuple[str, Lcr]], *, large: bool) -> str:
+        """Why a transaction fails; `large`: it comes in parts, and is given back to be written into the error queue."""
+        if not large:
+            self.apply(transaction)
+            (error,) = self.errors()
+            return error.message
+        again = self.apply_large(*transaction)
+        assert isinstance(again, GroupRetry)
+        assert again.failure is not None
+        return again.failure.message
+
     def history(self) -> tuple[ConflictRecord, ...]:
         return self.database.conflicts(TOPOLOGY, last=1000)
 

@@ -67,14 +67,7 @@ def test_a_session_that_is_found_changed_at_the_commit_is_the_error_of_the_handl
     writes_error: list[bool] = []
     monkeypatch.setattr(MemorySession, "commit", refuses)
     monkeypatch.setattr(MemorySession, "put_error", notes)
-    if large:
-        again = at.apply_large(*inserts(1))
-        assert isinstance(again, GroupRetry)
-        assert again.failure is not None
-        message = again.failure.message
-    else:
-        at.apply(inserts(1))
-        message = at.errors()[0].message
+    message = at.refusal(inserts(1), large=large)
     assert message.startswith("a handler's SQL changed the apply server's session; its handlers: own:run (")
     assert at.values() == {}
 

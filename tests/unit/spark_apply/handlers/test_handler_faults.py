@@ -545,14 +545,7 @@ CROSSED = """def run(lcr, session):
 @pytest.mark.parametrize("between", ["pass", "third.__enter__(), fourth.__enter__()"], ids=["gone", "its place taken"])
 def test_savepoints_that_do_not_end_in_their_order_are_the_handlers_error_and_not_the_servers(between: str, large: bool) -> None:
     at = Handled(rules_of(CROSSED.format(between=between), dml=["run"]))
-    if large:
-        again = at.apply_large(*inserts(1))
-        assert isinstance(again, GroupRetry)
-        assert again.failure is not None
-        message = again.failure.message
-    else:
-        at.apply(inserts(1))
-        message = only(at)
+    message = at.refusal(inserts(1), large=large)
     assert "line 7, in run: a savepoint ended behind one that was begun before it" in message
 
 
