@@ -36,16 +36,29 @@ REGION = AddColumn(name="region", type_name="pg_catalog.text", value="EMEA")
 NOW = AddColumn(name="arrived", type_name=CURRENT_TIMESTAMP, is_now=True)
 RUNS = 20  # the best one counts: what is added is little beside what other load makes of a run
 
-TRANSFORMATIONS: dict[str, tuple[Operation, ...]] = {
-    "none": (),
-    "rename_table": (RenameTable(owner="sales", name="staff"),),
-    "rename_column": (RenameColumn(before="status", after="state"),),
-    "delete_columns": (DeleteColumns(deleted=("status",)),),
-    "keep_columns": (KeepColumns(kept=("id", "status")),),
-    "add_column": (REGION,),
-    "add_column current_timestamp": (NOW,),
-    "all of them": (DeleteColumns(deleted=("hired",)), RenameColumn(before="status", after="state"), REGION, RenameTable(owner="sales", name="staff")),
-}
+
+def _operations(renamed: str, deleted: str, kept: tuple[str, ...]) -> dict[str, tuple[Operation, ...]]:
+    """What is measured, by name.
+
+    Args:
+        renamed: a column, which is also left out by itself.
+        deleted: another one.
+        kept: columns.
+    """
+    table, column = RenameTable(owner="sales", name="staff"), RenameColumn(before=renamed, after="state")
+    return {
+        "none": (),
+        "rename_table": (table,),
+        "rename_column": (column,),
+        "delete_columns": (DeleteColumns(deleted=(renamed,)),),
+        "keep_columns": (KeepColumns(kept=kept),),
+        "add_column": (REGION,),
+        "add_column current_timestamp": (NOW,),
+        "all of them": (DeleteColumns(deleted=(deleted,)), column, REGION, table),
+    }
+
+
+TRANSFORMATIONS = _operations("status", "hired", ("id", "status"))
 
 
 def measure_all() -> dict[str, float]:
@@ -66,16 +79,7 @@ def measure_all() -> dict[str, float]:
 
 
 MINED = MadeStream(transactions=3000, tables=1, rows_each=100, columns=8)
-OF_MINED: dict[str, tuple[Operation, ...]] = {
-    "none": (),
-    "rename_table": (RenameTable(owner="sales", name="staff"),),
-    "rename_column": (RenameColumn(before="c2", after="state"),),
-    "delete_columns": (DeleteColumns(deleted=("c2",)),),
-    "keep_columns": (KeepColumns(kept=("c0", "c1", "c2", "c3", "c4")),),
-    "add_column": (REGION,),
-    "add_column current_timestamp": (NOW,),
-    "all of them": (DeleteColumns(deleted=("c3",)), RenameColumn(before="c2", after="state"), REGION, RenameTable(owner="sales", name="staff")),
-}
+OF_MINED = _operations("c2", "c3", ("c0", "c1", "c2", "c3", "c4"))
 MINED_RUNS = 5  # as RUNS; one takes a second
 
 

@@ -83,6 +83,7 @@ def _needing_old_values(handlers: tuple[ConflictHandler, ...]) -> list[str]:
 def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion, table: DestinationTable) -> Iterator[Finding]:
     names = [column.name for column in version.columns]
     key = {table.columns[place].name for place in table.key}
+    outside = tuple(name for name in names if name not in key)
     there = {column.name: column for column in table.columns}
     resolution = (handler.resolution_column,) if handler.resolution_column else ()
     for name in dict.fromkeys((*handler.columns, *resolution)):
@@ -90,13 +91,13 @@ def _handler_findings(path: str, handler: ConflictHandler, version: TableVersion
             yield _unknown(path, name, names)
         elif name in key:
             yield Finding(path=path, problem=f"{name} is in the key, and a key column is in no column list", fix="leave it out")
-    if (handler.method, handler.kind) == ("site_priority", "update_differs") and not handler.columns and sum(name not in key for name in names) > 1:
+    if (handler.method, handler.kind) == ("site_priority", "update_differs") and not handler.columns and len(outside) > 1:
         yield Finding(
             path=path, is_error=False, problem="has every column outside the key in one list: where an UPDATE changes some of them alone, and the other site others of"
             " them at the same time, the sites can differ, without an error",
             fix="give each column, or columns that always change together, an entry of their own with `columns` (docs/conflicts.md), unless every UPDATE changes all of them",
         )
-    of_sums = handler.columns or tuple(name for name in names if name not in key)
+    of_sums = handler.columns or outside
     types = {column.name: column.type_name for column in version.columns}
     for name in [each for each in of_sums if each in there] if handler.method == "delta" else ():
         if not there[name].is_number:

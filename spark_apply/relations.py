@@ -199,13 +199,18 @@ class _Finder:
         )
 
 
+def _numbers(table: DestinationTable) -> dict[str, int]:
+    """What a column keeps when it is renamed."""
+    return {column.name: column.number for column in table.columns}
+
+
 def _in_order(table: DestinationTable | None, names: Iterable[str]) -> list[str]:
     """The columns of a referred key in one order, which survives that a column is renamed."""
-    numbers = {} if table is None else {column.name: column.number for column in table.columns}
+    numbers = {} if table is None else _numbers(table)
     return sorted(names, key=lambda name: (numbers.get(name, 0), name))
 
 
 def _seed_of(table: DestinationTable, names: Sequence[str]) -> int:
     """A seed for a referred key, which survives that a column is renamed."""
-    numbers = {column.name: column.number for column in table.columns}
+    numbers = _numbers(table)
     return hash_text(f"{table.owner}\0{table.name}\0referred\0{' '.join(str(numbers.get(name, name)) for name in names)}")

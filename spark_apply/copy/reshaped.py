@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from databases.table_digest import TableDigest
     from rules.conditions.values import ValueTypes
 
-__all__ = ["ReshapedPiece", "ReshapedTable", "has_function", "time_text"]
+__all__ = ["ReshapedPiece", "ReshapedTable", "has_function", "timestamp_text"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -124,7 +124,7 @@ class ReshapedPiece:
                 yield list(_rows(batch, columns))
 
 
-def time_text(time_us: int) -> str:
+def timestamp_text(time_us: int) -> str:
     """A moment as the text form of a timestamp with time zone.
 
     Args:
@@ -137,7 +137,7 @@ def time_text(time_us: int) -> str:
 def _with_time(transformation: Transformation, time_us: int) -> Transformation:
     """A transformation that adds a moment as a text where it adds the time: in a change that is binary, and every value of a copied row is text."""
     return replace(transformation, operations=tuple(
-        replace(each, value=time_text(time_us), is_now=False) if isinstance(each, AddColumn) and each.is_now else each
+        replace(each, value=timestamp_text(time_us), is_now=False) if isinstance(each, AddColumn) and each.is_now else each
         for each in transformation.operations
     ))
 

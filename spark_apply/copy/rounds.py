@@ -17,7 +17,7 @@ from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
-from spark_apply.copy.reshaped import ReshapedTable, has_function, time_text
+from spark_apply.copy.reshaped import ReshapedTable, has_function, timestamp_text
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.clock import SystemClock
 from streams.errors import DatabaseError, DatabaseUnavailable
@@ -219,7 +219,7 @@ class CopyRound:
             self._cannot_read(copy, error)
             return None
         now_us = self.time_us()
-        now = time_text(now_us) if copy.added else ""
+        now = timestamp_text(now_us) if copy.added else ""
         added = [now if each.is_now else each.value for each in copy.added]
         reshaped = _reshaped(copy, self.config.source.site, now_us)
         form = PORTABLE if added or reshaped else plan.form  # every type reads its values as text

@@ -193,8 +193,8 @@ class CoordinatorHost:
             config.topology, config.apply, epoch=epoch, destination=destination, reader=reader, coordinator=coordinator,
         )
         self._join_at = 0.0
-        self._waiting_outcomes: dict[int, list[queue.SimpleQueue[ErrorOutcome]]] = {}
-        self._executing: dict[int, ExecutionRequest] = {}  # how those are executed that are waited for
+        # How error transactions are executed, and who waits for the outcome.
+        self._executing: dict[int, tuple[ExecutionRequest, list[queue.SimpleQueue[ErrorOutcome]]]] = {}
         self._deleting: dict[int, int] = {}  # error transactions that are deleted, or not: the answer was lost; and how often to look yet
         self._reported = Scn(0)
         self._record_at = self._alter_at = self._describe_at = self._described_at = 0.0
@@ -320,14 +320,14 @@ class CoordinatorHost:
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
         wanted, new = request or ExecutionRequest(), []
         for number in dict.fromkeys(numbers):
-            if number not in self._waiting_outcomes:
-                self._executing[number] = wanted
+            if number not in self._executing:
+                self._executing[number] = (wanted, [])
                 new.append(number)
-            elif not self._executing[number].is_as(wanted):
-                # Its outcome would be told as that of this role or function, which had nothing to do with it.
+            before, waiting = self._executing[number]
+            if before.is_as(wanted):
+                waiting.append(outcomes)
+            else:  # its outcome would be told as that of this role or function, which had nothing to do with it
                 outcomes.put(ErrorOutcome(number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=_EXECUTED_OTHERWISE)))
-                continue
-            self._waiting_outcomes.setdefault(number, []).append(outcomes)
         self._coordinator.execute_errors(new, wanted)
         return outcomes
 
@@ -383,7 +383,7 @@ class CoordinatorHost:
         self._deleting = {number: looks - 1 for number, looks in self._deleting.items() if number in there and looks > 1}
 
     def _refuse_executing(self, number: int) -> None:
-        if number in self._waiting_outcomes:
+        if number in self._executing:
             raise ApplyError(f"error transaction {number} is being executed", hint="look again with `headrace errors list`")
 
     @property
@@ -602,8 +602,8 @@ class CoordinatorHost:
     def _deliver_outcomes(self) -> None:
         for outcome in self._coordinator.take_outcomes():
             self._note_failure(outcome)
-            self._executing.pop(outcome.number, None)
-            for waiting in self._waiting_outcomes.pop(outcome.number, ()):
+            _, every = self._executing.pop(outcome.number, (None, ()))
+            for waiting in every:
                 waiting.put(outcome)
 
     def _note_failure(self, outcome: ErrorOutcome) -> None:
@@ -622,14 +622,14 @@ class CoordinatorHost:
 
     def _forget_executions(self) -> None:
         """Answer who waits for the execution of error transactions: this driver will not say how they end."""
-        for number, every in self._waiting_outcomes.items():
+        for number, (_, every) in self._executing.items():
             failure = Failure(
                 position=-1, conflict_type="", sqlstate="",
                 message=f"the apply process ended while error transaction {number} was to be executed: if `headrace errors list` still shows it, execute it again",
             )
             for waiting in every:
                 waiting.put(ErrorOutcome(number=number, failure=failure))
-        self._waiting_outcomes, self._executing = {}, {}
+        self._executing = {}
 
     # ------------------------------------------------------------------ time
 
