@@ -1,5 +1,5 @@
-# make demo · test · check · bench · fmt · protos · docs. Every target does the set-up first; it is quick once done.
-# PYTHON=/path/to/python3.11 names the Python that .venv is made from. ARGS=... is passed on (demo, bench).
+# make demo · check · test · soak · bench · fmt · protos · docs. Every target does the set-up first; it is quick once done.
+# PYTHON=/path/to/python3.11 names the Python that .venv is made from. ARGS=... is passed on (demo, check, test, soak, bench).
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -9,16 +9,13 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-# Suites that exist; a suite without a single test fails.
-FAST := $(wildcard tests/unit tests/contract tests/simulation)
-SLOW := $(wildcard tests/integration tests/faults tests/multisite)
-
-.PHONY: help setup demo test check lint bench fmt protos docs clean
+.PHONY: help setup demo check test soak lint bench fmt protos docs clean
 
 help:
 	@echo 'make demo     replicate pgbench between two embedded PostgreSQL servers, kill a component, compare (ARGS="--topology hub")'
-	@echo 'make test     everything CI runs: lint, unit, contract, integration, fault and multi-site tests'
-	@echo 'make check    the fast gate: lint, unit tests, contract tests on the memory database'
+	@echo 'make check    two minutes: lint, and the tests that need no server'
+	@echo 'make test     what CI runs, 25 minutes: every feature on every level, every kind of fault on Ray and Spark, with fixed seeds'
+	@echo 'make soak     the rest, 75 minutes: new seeds, long matrices, the same fault in each place, variants of starting'
 	@echo 'make bench    side by side with the native logical replication of PostgreSQL (ARGS=...)'
 	@echo 'make fmt      fix what the linter can fix automatically'
 	@echo 'make protos   generate protos/*_pb2*.py again'
@@ -32,16 +29,15 @@ setup:
 demo: setup
 	@$(BIN)/headrace demo $(ARGS)
 
-# First what needs the processor, with a minute of simulated topologies (`check` runs one seed of each), in a worker per core. Then tests on real
-# servers, which mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes last, in two workers, each
-# with topologies of its own (`tests.support.shared`): one alone leaves a third of two cores idle while it waits for what starts.
-test: lint
-	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 2 --durations 10 -m 'not cluster' $(FAST)
-	@HEADRACE_SIMULATION_SECONDS=60 $(BIN)/python -m pytest -n 4 --durations 10 -m 'not cluster' $(SLOW)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m cluster $(FAST) $(SLOW)
-
+# The lanes of tests: tests/lanes.py has their parts, CONTRIBUTING.md says what belongs where. Each ends with a table of what took the time.
 check: lint
-	@$(BIN)/python -m pytest -q -n 2 -m 'not postgres and not cluster and not long' $(FAST)
+	@$(BIN)/python -m tests.lanes check $(ARGS)
+
+test: lint
+	@$(BIN)/python -m tests.lanes test $(ARGS)
+
+soak: setup
+	@$(BIN)/python -m tests.lanes soak $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check --quiet .

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -23,7 +22,9 @@ if str(ROOT) not in sys.path:  # `tests` is not installed
     sys.path.insert(0, str(ROOT))
 
 from tests.support.processes import Process, end, left_over  # noqa: E402 - needs the line above
-from tests.support.shared import by_what_they_share, end_what_is_no_longer_needed, note_last, unit_of  # noqa: E402 - the same
+from tests.support.reporting import REPORT, Reporting  # noqa: E402 - the same
+from tests.support.seeds import draw_session_seed, is_soak, session_seed  # noqa: E402 - the same
+from tests.support.shared import FAILED, end_unit, group, sort_by_unit  # noqa: E402 - the same
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
 
@@ -35,8 +36,8 @@ LEFT_OVER_GRACE_S = 45.0
 # No deadline per example: numba compiles in the first one, and CI machines stall.
 # Not `explain`: to say which lines only failures run, it traces, and CPython 3.11 can then stand for ever at the begin of a function, out of reach of signals.
 _PHASES = tuple(phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain)
-hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True, phases=_PHASES)
-hypothesis.settings.load_profile("headrace")
+hypothesis.settings.register_profile("test", deadline=None, print_blob=True, phases=_PHASES, derandomize=True)
+hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, phases=_PHASES, max_examples=500)
 
 SESSION = pytest.StashKey[str]()
 LEFT_OVER = pytest.StashKey[list[Process]]()
@@ -48,38 +49,40 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not _is_worker(config):  # a worker inherits the variable, and the session's own process looks after all of them
+    if not _is_worker(config):  # a worker inherits the variables, and the session's own process looks after all of them
         config.stash[SESSION] = uuid.uuid4().hex
         os.environ[SESSION_VARIABLE] = config.stash[SESSION]
+        draw_session_seed()
+        if folder := os.environ.get(REPORT):
+            config.pluginmanager.register(Reporting(Path(folder)))
+    hypothesis.settings.load_profile("soak" if is_soak() else "test")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A script's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_report_header() -> str:
+    return f"seeds: HEADRACE_TEST_SEED={session_seed()}" + ("" if is_soak() else ", fixed")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the deselected ones are known: each worker has the same order
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    by_what_they_share(items)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadfile` keeps files together that share something, too."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return unit_of(ROOT / nodeid.partition("::")[0])
-
-    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    note_last(session)
+    sort_by_unit(items)
+    group(items)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    end_what_is_no_longer_needed(item)
+    end_unit(item, nextitem)
 
 
 @pytest.hookimpl(trylast=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from actors.cluster.local import LocalCluster
 from actors.runtime import disconnect, prepare_process
 from databases.embedded import EmbeddedServer
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess, execute
-from tests.support.shared import shared
+from tests.support.reporting import note_started
+from tests.support.shared import Shared
 from tests.support.system import system_folder
 
 _TABLES = """
@@ -30,19 +32,33 @@ INSERT INTO branches SELECT i, 0 FROM generate_series(1, 3) i
 TABLES = ("accounts", "branches", "history", "notes")
 
 
-@pytest.fixture(scope="session")
-def ray_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
-    """A private Ray of this session, running."""
-    with shared(pytestconfig, "ray_cluster") as stack:
-        folder = stack.enter_context(system_folder("ray"))
-        cluster = LocalCluster(folder)
-        stack.callback(cluster.stop)
-        cluster.start()
-        stack.callback(disconnect)  # Ray ends a process that has lost its head
-        yield cluster
+def _open_ray(stack: ExitStack, _: pytest.Config) -> LocalCluster:
+    folder = stack.enter_context(system_folder("ray"))
+    cluster = LocalCluster(folder)
+    stack.callback(cluster.stop)
+    note_started("Ray")
+    cluster.start()
+    stack.callback(disconnect)  # Ray ends a process that has lost its head
+    return cluster
 
 
-@pytest.fixture(scope="session")
+def _open_spark(stack: ExitStack, config: pytest.Config) -> SparkProcess:
+    spark = SparkProcess(RAY.keep(config), stack.enter_context(system_folder("spark")))
+    stack.callback(spark.child.end)
+    spark.start()
+    return spark
+
+
+RAY, SPARK = Shared(_open_ray), Shared(_open_spark)
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(pytestconfig: pytest.Config) -> LocalCluster:
+    """A private Ray of the modules of a unit, running."""
+    return RAY.keep(pytestconfig)
+
+
+@pytest.fixture(scope="module")
 def ray_address(ray_cluster: LocalCluster) -> str:
     """Where that Ray is, for a topology that is a module's own; this process can connect to it."""
     address = ray_cluster.address()
@@ -51,15 +67,10 @@ def ray_address(ray_cluster: LocalCluster) -> str:
     return address
 
 
-@pytest.fixture(scope="session")
-def spark_process(ray_cluster: LocalCluster, pytestconfig: pytest.Config) -> Iterator[SparkProcess]:
+@pytest.fixture(scope="module")
+def spark_process(pytestconfig: pytest.Config) -> SparkProcess:
     """The one Spark application of every apply process under test."""
-    with shared(pytestconfig, "spark_process") as stack:
-        folder = stack.enter_context(system_folder("spark"))
-        spark = SparkProcess(ray_cluster, folder)
-        stack.callback(spark.child.end)
-        spark.start()
-        yield spark
+    return SPARK.keep(pytestconfig)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""One topology for the whole session: `one_way`, pgbench's tables and some of every kind from `src` to `dst`, on embedded
-servers, a private Ray and Spark. Starting it takes half a minute, so every test shares it; a test leaves both sides equal.
+"""The topology of the unit `one_way`: `one_way`, pgbench's tables and some of every kind from `src` to `dst`, on embedded
+servers, a private Ray and Spark. Starting it takes half a minute, so the tests of the unit share it; each leaves both sides equal and everything at work.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import os
 import subprocess
 import textwrap
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from databases.embedded import EmbeddedServer
 from spark_apply.application.environment import LOOPBACK
 from streams.failpoints import FOLDER_ENVIRONMENT
-from tests.support.shared import shared
+from tests.support.shared import Shared
 from tests.support.system import System, running, system_folder
 from topology.file.reading import read_topology
 
@@ -81,15 +82,22 @@ def _pgbench_tables(servers: dict[str, EmbeddedServer]) -> None:
             connection.execute(_PER_SITE[site])
 
 
-@pytest.fixture(scope="session")
-def one_way(pytestconfig: pytest.Config) -> Iterator[System]:
+def _open_one_way(stack: ExitStack, _: pytest.Config) -> System:
+    folder = stack.enter_context(system_folder("system"))
+    # Every process of the topology inherits it: see `tests.support.faults`.
+    (folder / "failpoints").mkdir()
+    os.environ[FOLDER_ENVIRONMENT] = str(folder / "failpoints")
+    stack.callback(os.environ.pop, FOLDER_ENVIRONMENT)
+    file = folder / "one_way.yaml"
+    file.write_text(textwrap.dedent(ONE_WAY))
+    return stack.enter_context(running(read_topology(file), folder, _pgbench_tables))
+
+
+_ONE_WAY = Shared(_open_one_way, illness=lambda system: system.illness(TABLES))
+
+
+@pytest.fixture
+def one_way(request: pytest.FixtureRequest) -> Iterator[System]:
     """The shared topology; see the module."""
-    with shared(pytestconfig, "one_way") as stack:
-        folder = stack.enter_context(system_folder("system"))
-        # Every process of the topology inherits it: see `tests.support.faults`.
-        (folder / "failpoints").mkdir()
-        os.environ[FOLDER_ENVIRONMENT] = str(folder / "failpoints")
-        stack.callback(os.environ.pop, FOLDER_ENVIRONMENT)
-        file = folder / "one_way.yaml"
-        file.write_text(textwrap.dedent(ONE_WAY))
-        yield stack.enter_context(running(read_topology(file), folder, _pgbench_tables))
+    with _ONE_WAY.lend(request.node) as system:
+        yield system

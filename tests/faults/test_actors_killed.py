@@ -8,7 +8,7 @@ from actors.controller import CONTROLLER
 from tests.support.faults import pgbench_through
 from tests.support.system import System
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.mark.fault("SIGKILL of an actor")

@@ -7,7 +7,7 @@ import pytest
 from tests.support.faults import armed, pgbench_through
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TIMES = 3
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.faults import apply_name, armed, delete_errors, errors
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 EXECUTE_TIMEOUT_S = 120.0  # a killed server comes back in between
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.apply_driver import ApplyDrivers, Driver, digest, end_of_log, kill, load, wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TABLES = ("accounts", "branches", "history", "notes")
 LOAD_S = 240.0

@@ -15,7 +15,7 @@ from tests.support.faults import (
 )
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.mark.fault("SIGKILL of the application's driver, of its JVM, or of the application master, with which the executors end")

@@ -17,7 +17,7 @@ from tests.support.apply_driver import Driver, DriverClient, serve_driver
 from tests.support.faults import application_name, apply_name, pgbench_through
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from tests.support.faults import pgbench_through
 from tests.support.system import System
 from tests.support.writers import writing
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.mark.fault("immediate stop of the destination server")

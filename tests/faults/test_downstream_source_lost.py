@@ -24,7 +24,7 @@ from tests.support.server_settings import reload_settings
 from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TOPOLOGY = """
 topology: test_downstream

@@ -10,7 +10,7 @@ import pytest
 from tests.fix_cluster import TABLES
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 CLIENTS, TRANSACTIONS = 4, 100
 

@@ -10,7 +10,7 @@ from protos.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from tests.support.faults import pgbench_through, propagation_name, proxied_propagation
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 CUTS = 3
 TRIES_MAX = 10  # in a cut of a second: pauses between tries double from a tenth

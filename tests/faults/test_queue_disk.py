@@ -8,7 +8,7 @@ from tests.fix_cluster import TABLES
 from tests.support.faults import apply_name, armed
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 ROWS = 20_000
 ROW_BYTES = 1000  # several times the memory of both queues together

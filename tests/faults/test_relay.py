@@ -13,7 +13,7 @@ from tests.support.system import System, running, system_folder, wait_until
 from tests.support.writers import TABLES, writing
 from topology.file.reading import read_topology
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 RELAY = """
 topology: test_relay

@@ -10,7 +10,7 @@ import pytest
 from tests.support.faults import apply_name
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 PAUSED = "PAUSED: WAITING FOR ALTER"
 

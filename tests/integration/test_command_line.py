@@ -15,7 +15,7 @@ from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from tests.fix_cluster import TABLES
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TIMEOUT_S = 300.0
 

@@ -14,7 +14,7 @@ import pytest
 from tests.fix_apply_driver import TABLES
 from tests.support.apply_driver import STARTED_S, ApplyDrivers, Driver, digest, end_of_log, execute, wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
 ROWS = 150_000

@@ -26,7 +26,7 @@ from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TOPOLOGY = """
 topology: test_edits

@@ -15,7 +15,7 @@ from tests.support.system import System
 from tests.support.type_literals import USER_TYPES, groups, literals_of, make_tables, without_exceptions
 from topology.file.reading import read_topology
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TYPES = """
 topology: test_types_{form}

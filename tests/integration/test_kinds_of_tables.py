@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.system import System
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
 def both(system: System, query: str) -> list[tuple]:

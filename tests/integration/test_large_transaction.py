@@ -12,7 +12,7 @@ from spark_apply.groups import PARTS_AHEAD
 from tests.support.faults import apply_name, spark_processes
 from tests.support.system import System
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TIMES = 20
 ROW_BYTES = 100_000

@@ -11,7 +11,7 @@ from tests.fix_cluster import TABLES
 from tests.support.faults import pgbench_through
 from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 ROUNDS = 6
 

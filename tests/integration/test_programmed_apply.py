@@ -14,7 +14,7 @@ from headrace.deployment import Deployment
 from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 FILE = """
 topology: programmed

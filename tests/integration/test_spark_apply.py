@@ -31,7 +31,7 @@ from tests.support.apply_driver import (
 )
 from tests.support.spark_health import fetch_health
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from streams.errors import ApplyError
 from tests.support.system import System, running, system_folder, wait_until
 from topology.file.reading import read_topology
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TOPOLOGY = """
 topology: over_time

@@ -26,7 +26,7 @@ from tests.support.ray_nodes import RayNodes, has_own_disks, kill
 from tests.support.system import System, wait_until
 from tests.support.writers import TABLES, Writers, writing
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("nodes"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TOPOLOGY = """
 topology: test_nodes

@@ -31,7 +31,7 @@ from topology.edits.changes import components_of
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("hub"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hub_and_spoke.yaml"
 SCHEMA = "stock"

@@ -46,6 +46,7 @@ from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
 from streams.table_name import TableName
+from tests.support.reporting import note_started
 from tests.support.spark_health import fetch_health
 from topology.file.reading import read_topology
 
@@ -196,6 +197,7 @@ class SparkProcess:
 
     def start(self) -> None:
         """Return when it serves; ends what this object started before."""
+        note_started("Spark application")
         with mock.patch.dict(os.environ, self._environment):  # as an actor's process has it from its raylet
             self.child.start(self.config.to_json())
         answer = self.child.first_answer(STARTED_S, lambda: True)

@@ -1,91 +1,114 @@
-"""What many tests share ends with the last of them: an idle topology of two sites costs a tenth of a core, and the tests that come later start others.
+"""Topologies that many tests share, as each costs half a minute to start.
 
-Modules that share one are run one after the other (`by_what_they_share`), by the same worker where there are several (`unit_of`). A fixture of the
-session opens what it shares in `shared`, and `end_what_is_no_longer_needed` closes that behind the last module that uses it.
+A module says `pytestmark = pytest.mark.unit("one_way")` for the unit of work that it belongs to: the tests of a unit run one after the other, in a fixed
+order, in one worker. What they share is lent to each of them by `Shared.lend`, which looks behind each test whether it is well again. A test that
+leaves it sick fails alone: it is ended, and made anew for the next one. It ends with the last test of the unit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import pytest
 
-__all__ = ["by_what_they_share", "end_what_is_no_longer_needed", "note_last", "shared", "unit_of"]
+__all__ = ["FAILED", "UNITS", "Shared", "end_unit", "group", "sort_by_unit", "unit_of"]
 
-# Session fixtures, in the order in which their modules come; what needs another one stands behind it.
-SHARED = ("one_way", "ray_cluster", "spark_process")
-# How a module's text says that it uses one of them: who divides tests among workers has only their names.
-_USES = re.compile(r"\b(one_way|ray_cluster|ray_address|make_drivers): ")
-_LONGEST = "multisite"  # the folder whose modules begin first, so that no worker ends long after the others
-_OPEN = pytest.StashKey[dict[str, ExitStack]]()
-_LAST = pytest.StashKey[dict[str, pytest.Item]]()
+# In the order in which they begin: the longest first, so that no worker ends long after the others.
+UNITS = ("one_way", "sites", "nodes", "hub", "drivers")
+_OPEN = pytest.StashKey[list["Shared[Any]"]]()
+FAILED = pytest.StashKey[bool]()
+T = TypeVar("T")
 
 
-@contextlib.contextmanager
-def shared(config: pytest.Config, name: str) -> Iterator[ExitStack]:
-    """Where a session fixture opens what it shares.
+@dataclass
+class Shared(Generic[T]):
+    """Something that tests share.
 
     Args:
-        config: of the session.
-        name: of the fixture, one of `SHARED`.
+        open: makes it, and leaves on the stack what ends it; with the session's config, for what it needs of others.
+        illness: what is wrong with it, in words; empty: it is well. It waits for what needs a moment.
     """
-    with ExitStack() as stack:
-        config.stash.setdefault(_OPEN, {})[name] = stack
-        yield stack
 
+    open: Callable[[ExitStack, pytest.Config], T]
+    illness: Callable[[T], str] = lambda _: ""
+    _stack: ExitStack | None = field(default=None, init=False, repr=False)
+    _made: Any = field(default=None, init=False, repr=False)
 
-def by_what_they_share(items: list[pytest.Item]) -> None:
-    """Sort the tests, module by module: those of the first shared topology, those that use it and another one, those of the other one, the rest."""
-    used: dict[Path, set[str]] = {}
-    for item in items:
-        used.setdefault(item.path, set()).update(name for name in SHARED if name in _fixtures(item))
-    for path, names in used.items():
-        assert not names or unit_of(path) in SHARED, f"{path} uses {names} and does not name it as an argument: see _USES"
-    items.sort(key=lambda item: _place(item.path, used[item.path]))
+    @contextlib.contextmanager
+    def lend(self, item: pytest.Item) -> Iterator[T]:
+        """Give it to a test, made anew if it has to be, and look behind the test whether it is well.
 
+        Args:
+            item: the test. It fails where it leaves what is shared sick.
+        """
+        yield self.keep(item.config)
+        illness = self._illness()
+        if illness:
+            self.end()
+        if illness and not item.stash.get(FAILED, False):
+            pytest.fail(f"the test left what it shares with others sick: {illness}", pytrace=False)
 
-def _place(path: Path, used: set[str]) -> tuple[int, int]:
-    """Where a module comes, by which of `SHARED` it uses."""
-    last = -1 if path.parent.name == _LONGEST else len(SHARED)
-    return min(map(SHARED.index, used), default=last), len(used)
+    def keep(self, config: pytest.Config) -> T:
+        """Give it to a fixture of a module, made anew if it has to be.
 
+        Args:
+            config: of the session.
+        """
+        if self._stack is None:
+            with ExitStack() as stack:
+                self._made = self.open(stack, config)
+                self._stack = stack.pop_all()
+            config.stash.setdefault(_OPEN, []).append(self)
+        return self._made
 
-@functools.cache
-def unit_of(path: Path) -> str:
-    """What one worker runs one after the other: the modules that use the same of `SHARED`, or a module that uses none.
+    def _illness(self) -> str:
+        try:
+            return self.illness(self._made)
+        except Exception as error:  # noqa: BLE001 - whatever keeps it from being well
+            return f"{type(error).__name__}: {error}"
 
-    Args:
-        path: of the module.
-    """
-    used = {name if name in SHARED else "ray_cluster" for name in _USES.findall(path.read_text())}
-    return min(used, key=SHARED.index, default=str(path))
-
-
-def note_last(session: pytest.Session) -> None:
-    """Find, for each of `SHARED`, the last test of the last module that uses it."""
-    session.config.stash[_LAST] = {}
-    for name in SHARED:
-        paths = [item.path for item in session.items if name in _fixtures(item)]
-        if paths:
-            session.config.stash[_LAST][name] = [item for item in session.items if item.path == paths[-1]][-1]
-
-
-def end_what_is_no_longer_needed(item: pytest.Item) -> None:
-    """Close what no later test uses. Called when the fixtures of the test's module have ended.
-
-    Args:
-        item: the test that has just run.
-    """
-    for name in reversed(SHARED):
-        stack = item.config.stash.get(_OPEN, {}).get(name)
-        if stack is not None and item.config.stash[_LAST].get(name) is item:
+    def end(self) -> None:
+        """End it, if it was made; the next test makes it anew."""
+        stack, self._stack, self._made = self._stack, None, None
+        if stack is not None:
             stack.close()
 
 
-def _fixtures(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
+def unit_of(item: pytest.Item) -> str:
+    """The unit of work that a test belongs to: one that its module names, or its module."""
+    mark = item.get_closest_marker("unit")
+    return str(mark.args[0]) if mark else item.nodeid.partition("::")[0]
+
+
+def group(items: list[pytest.Item]) -> None:
+    """Have pytest-xdist keep each unit in one worker."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(unit_of(item)))
+
+
+def sort_by_unit(items: list[pytest.Item]) -> None:
+    """Sort tests of Ray and Spark by their units; those that say so come last in theirs, others as they were collected."""
+    def place(item: pytest.Item) -> tuple[int, str, bool]:
+        mark = item.get_closest_marker("unit")
+        unit = unit_of(item)
+        assert mark is None or unit in UNITS, f"{item.nodeid}: there is no unit {unit}"
+        return UNITS.index(unit) if mark else len(UNITS), unit, bool(mark and mark.kwargs.get("last"))
+
+    items.sort(key=place)
+
+
+def end_unit(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End what the tests of a unit shared, behind its last one.
+
+    Args:
+        item: the test that has just run.
+        nextitem: the test that this worker runs next, if it knows.
+    """
+    if nextitem is None or unit_of(nextitem) != unit_of(item):
+        opened = item.config.stash.get(_OPEN, [])
+        while opened:
+            opened.pop().end()

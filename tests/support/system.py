@@ -21,12 +21,15 @@ from actors.site.connection import embedded_server
 from databases.embedded import EmbeddedServer
 from headrace.commands.verification import verify_topology
 from headrace.deployment import Deployment
+from headrace.status_view import STARTING
 from headrace.waiting import wait_caught_up
 from streams.errors import StreamsError
 from streams.failpoints import ENVIRONMENT, fired_count
+from tests.support.reporting import note_started
 from topology.spec import TopologySpec
 
 CAUGHT_UP_S = 180.0
+_AT_REST = STARTING | {"ABORTED", "UNREACHABLE", "RETRYING", "DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE", "NOT CREATED", "DISABLED"}
 HEALED_S = 180.0  # as long as Spark may take to begin
 
 
@@ -108,6 +111,31 @@ class System:
                 assert self.digest(apply.source, table) == self.digest(apply.site, table), table
         different = [answer for answer in self.verify() if not answer["equal"]]
         assert different == []
+
+    def illness(self, tables: Sequence[str] = ()) -> str:
+        """What is wrong behind a test; empty: everything runs, is applied, and nothing is in an error queue.
+
+        Args:
+            tables: which are equal at both ends of every apply process.
+        """
+        wait_until("all components work", lambda: not self._at_rest())
+        self.wait_caught_up()
+        failed = [apply.name for apply in self.spec.applies if self.call(f"apply:{apply.name}", "errors")]
+        if failed:
+            return f"error transactions of {', '.join(failed)}"
+        differ = [
+            f"{table} at {apply.source} and {apply.site}" for apply in self.spec.applies for table in tables
+            if self.digest(apply.source, table) != self.digest(apply.site, table)
+        ]
+        return f"differ: {', '.join(differ)}" if differ else ""
+
+    def _at_rest(self) -> list[str]:
+        """The components that do not work, or not yet."""
+        overview = self.deployment.overview()
+        return [
+            f"{each['name']} {each['state']}" for each in ({"name": "topology", **overview}, *overview["components"])
+            if each["state"] in _AT_REST or str(each["state"]).startswith("PAUSED: ")
+        ]
 
     def status(self, name: str) -> dict[str, Any]:
         return dict(self.call(name, "status"))
@@ -199,6 +227,7 @@ def running(
                 servers[site.name] = embedded_server(spec, site)
                 servers[site.name].start()
         prepare(servers)
+        note_started("topology")
         overview = deployment.up(keep_existing=keep_existing)
         assert overview["state"] == "RUNNING", overview["findings"]
         yield System(deployment, servers, folder)

@@ -1,0 +1,135 @@
+"""The lanes of the tests: `python -m tests.lanes check|test|soak`, as `make` calls it. A lane runs its parts one after the other and ends with a table.
+
+A test is in a part by its markers alone (CONTRIBUTING.md lists them). `check` runs what needs no server, `test` runs everything but `soak`, and `soak`
+runs the rest, and what is `seeded` once more with seeds that are new each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.support.reporting import REPORT, Report, read_report
+from tests.support.seeds import NEW, SEED
+
+__all__ = ["LANES", "Part", "main"]
+
+ROOT = Path(__file__).resolve().parent.parent
+SLOWEST = 20
+WIDTH = 150  # of the table where the output is no terminal, as in CI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one pytest session of a lane runs.
+
+    Args:
+        name: shown in the table.
+        markers: the expression that selects its tests.
+        workers: processes that share them.
+        arguments: more of pytest's.
+    """
+
+    name: str
+    markers: str
+    workers: int
+    arguments: tuple[str, ...] = ()
+
+
+# What computes has a worker per core. Tests on servers mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and
+# Spark comes last, in two workers, each with topologies of its own (`tests.support.shared`): one alone leaves a third of two cores idle while it waits.
+_GROUPED = ("--dist", "loadgroup", "--no-loadscope-reorder")
+LANES: Mapping[str, tuple[Part, ...]] = {
+    "check": (Part(name="no server", markers="not postgres and not cluster and not long and not soak", workers=2),),
+    "test": (
+        Part(name="no server", markers="not postgres and not cluster and not soak", workers=2),
+        Part(name="PostgreSQL", markers="postgres and not cluster and not soak", workers=4),
+        Part(name="Ray and Spark", markers="cluster and not soak", workers=2, arguments=_GROUPED),
+    ),
+    "soak": (
+        Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=2),
+        Part(name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4),
+        Part(name="Ray and Spark", markers="cluster and (soak or seeded)", workers=2, arguments=_GROUPED),
+    ),
+}
+# pytest's exit code where a part has no test.
+_NOTHING = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """A part that has run."""
+
+    part: Part
+    code: int
+    seconds: float
+    report: Report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a lane to its end, whatever fails in it.
+
+    Args:
+        arguments: of the command line: the lane, then pytest's own.
+
+    Returns:
+        The exit code: 0 when every part passed and had tests.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tests.lanes", description=__doc__)
+    parser.add_argument("lane", choices=LANES)
+    parser.add_argument("--only", metavar="PART", help="the first letters of a part's name")
+    chosen, more = parser.parse_known_args(arguments)
+    parts = [part for part in LANES[chosen.lane] if part.name.startswith(chosen.only or "")]
+    if not parts:
+        parser.error(f"lane {chosen.lane} has no part {chosen.only}")
+    environment = dict(os.environ)
+    if chosen.lane == "soak":
+        environment.setdefault(SEED, NEW)
+    done = [_run(part, more, environment) for part in parts]
+    _show(chosen.lane, done)
+    return max(each.code for each in done)
+
+
+def _run(part: Part, more: Sequence[str], environment: Mapping[str, str]) -> _Done:
+    """Run a part in a session of its own."""
+    print(f"--- {part.name}: pytest -m '{part.markers}'", flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-report-") as folder:
+        command = [sys.executable, "-m", "pytest", "-q", "-n", str(part.workers), *part.arguments, "-m", part.markers, "tests", *more]
+        began = time.monotonic()
+        code = subprocess.run(command, cwd=ROOT, env={**environment, REPORT: folder}, check=False).returncode
+        return _Done(part=part, code=code, seconds=time.monotonic() - began, report=read_report(Path(folder)))
+
+
+def _show(lane: str, done: Sequence[_Done]) -> None:
+    """Print what took the time."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    parts = Table("part", "workers", "seconds", "tests", "failed", title=f"make {lane}")
+    for each in done:
+        outcome = "no test" if each.code == _NOTHING else str(each.report.failed) if each.code else "0"
+        parts.add_row(each.part.name, str(each.part.workers), f"{each.seconds:.0f}", str(len(each.report.seconds)), outcome)
+    parts.add_row("all", "", f"{sum(each.seconds for each in done):.0f}", str(sum(len(each.report.seconds) for each in done)), "", style="bold")
+    console.print(parts)
+    slowest = Table("seconds", "test", title=f"the {SLOWEST} slowest, with set-up and clean-up")
+    seconds = Counter[str]()
+    for each in done:
+        seconds.update(each.report.seconds)
+    for name, spent in seconds.most_common(SLOWEST):
+        slowest.add_row(f"{spent:.1f}", name)
+    console.print(slowest)
+    started = Counter(kind for each in done for kind in each.report.started)
+    console.print("started: " + (", ".join(f"{count} x {kind}" for kind, count in started.most_common()) or "no topology"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

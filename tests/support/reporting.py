@@ -1,0 +1,76 @@
+"""What a session of tests notes for the table at the end of a lane: the seconds of each test, and the topologies that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["REPORT", "Report", "Reporting", "note_started", "read_report"]
+
+# A folder; every process of the session inherits it.
+REPORT = "HEADRACE_TEST_REPORT"
+_SECONDS, _STARTED = "seconds.json", "started"
+
+
+@dataclass(slots=True)
+class Report:
+    """Of one session.
+
+    Args:
+        seconds: of each test, with set-up and clean-up.
+        failed: tests that failed, in whatever phase.
+        started: what was started, an entry each time.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: int = 0
+    started: list[str] = field(default_factory=list)
+
+
+def note_started(kind: str) -> None:
+    """Note that something costly begins.
+
+    Args:
+        kind: "topology", "Ray" or "Spark application".
+    """
+    if folder := os.environ.get(REPORT):
+        with (Path(folder) / _STARTED).open("a") as file:  # a short line is written whole, beside those of other workers
+            file.write(f"{kind}\n")
+
+
+def read_report(folder: Path) -> Report:
+    """What a session left in its folder; empty where it ended before it could."""
+    report = Report()
+    with contextlib.suppress(FileNotFoundError):
+        report.started = (folder / _STARTED).read_text().splitlines()
+    with contextlib.suppress(FileNotFoundError):
+        told: dict[str, Any] = json.loads((folder / _SECONDS).read_text())
+        report.seconds, report.failed = told["seconds"], told["failed"]
+    return report
+
+
+class Reporting:
+    """A pytest plugin of the session's own process.
+
+    Args:
+        folder: where the report goes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._seconds, self._failed = folder, Counter[str](), set[str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+        if report.failed:
+            self._failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        told = {"seconds": self._seconds, "failed": len(self._failed)}
+        (self._folder / _SECONDS).write_text(json.dumps(told))

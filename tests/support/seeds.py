@@ -1,0 +1,53 @@
+"""Seeds of random tests: the same ones in `make test`, new ones each time in `make soak`. The head of a session prints which.
+
+HEADRACE_TEST_SEED decides: unset, the seeds are fixed; a number repeats a session that printed it; `new` draws one. A test that runs in both lanes has
+the marker `seeded`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import zlib
+
+__all__ = ["NEW", "SEED", "draw_session_seed", "is_soak", "scaled", "seed_of", "session_seed"]
+
+SEED = "HEADRACE_TEST_SEED"
+NEW = "new"
+FIXED = 0
+_BITS = 32
+
+
+def draw_session_seed() -> None:
+    """Draw the session's seed where a new one is wanted, for this process and those that it starts."""
+    if os.environ.get(SEED) == NEW:
+        os.environ[SEED] = str(secrets.randbits(_BITS))
+
+
+def session_seed() -> int:
+    """What every seed of this session follows from."""
+    return int(os.environ.get(SEED) or FIXED)
+
+
+def is_soak() -> bool:
+    """Whether random tests go on for long."""
+    return session_seed() != FIXED
+
+
+def seed_of(what: str) -> int:
+    """The seed of a test, or of one of its histories.
+
+    Args:
+        what: its name, and which history.
+    """
+    return zlib.crc32(f"{session_seed()} {what}".encode())
+
+
+def scaled(test: int, soak: int) -> int:
+    """How many histories a test runs.
+
+    Args:
+        test: in `make test`.
+        soak: in `make soak`.
+    """
+    return soak if is_soak() else test
