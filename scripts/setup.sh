@@ -138,16 +138,19 @@ if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --
   say 'Fix the problem it names (usually: no network) and run the same command again; finished downloads are kept.'
   exit 3
 fi
-# Or the first changes of the first topology would wait for it.
-say 'compiling kernels (half a minute)'
-if ! "$VENV/bin/python" -P scripts/compile_kernels.py >>"$LOG" 2>&1; then
-  say "that did not work ($(grep -v '^[[:space:]]*$' "$LOG" | tail -n 1)): they are compiled when they are first needed"
-fi
-# Or each of the five JVMs of a Spark application would read and check its classes by itself.
-say "archiving Spark's classes (half a minute)"
-if ! "$VENV/bin/python" -P scripts/archive_classes.py >>"$LOG" 2>&1; then
-  say "that did not work ($(grep -v '^[[:space:]]*$' "$LOG" | tail -n 1)): each JVM reads them when it starts"
-fi
+# What can be made now is not waited for later: else the first changes of the first topology would wait for kernels, and each of the five JVMs of a Spark
+# application would read and check its classes by itself. Each takes a core for half a minute.
+prepare() {  # words for what happens without it, then the script
+  if ! "$VENV/bin/python" -P "$2" >"$VENV/${2##*/}.log" 2>&1; then
+    say "${2##*/} did not work ($(grep -v '^[[:space:]]*$' "$VENV/${2##*/}.log" | tail -n 1)): $1"
+  fi
+}
+say "compiling kernels, and archiving Spark's classes (half a minute)"
+prepare 'they are compiled when they are first needed' scripts/compile_kernels.py &
+prepare 'each JVM reads its classes when it starts' scripts/archive_classes.py &
+# Jobs of a script ignore Ctrl-C.
+trap 'kill $(jobs -p) 2>/dev/null; say "interrupted; the same command goes on from here"; exit 130' INT TERM
+wait
 wanted_stamp "$VENV/bin/python" >"$STAMP.new"
 mv "$STAMP.new" "$STAMP"
 say 'done'

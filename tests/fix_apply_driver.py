@@ -42,6 +42,14 @@ def _open_ray(stack: ExitStack, _: pytest.Config) -> LocalCluster:
     return cluster
 
 
+def address_of(cluster: LocalCluster) -> str:
+    """Where a private Ray is; this process can connect to it."""
+    address = cluster.address()
+    assert address is not None
+    prepare_process(address, cluster.client_environment())
+    return address
+
+
 def _open_spark(stack: ExitStack, config: pytest.Config) -> SparkProcess:
     spark = SparkProcess(RAY.keep(config), stack.enter_context(system_folder("spark")))
     stack.callback(spark.child.end)
@@ -61,10 +69,7 @@ def ray_cluster(pytestconfig: pytest.Config) -> LocalCluster:
 @pytest.fixture(scope="module")
 def ray_address(ray_cluster: LocalCluster) -> str:
     """Where that Ray is, for a topology that is a module's own; this process can connect to it."""
-    address = ray_cluster.address()
-    assert address is not None
-    prepare_process(address, ray_cluster.client_environment())
-    return address
+    return address_of(ray_cluster)
 
 
 @pytest.fixture(scope="module")

@@ -8,108 +8,77 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from actors.site.connection import site_folder
-from databases.embedded import EmbeddedServer
 from databases.postgres.source.catalog import slot_name
-from headrace.deployment import Deployment
 from tests.support.downstream_sites import ROWS, Writer
 from tests.support.server_settings import reload_settings
-from tests.support.system import System, running, system_folder, wait_until
-from topology.file.reading import read_topology
+from tests.support.sites import IDLE, NAME, Sites
+from tests.support.system import wait_until
 
-pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites", order=9), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TOPOLOGY = """
-topology: test_downstream
-state_dir: state
-sites:
-  src: {database: {kind: embedded}}
-  dst: {database: {kind: embedded}}
-queues:
-  q: {site: dst}
-captures:
-  c: {site: dst, source: src, transport: sync, queue: q, rules: {include: [{table: public.rows}]}}
-applies:
-  a: {site: dst, source: src, queue: q}
+queues: {q: {site: b}}
+captures: {c: {site: b, source: a, transport: sync, queue: q, rules: {include: [{table: down.rows}]}}}
+applies: {apply_rows: {site: b, source: a, queue: q}}
 """
 LOCAL = """
-topology: test_downstream
-state_dir: state
-sites:
-  src: {database: {kind: embedded}}
-  dst: {database: {kind: embedded}}
-queues:
-  q_src: {site: src}
-  q: {site: dst}
-captures:
-  c_local: {site: src, source: src, queue: q_src, rules: {include: [{table: public.rows}]}}
-propagations:
-  p: {from: q_src, to: q}
-applies:
-  a: {site: dst, source: src, queue: q}
+queues: {q_a: {site: a}, q: {site: b}}
+captures: {c_local: {site: a, source: a, queue: q_a, rules: {include: [{table: down.rows}]}}}
+propagations: {p: {from: q_a, to: q}}
+applies: {apply_rows: {site: b, source: a, queue: q}}
 """
+SCHEMA = "down"
 COPIED = 500
 
 
 @pytest.fixture
-def system() -> Iterator[System]:
-    with system_folder("downstream") as folder:
-        file = folder / "downstream.yaml"
-        file.write_text(LOCAL)
-        with running(read_topology(file), folder, _tables) as found:
-            yield found
+def system(sites_to_lose: Sites) -> Sites:
+    sites_to_lose.by(IDLE).up()
+    sites_to_lose.remake(SCHEMA, ROWS)
+    sites_to_lose.execute("a", "INSERT INTO down.rows SELECT -n, 0 FROM generate_series(1, %s) n", (COPIED,))
+    system = sites_to_lose.by(LOCAL)
+    system.up()
+    return system
 
 
-def _tables(servers: dict[str, EmbeddedServer]) -> None:
-    for server in servers.values():
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute(ROWS)
-    with psycopg.connect(servers["src"].dsn(), autocommit=True) as connection:
-        connection.execute("INSERT INTO rows SELECT -n, 0 FROM generate_series(1, %s) n", (COPIED,))
-
-
-def _lose_source(system: System) -> None:
+def _lose_source(system: Sites) -> None:
     """What is left of a machine that burns: nothing of its processes, nothing of its disk."""
-    site = system.pid("site:src")
+    site = system.pid("site:a")
     os.kill(site, signal.SIGSTOP)  # else it starts its server again
-    postmaster = system.servers["src"].pid()
+    postmaster = system.servers["a"].pid()
     assert postmaster is not None
     children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
     for pid in (postmaster, *map(int, children)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(site_folder(system.spec, "src"))
+    shutil.rmtree(site_folder(system.spec, "a"))
     os.kill(site, signal.SIGKILL)
 
 
-def _instantiated(system: System) -> list[tuple[object, ...]]:
-    return system.execute("dst", "SELECT i::text FROM headrace.instantiation i ORDER BY 1")
+def _instantiated(system: Sites) -> list[tuple[object, ...]]:
+    return system.execute("b", "SELECT i::text FROM headrace.instantiation i WHERE owner = 'down' ORDER BY 1")
 
 
-def _replaced(local: System) -> tuple[System, set[int]]:
+def _replaced(local: Sites) -> tuple[Sites, set[int]]:
     """The downstream capture process takes the place of the local one while writers commit; what they were acknowledged."""
-    writers = [Writer(local.servers["src"].dsn(), number) for number in range(4, 7)]
+    writers = [Writer(local.servers["a"].dsn(), number, SCHEMA) for number in range(4, 7)]
     wait_until("they commit", lambda: all(len(writer.acknowledged) > 50 for writer in writers))
-    wait_until("rows arrive", lambda: local.execute("dst", "SELECT count(*) FROM rows WHERE id > 0")[0][0] > 0)
+    wait_until("rows arrive", lambda: local.execute("b", "SELECT count(*) FROM down.rows WHERE id > 0")[0][0] > 0)
     before = _instantiated(local)
-    file = local.spec.file
-    file.write_text(TOPOLOGY)
-    system = System(Deployment(read_topology(file), local.deployment.address), local.servers, local.folder)
-    overview = system.deployment.up()
-    assert overview["state"] == "RUNNING", overview["findings"]
+    system = local.by(TOPOLOGY)
+    system.up()
     written = [len(writer.acknowledged) for writer in writers]
     wait_until("they go on", lambda: all(len(w.acknowledged) > count + 50 for w, count in zip(writers, written, strict=True)))
     for writer in writers:
         writer.stop()
     # A row that came twice would be in the error queue, as its key is there already.
-    system.assert_converged(("rows",))
+    system.assert_converged(("down.rows",))
     assert _instantiated(system) == before, "nothing was copied again"
     running = system.deployment.connect().names()
     assert "capture:c_local" not in running
@@ -117,10 +86,10 @@ def _replaced(local: System) -> tuple[System, set[int]]:
     return system, {row for writer in writers for row in writer.acknowledged}
 
 
-def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit_is_applied_when_the_source_is_lost(system: System) -> None:
+def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit_is_applied_when_the_source_is_lost(system: Sites) -> None:
     system.wait_caught_up()
-    system.assert_converged(("rows",))
-    assert system.status("capture:c_local")["combined_with"] == "a"
+    system.assert_converged(("down.rows",))
+    assert system.status("capture:c_local")["combined_with"] == "apply_rows"
     system, before = _replaced(system)
 
     def scns() -> dict[str, Any] | None:
@@ -131,12 +100,12 @@ def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit
     assert 0 < shown["first_scn"] <= shown["required_checkpoint_scn"] <= shown["applied_scn"] <= shown["captured_scn"]
     assert shown["start_scn"] >= shown["first_scn"]
     assert shown["max_checkpoint_scn"] <= shown["captured_scn"]
-    assert system.status("redo:src@dst")["transport"] == "sync"
-    assert system.status("capture:c")["combined_with"] == "a"
-    with system.connection("src") as user:
-        user.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{slot_name('test_downstream', 'src')}'")
-    reload_settings(system.servers["src"].dsn(), "synchronous_standby_names", slot_name("test_downstream", "src"))
-    writers = [Writer(system.servers["src"].dsn(), number) for number in range(1, 4)]
+    assert system.status("redo:a@b")["transport"] == "sync"
+    assert system.status("capture:c")["combined_with"] == "apply_rows"
+    with system.connection("a") as user:
+        user.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{slot_name(NAME, 'a')}'")
+    reload_settings(system.servers["a"].dsn(), "synchronous_standby_names", slot_name(NAME, "a"))
+    writers = [Writer(system.servers["a"].dsn(), number, SCHEMA) for number in range(1, 4)]
     wait_until("they commit", lambda: all(len(writer.acknowledged) > 50 for writer in writers))
     _lose_source(system)
     for writer in writers:
@@ -144,10 +113,10 @@ def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit
     acknowledged = before | {row for writer in writers for row in writer.acknowledged}
 
     def applied() -> set[int]:
-        return {int(row) for (row,) in system.execute("dst", "SELECT id FROM rows WHERE id > 0")}
+        return {int(row) for (row,) in system.execute("b", "SELECT id FROM down.rows WHERE id > 0")}
 
     wait_until("every acknowledged commit is applied", lambda: acknowledged <= applied())
     assert len(acknowledged) > 150
     assert len(applied() - acknowledged) <= len(writers)  # a commit whose answer was on its way
-    assert system.execute("dst", "SELECT count(*) FROM rows WHERE id < 0") == [(COPIED,)]
+    assert system.execute("b", "SELECT count(*) FROM down.rows WHERE id < 0") == [(COPIED,)]
     system.wait_state("capture:c", "WAITING FOR REDO")  # it mines the copy to its end, and needs no source for that

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from actors.controller import CONTROLLER
-from databases.embedded import EmbeddedServer
+from tests.support.sites import IDLE, Sites
 from tests.support.steady_load import steady_load
-from tests.support.system import System, running, system_folder, wait_until
-from topology.file.reading import read_topology
+from tests.support.system import System, wait_until
 
-pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites", order=7), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-TOPOLOGY = """
-topology: test_split
-state_dir: state
+THRESHOLDS = """\
 split_threshold: 10
 merge_threshold: 5
-segment_bytes: 1MB
-sites:
-  src: {database: {kind: embedded}}
-  near: {database: {kind: embedded}}
-  far: {database: {kind: embedded}}
-replicate:
-  - {tables: [public.notes], from: src, to: [near, far]}
 """
-CLONES = {"queue:q_src.src_to_far", "capture:capture_src.src_to_far"}
-OTHERS = ("capture:capture_src", "queue:q_src", "apply:apply_from_src_at_near")
-NEAR, FAR = "apply_from_src_at_near", "apply_from_src_at_far"  # they dequeue from q_src: propagations and their queues do not run
-
-
-@pytest.fixture
-def folder():
-    with system_folder("split") as made:
-        yield made
-
-
-def _tables(servers: dict[str, EmbeddedServer]) -> None:
-    for server in servers.values():
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute("CREATE TABLE notes (id bigint PRIMARY KEY, body text)")
+FILE = "replicate: [{tables: [split.notes], from: a, to: [b, c]}]"
+CLONES = {"queue:q_a.a_to_c", "capture:capture_a.a_to_c"}
+NEAR, FAR = "apply_from_a_at_b", "apply_from_a_at_c"  # they dequeue from q_a: propagations and their queues do not run
+OTHERS = ("capture:capture_a", "queue:q_a", f"apply:{NEAR}")
 
 
 def _write(connection: psycopg.Connection[Any], number: int) -> None:
-    connection.execute(f"INSERT INTO notes VALUES ({number}, repeat('x', 500))")
-    connection.execute(f"UPDATE notes SET body = 'changed' WHERE id = {number // 2}")
+    connection.execute(f"INSERT INTO split.notes VALUES ({number}, repeat('x', 500))")
+    connection.execute(f"UPDATE split.notes SET body = 'changed' WHERE id = {number // 2}")
 
 
 def _phases(system: System) -> list[str]:
@@ -56,35 +34,36 @@ def _phases(system: System) -> list[str]:
 
 
 def _subscribers(system: System) -> set[str]:
-    return {str(each["subscriber"]) for each in system.status("queue:q_src")["subscribers"]}
+    return {str(each["subscriber"]) for each in system.status("queue:q_a")["subscribers"]}
 
 
-def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_go_on_as_if_it_were_not_there(ray_address: str, folder: Path):
-    file = folder / "split.yaml"
-    file.write_text(TOPOLOGY)
-    with running(read_topology(file), folder, _tables, address=ray_address) as system:
-        opens = {name: system.status(name)["opens_total"] for name in OTHERS}
-        with steady_load(system, _write):
-            wait_until("rows arrive", lambda: system.execute("far", "SELECT count(*) FROM notes") > [(20,)])
-            system.call(f"apply:{FAR}", "stop_component")  # nothing gets there any more
+def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_go_on_as_if_it_were_not_there(sites: Sites):
+    sites.by(IDLE).up()
+    system = sites.by(FILE, sites=["a", "b", "c"], more=THRESHOLDS)
+    system.remake("split", "CREATE TABLE notes (id bigint PRIMARY KEY, body text)", sites=["a", "b", "c"])
+    system.up()
+    opens = {name: system.status(name)["opens_total"] for name in OTHERS}
+    with steady_load(system, _write, site="a"):
+        wait_until("rows arrive", lambda: system.execute("c", "SELECT count(*) FROM split.notes") > [(20,)])
+        system.call(f"apply:{FAR}", "stop_component")  # nothing gets there any more
 
-            wait_until("it is split off", lambda: _phases(system) == ["split"])
-            wait_until("the common queue has forgotten it", lambda: _subscribers(system) == {NEAR})
-            cut_at = int(system.status("queue:q_src")["sources"]["src"]["durable_scn"])
-            wait_until("the others' restart position moves on", lambda: system.status("capture:capture_src")["required_checkpoint_scn"] > cut_at)
-            own = wait_until(
-                "its own capture process runs", lambda: "required_checkpoint_scn" in (s := system.status("capture:capture_src.src_to_far")) and s,
-            )
-            assert own["required_checkpoint_scn"] < cut_at  # the redo that it needs is kept
+        wait_until("it is split off", lambda: _phases(system) == ["split"])
+        wait_until("the common queue has forgotten it", lambda: _subscribers(system) == {NEAR})
+        cut_at = int(system.status("queue:q_a")["sources"]["a"]["durable_scn"])
+        wait_until("the others' restart position moves on", lambda: system.status("capture:capture_a")["required_checkpoint_scn"] > cut_at)
+        own = wait_until(
+            "its own capture process runs", lambda: "required_checkpoint_scn" in (s := system.status("capture:capture_a.a_to_c")) and s,
+        )
+        assert own["required_checkpoint_scn"] < cut_at  # the redo that it needs is kept
 
-            # A controller that begins again finds it split off, and so does everybody else.
-            pid = system.kill(CONTROLLER)
-            system.wait_restarted(CONTROLLER, pid)
-            wait_until("the new controller knows it", lambda: _phases(system) == ["split"])
+        # A controller that begins again finds it split off, and so does everybody else.
+        pid = system.kill(CONTROLLER)
+        system.wait_restarted(CONTROLLER, pid)
+        wait_until("the new controller knows it", lambda: _phases(system) == ["split"])
 
-            system.call(f"apply:{FAR}", "start_component")
-            wait_until("it is merged", lambda: _phases(system) == [])
-            wait_until("the common queue has it", lambda: _subscribers(system) == {NEAR, FAR})
-        wait_until("its clones have ended", lambda: not CLONES & system.deployment.connect().names())
-        system.assert_converged(("notes",))
-        assert {name: system.status(name)["opens_total"] for name in OTHERS} == opens  # nobody else's streams were interrupted
+        system.call(f"apply:{FAR}", "start_component")
+        wait_until("it is merged", lambda: _phases(system) == [])
+        wait_until("the common queue has it", lambda: _subscribers(system) == {NEAR, FAR})
+    wait_until("its clones have ended", lambda: not CLONES & system.deployment.connect().names())
+    system.assert_converged(("split.notes",))
+    assert {name: system.status(name)["opens_total"] for name in OTHERS} == opens  # nobody else's streams were interrupted

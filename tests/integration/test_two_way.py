@@ -1,50 +1,40 @@
-"""Two sites that both write: converged, each change once, none sent home; on the Ray of the shared topology.
-
-With TLS on every kind of link: one way is combined, the other one goes through queues.
-"""
+"""Two sites that both write: converged, each change once, none sent home, with TLS on every kind of link."""
 
 from __future__ import annotations
 
 import contextlib
-import textwrap
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from actors.cluster.local import LocalCluster
-from databases.embedded import EmbeddedServer
-from headrace.security.authority import make_certificates
 from protos.redo_link import RedoWatchClient
 from rules.rule import ANY_TAG
 from streams.errors import PropagationError
 from tests.support.secrets import places_with
-from tests.support.system import System, running, system_folder, wait_until
-from topology.file.reading import read_topology
+from tests.support.sites import Sites
+from tests.support.system import System, wait_until
 from topology.spec import TopologySpec
 
-pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites", order=1), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-TWO_WAY = """
-topology: test_two_way
-state_dir: state
-tls: {authority: certs/ca.pem, certificate: "certs/{site}.pem", key: "certs/{site}.key"}
-sites:
-  a: {database: {kind: embedded}}
-  b: {database: {kind: embedded}}
-replicate:
-  - {tables: [sales.*], between: [a, b]}
-"""
+TWO_WAY = "replicate: [{tables: [sales.*], between: [a, b]}]"
 
 
-def _tables(servers: dict[str, EmbeddedServer]) -> None:
-    for server in servers.values():
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute("CREATE SCHEMA sales")
-            connection.execute("CREATE TABLE sales.stock (id bigint PRIMARY KEY, amount int)")
+@pytest.fixture
+def two_way(sites: Sites) -> Sites:
+    """Both write into an empty table; one way is combined, the other one goes through queues, which no file can say of one of them."""
+    def queued(spec: TopologySpec) -> TopologySpec:
+        combined, other = spec.applies
+        return replace(spec, applies=(combined, replace(other, combined=False)))
+
+    sites.by(TWO_WAY.replace("sales.*", "idle.rows")).up()  # both keep their Spark applications
+    sites.remake("sales", "CREATE TABLE stock (id bigint PRIMARY KEY, amount int)")
+    system = sites.by(TWO_WAY, change=queued)
+    system.up()
+    return system
 
 
 def _returned(system: System) -> int:
@@ -82,22 +72,7 @@ def _assert_keys_nowhere(system: System, cluster: LocalCluster) -> None:
         assert places_with(line, [system.folder]) == [str(site.tls.key)]
 
 
-def _spec(folder: Path) -> TopologySpec:
-    file = folder / "two_way.yaml"
-    file.write_text(textwrap.dedent(TWO_WAY))
-    make_certificates(folder / "certs", "test_two_way", ["a", "b"])
-    spec = read_topology(file)
-    combined, queued = spec.applies
-    return replace(spec, applies=(combined, replace(queued, combined=False)))
-
-
-@pytest.fixture(scope="module")
-def two_way(ray_address: str) -> Iterator[System]:
-    with system_folder("two-way") as folder, running(_spec(folder), folder, _tables, address=ray_address) as system:
-        yield system
-
-
-def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: LocalCluster, two_way: System):
+def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: LocalCluster, two_way: Sites):
     for number, site in enumerate(("a", "b")):
         two_way.execute(site, f"INSERT INTO sales.stock SELECT n * 2 + {number}, 0 FROM generate_series(1, 200) n")
     two_way.wait_caught_up()
@@ -113,16 +88,18 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: Loca
     _assert_keys_nowhere(two_way, ray_cluster)
 
 
-def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(two_way: System):
-    """The last test of the topology: the file cannot say so, and `check` would refuse it."""
+def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(two_way: Sites):
+    """The file cannot say so, and `check` would refuse it."""
     spec = two_way.spec
     captures = tuple(
         replace(c, rules=replace(c.rules, include=tuple(replace(rule, tags=ANY_TAG) for rule in c.rules.include or ())))
         for c in spec.captures
     )
     two_way.deployment.spec = replace(spec, captures=captures)
-    assert two_way.deployment.up()["state"] == "RUNNING"
+    two_way.up()
     two_way.execute("a", "INSERT INTO sales.stock SELECT 1000 + n, 0 FROM generate_series(1, 50) n")
     two_way.wait_caught_up()
     two_way.wait_caught_up()  # what b applied has come home to a by now
     wait_until("the changes that came home are counted", lambda: _returned(two_way) >= 50)  # a status may be half a second old
+    two_way.deployment.spec = spec
+    two_way.up()

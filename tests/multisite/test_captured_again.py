@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulation.world import Simulation
-from tests.multisite.scripts import Step, captured_again, killed, played, restored
+from tests.support.simulated_scripts import Step, captured_again, killed, played, restored
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 

@@ -1,18 +1,18 @@
 """Named scenarios over three to five sites, in virtual time: real cores, and a script that says what breaks when.
 
 After every commit, and at the end, `simulation.observing.observer` checks what must hold at every site: nothing lost, nothing twice, order, watermarks,
-convergence. The seed decides all that a script does not say; with HEADRACE_SIMULATION_SECONDS it is a new one each time, and printed.
+convergence. The seed decides all that a script does not say; in `make soak` they are new ones, and printed.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 
 import pytest
 
-from tests.multisite.scripts import (
+from simulation.world import Simulation
+from tests.support.seeds import scaled, seed_of
+from tests.support.simulated_scripts import (
     Step,
     cut_all,
     database_down,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS = 10.0  # virtual, in which users write: thirty transactions, before, while and after things break
-SEED = 1
+SEEDS = 10  # of each scenario, in `make soak`
 _SITES = "\n".join(f"  s{number}: {{database: {{kind: embedded}}}}" for number in range(1, 6))
 FIVE: dict[str, str] = {
     "five n-way": f"topology: five\nsites:\n{_SITES}\nreplicate:\n  - {{tables: [t.*], between: [s1, s2, s3, s4, s5]}}\n",
@@ -75,14 +75,20 @@ def topology(name: str, folder: Path) -> TopologySpec:
     return read(folder, FIVE[name]) if name in FIVE else read_topology(EXAMPLES / f"{name}.yaml", {})
 
 
+@pytest.mark.seeded
 @pytest.mark.fault("what the script of the scenario says")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_nothing_is_lost_doubled_or_reordered_when(scenario: str, tmp_path: Path):
     name, steps = SCENARIOS[scenario]
-    seed = secrets.randbits(32) if os.environ.get("HEADRACE_SIMULATION_SECONDS") else SEED
-    print(f"{scenario}: seed {seed}")
-    (folder := tmp_path / "simulated").mkdir()
-    sim, not_fired = played(topology(name, tmp_path), seed, folder, steps, SECONDS)
+    for number in range(scaled(1, SEEDS)):
+        seed = seed_of(f"{scenario} {number}")
+        print(f"{scenario}: seed {seed}")
+        (folder := tmp_path / str(number)).mkdir()
+        sim, not_fired = played(topology(name, tmp_path), seed, folder, steps, SECONDS)
+        assert_all_is_well(sim, not_fired, steps)
+
+
+def assert_all_is_well(sim: Simulation, not_fired: list[str], steps: tuple[Step, ...]) -> None:
     assert not_fired == []
     assert {step.name for step in steps} <= set(sim.fired)
     databases = sum(site.database.kind != "none" for site in sim.topology.sites)

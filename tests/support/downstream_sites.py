@@ -136,9 +136,9 @@ class DownstreamSites:
 class Writer:
     """A session of the source that commits one row after the other, and remembers what was acknowledged."""
 
-    def __init__(self, dsn: str, number: int) -> None:
+    def __init__(self, dsn: str, number: int, schema: str = "public") -> None:
         self.acknowledged: list[int] = []
-        self._number, self._dsn = number, dsn
+        self._number, self._dsn, self._schema = number, dsn, schema
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -150,7 +150,7 @@ class Writer:
                     if self._stop.is_set():
                         return
                     row = self._number * 1_000_000 + count
-                    connection.execute("INSERT INTO rows VALUES (%s, %s)", (row, self._number))
+                    connection.execute(f"INSERT INTO {self._schema}.rows VALUES (%s, %s)", (row, self._number))
                     self.acknowledged.append(row)
         except psycopg.Error:
             return  # the server was killed

@@ -1,6 +1,6 @@
 """Topologies that many tests share, as each costs half a minute to start.
 
-A module says `pytestmark = pytest.mark.unit("one_way")` for the unit of work that it belongs to: the tests of a unit run one after the other, in a fixed
+A module says `pytestmark = pytest.mark.unit("one_way")` for the unit of work that it belongs to, with `order=3` for its place there: the tests of a unit run one after the other, in a fixed
 order, in one worker. What they share is lent to each of them by `Shared.lend`, which looks behind each test whether it is well again. A test that
 leaves it sick fails alone: it is ended, and made anew for the next one. It ends with the last test of the unit.
 """
@@ -91,12 +91,12 @@ def group(items: list[pytest.Item]) -> None:
 
 
 def sort_by_unit(items: list[pytest.Item]) -> None:
-    """Sort tests of Ray and Spark by their units; those that say so come last in theirs, others as they were collected."""
-    def place(item: pytest.Item) -> tuple[int, str, bool]:
+    """Sort tests by their units; in a unit by the numbers that its modules have, then as they were collected."""
+    def place(item: pytest.Item) -> tuple[int, str, int]:
         mark = item.get_closest_marker("unit")
         unit = unit_of(item)
         assert mark is None or unit in UNITS, f"{item.nodeid}: there is no unit {unit}"
-        return UNITS.index(unit) if mark else len(UNITS), unit, bool(mark and mark.kwargs.get("last"))
+        return UNITS.index(unit) if mark else len(UNITS), unit, mark.kwargs.get("order", 0) if mark else 0
 
     items.sort(key=place)
 

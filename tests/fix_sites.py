@@ -1,0 +1,37 @@
+"""The topology of the unit `sites`: see `tests.support.sites`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from actors.cluster.local import LocalCluster
+from tests.fix_apply_driver import RAY, address_of
+from tests.support.shared import Shared
+from tests.support.sites import Sites, opened
+from tests.support.system import system_folder
+
+
+def _open(stack: ExitStack, config: pytest.Config) -> Sites:
+    return opened(stack, stack.enter_context(system_folder("sites")), address_of(RAY.keep(config)))
+
+
+_SITES = Shared(_open, illness=lambda sites: sites.illness())
+
+
+@pytest.fixture
+def sites(request: pytest.FixtureRequest, ray_cluster: LocalCluster) -> Iterator[Sites]:
+    """The topology, well, by the file of whichever scenario came before."""
+    with _SITES.lend(request.node) as lent:
+        yield lent
+
+
+@pytest.fixture
+def sites_to_lose(request: pytest.FixtureRequest, ray_cluster: LocalCluster) -> Iterator[Sites]:
+    """The same for a test that leaves nothing well: the topology ends with it."""
+    try:
+        yield _SITES.keep(request.config)
+    finally:
+        _SITES.end()
