@@ -71,6 +71,7 @@ def test_killed_apply_process_leaves_the_tasks_and_the_stream_of_the_other_alone
     assert_same(both[1], second)
 
 
+@pytest.mark.soak
 def test_apply_process_that_comes_and_goes_under_load_disturbs_no_other(both: Both):
     first, second = running(both[0]), running(both[1])
     first.stop()
@@ -88,6 +89,7 @@ def test_apply_process_that_comes_and_goes_under_load_disturbs_no_other(both: Bo
     assert_same(both[0], running(both[0]))
 
 
+@pytest.mark.soak
 @pytest.mark.fault("SIGKILL of the application's process")
 def test_killed_application_interrupts_both_and_ends_neither(both: Both):
     drivers = [running(each) for each in both]

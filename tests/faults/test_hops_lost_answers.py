@@ -39,7 +39,7 @@ def _propagation(system: System) -> str:
 
 
 @pytest.mark.fault("SIGKILL at a failpoint of the log writer")
-@pytest.mark.parametrize("name", ["log_writer.before_fsync", "log_writer.after_fsync"])
+@pytest.mark.parametrize("name", [pytest.param("log_writer.before_fsync", marks=pytest.mark.soak), "log_writer.after_fsync"])
 def test_log_writer_killed_around_its_fsync(one_way: System, name: str):
     _pgbench_through(one_way, "site:src", name)
 
@@ -55,7 +55,7 @@ def test_capture_killed_after_enqueue_before_acknowledgement(one_way: System):
 
 
 @pytest.mark.fault("SIGKILL at a failpoint of a queue")
-@pytest.mark.parametrize("end", ["from_queue", "to_queue"])
+@pytest.mark.parametrize("end", ["from_queue", pytest.param("to_queue", marks=pytest.mark.soak)])
 def test_queue_killed_after_enqueue_before_acknowledgement(one_way: System, end: str):
     _pgbench_through(one_way, f"queue:{getattr(one_way.spec.propagations[0], end)}", "queue.after_enqueue")
 

@@ -71,6 +71,7 @@ def test_added_column_is_waited_for_by_the_next_driver_too(altered: System):
     altered.assert_converged(["altered"])
 
 
+@pytest.mark.soak
 def test_changed_type_is_waited_for(altered: System):
     write(
         altered, "ALTER TABLE altered ALTER COLUMN kind TYPE bigint", "INSERT INTO altered (id, kind) VALUES ({}, 1)",
@@ -108,6 +109,7 @@ def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: Sy
     altered.execute("dst", 'DROP FUNCTION headrace."public.altered.mood"')
 
 
+@pytest.mark.soak
 def test_renamed_column_is_waited_for_and_keeps_its_values(altered: System):
     write(
         altered, "ALTER TABLE altered RENAME COLUMN name TO title", "INSERT INTO altered (id, name) VALUES ({}, 'kept')",
@@ -120,6 +122,7 @@ def test_renamed_column_is_waited_for_and_keeps_its_values(altered: System):
     assert altered.execute("dst", "SELECT title FROM altered ORDER BY id") == [("kept",), ("kept",), ("new",), ("new",)]
 
 
+@pytest.mark.soak
 def test_dropped_column_is_waited_for_where_the_destination_wants_a_value(altered: System):
     write(
         altered, "ALTER TABLE altered DROP COLUMN gone", "INSERT INTO altered (id) VALUES ({})",

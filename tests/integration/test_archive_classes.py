@@ -1,4 +1,4 @@
-"""The set-up's archive of Spark's classes: a JVM with the class path of an application takes it, and it leaves nothing else."""
+"""The set-up's archive of Spark's classes: a JVM with the class path of an application takes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_apply.application.class_path import archived, class_path
+from spark_apply.application.class_path import ARCHIVES, archived, class_path
 from spark_apply.application.environment import java_home
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -22,8 +22,9 @@ LOADED = (
 )
 
 
-def test_jvms_map_the_classes_of_an_application_from_the_archive(tmp_path: Path):
-    java, archives = str(java_home() / "bin" / "java"), tmp_path / "archives"
+@pytest.mark.soak
+def test_archive_is_made_once_and_leaves_nothing_else(tmp_path: Path):
+    archives = tmp_path / "archives"
     (tmp_path / "temporary").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
     command = [sys.executable, "-P", ROOT / "scripts" / "archive_classes.py", "--folder", archives]
@@ -37,7 +38,15 @@ def test_jvms_map_the_classes_of_an_application_from_the_archive(tmp_path: Path)
     written = archive.stat().st_mtime_ns
     assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
     assert archive.stat().st_mtime_ns == written
+    assert_jvms_take_it(tmp_path, archives)
 
+
+def test_jvms_map_the_classes_of_an_application_from_the_set_up_s_archive(tmp_path: Path):
+    assert_jvms_take_it(tmp_path, ARCHIVES)
+
+
+def assert_jvms_take_it(tmp_path: Path, archives: Path) -> None:
+    java = str(java_home() / "bin" / "java")
     path = class_path(tmp_path / "site", java, archives=archives)
     # With `on` a JVM refuses to start with an archive that is for another class path; more entries behind it are allowed.
     listed = subprocess.run(

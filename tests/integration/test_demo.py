@@ -73,6 +73,7 @@ def test_demo_ends_identical_after_a_kill_and_leaves_nothing(folder: Path):
     assert summary["returned_changes"] == 0
 
 
+@pytest.mark.soak
 def test_demo_of_two_sites_ends_identical_and_nothing_came_home(folder: Path):
     summary = demo(folder, "--two-way", "--transactions", TRANSACTIONS)
     assert summary["transactions"] == 2 * TRANSACTIONS

@@ -141,6 +141,7 @@ def test_recycled_process_id_is_not_ended(state_dir):
         bystander.communicate(b"\n")
 
 
+@pytest.mark.soak
 def test_process_that_turned_to_another_cluster_comes_back_by_the_address_alone(state_dir, tmp_path_factory):
     """As `headrace up --address` of a second topology does in a process that has been at a third one's cluster."""
     other_dir = tmp_path_factory.mktemp("other")

@@ -23,7 +23,7 @@ from tests.support.secrets import places_with
 from tests.support.system import System
 from topology.file.reading import read_topology
 
-pytestmark = [pytest.mark.unit("sites"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("drivers", order=9), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 ROLE = "headrace_plain_role"
 PASSWORD = f"planted-{secrets.token_hex(8)}"  # looked for at the end

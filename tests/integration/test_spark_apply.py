@@ -96,6 +96,7 @@ def test_nothing_is_captured_at_the_destination_that_was_copied_or_applied_untag
     driver.wait_ready()
 
 
+@pytest.mark.soak
 def test_every_kind_of_change_arrives(drivers: ApplyDrivers, driver: Driver):
     source = drivers.queue.source_dsn
     execute(source, "INSERT INTO notes SELECT n, repeat('x', n) FROM generate_series(1, 3000) n")
@@ -157,6 +158,7 @@ def mapped_files(process: psutil.Process) -> list[Any]:
         return []  # just ended
 
 
+@pytest.mark.soak
 @pytest.mark.fault("SIGKILL of a Python worker, and of an executor's JVM")
 @pytest.mark.parametrize("victim", ["worker", "executor", "both executors"])
 def test_killed_task_is_run_again_and_nothing_is_lost_or_doubled(drivers: ApplyDrivers, driver: Driver, victim: str):
@@ -194,6 +196,7 @@ def test_killed_driver_takes_its_tasks_with_it_and_the_next_one_goes_on(drivers:
     assert after.status().epoch > 1
 
 
+@pytest.mark.soak
 @pytest.mark.fault("SIGKILL of the application's process")
 def test_killed_application_takes_all_its_processes_with_it_and_the_coordinator_goes_on_with_the_next(
     drivers: ApplyDrivers, driver: Driver,
@@ -215,6 +218,7 @@ def test_killed_application_takes_all_its_processes_with_it_and_the_coordinator_
     assert driver.status().epoch == epoch
 
 
+@pytest.mark.soak
 @pytest.mark.fault("two live drivers")
 def test_older_of_two_live_drivers_is_fenced_out(drivers: ApplyDrivers, driver: Driver):
     newer = drivers.start()
@@ -244,6 +248,7 @@ def test_comparison_finds_the_table_that_differs(drivers: ApplyDrivers, driver: 
     assert unknown.problem
 
 
+@pytest.mark.soak
 def test_error_transaction_is_executed_or_deleted_on_request(drivers: ApplyDrivers, driver: Driver):
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     execute(destination, "INSERT INTO notes VALUES (1, 'in the way'), (2, 'in the way')")

@@ -1,6 +1,6 @@
 """A cluster of a head and a node per site: what its death, its restart, or one more of them does to a topology under load.
 
-All tests share one cluster and one topology (a sends to b and c, c sends to b); each test leaves the sites equal. Databases are the user's own, beside the nodes.
+The tests of the unit share one cluster and one topology (a sends to b and c, c sends to b); each test leaves the sites equal. Databases are the user's own, beside the nodes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment, Progress
 from headrace.status_view import notes
 from tests.support.ray_nodes import RayNodes, has_own_disks, kill
+from tests.support.reporting import note_started
+from tests.support.shared import Shared
 from tests.support.system import System, wait_until
 from tests.support.writers import TABLES, Writers, writing
 
@@ -149,26 +152,33 @@ def loaded(cluster: Cluster, *more: str) -> Iterator[Load]:
     assert y.acknowledged
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    folder = Path(tempfile.mkdtemp(prefix="hn-"))
+def _open(stack: ExitStack, _: pytest.Config) -> Cluster:
+    folder = Path(tempfile.mkdtemp(prefix="hn-"))  # short, as the sockets of Ray lie below it
     folder.chmod(0o711)
-    try:
-        made = Cluster(folder)
-        try:
-            with made.nodes.running(*SITES):
-                made.up("b", "c")
-                try:
-                    yield made
-                finally:
-                    problems = made.system.deployment.down(purge=True)
-                    left = [path for node in made.nodes.nodes.values() for path in node.state_dir.glob("*/*") if node.processes()]
-            assert problems == []
-            assert left == []
-        finally:
-            made.end()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    made = Cluster(folder)
+    stack.callback(made.end)
+    note_started("Ray of several nodes")
+    stack.enter_context(made.nodes.running(*SITES))
+    stack.callback(_down, made)
+    note_started("topology")
+    made.up("b", "c")
+    return made
+
+
+def _down(cluster: Cluster) -> None:
+    problems = cluster.system.deployment.down(purge=True)
+    assert problems == []
+    assert [path for node in cluster.nodes.nodes.values() for path in node.state_dir.glob("*/*") if node.processes()] == []
+
+
+_NODES = Shared(_open, illness=lambda cluster: cluster.system.illness())
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with _NODES.lend(request.node) as lent:
+        yield lent
 
 
 # --------------------------------------------------------------------------- tests
@@ -217,6 +227,7 @@ def test_a_site_whose_node_is_killed_stands_still_while_the_others_go_on(cluster
     assert cluster.system.status(CONTROLLER)["errors_total"] == 0
 
 
+@pytest.mark.soak
 @pytest.mark.fault("an orderly restart of each node, one after another")
 def test_sites_are_restarted_one_after_another_under_load(cluster: Cluster):
     with loaded(cluster) as load:
