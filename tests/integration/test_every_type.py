@@ -51,7 +51,6 @@ def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form
 
         system.up()
         assert images(target) == images(source), "copied"
-        assert system.status("site:a")["stream_form"] == form
         for name in tables:
             source.execute(f"INSERT INTO app.{name} SELECT id + 1000, {columns(source, name)} FROM app.{name}")
             source.execute(f"INSERT INTO app.{name} SELECT id + 2000, {columns(source, name)} FROM app.{name} WHERE id < 1000")
@@ -59,6 +58,7 @@ def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form
             source.execute(f"DELETE FROM app.{name} WHERE id BETWEEN 2000 AND 2999 AND id % 2 = 0")
         system.assert_converged()
         assert images(target) == images(source), "changed"
+        assert system.status("site:a")["stream_form"] == form  # the first change of a column that must be in text turned a binary stream
         # Every column is set to the value of another row.
         for name, types in tables.items():
             sets = ", ".join(f"c{number} = o.c{number}" for number in range(len(types)))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faults import delete_errors
 from tests.support.sites import IDLE, Sites
 from tests.support.system import wait_until
 
@@ -121,5 +122,4 @@ def _takes_changed_code(system: Sites, code: Path) -> None:
     version = edited.deployment.spec.apply("apply_from_a_at_b").handlers.code.version_of("orders:apply_order")
     versions = "SELECT DISTINCT code_version FROM headrace.dba_apply_dml_handlers"
     wait_until("the view has the version that runs", lambda: system.execute("b", versions) == [(version,)])
-    (error,) = system.call(APPLY, "errors")
-    system.call(APPLY, "delete_errors", [error["number"]])
+    delete_errors(system)

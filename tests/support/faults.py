@@ -42,15 +42,15 @@ def application_name(system: System) -> str:
     return f"spark:{system.spec.applies[0].site}"
 
 
-def errors(system: System) -> list[dict[str, Any]]:
-    """The error queue."""
-    return list(system.call(apply_name(system), "errors"))
+def errors(system: System, apply: str = "") -> list[dict[str, Any]]:
+    """The error queue of an apply process; of the first one unless another one is named."""
+    return list(system.call(apply or apply_name(system), "errors"))
 
 
-def delete_errors(system: System) -> None:
+def delete_errors(system: System, apply: str = "") -> None:
     """Empty the error queue; nothing of it is applied."""
-    for error in errors(system):
-        system.call(apply_name(system), "delete_errors", [error["number"]])
+    for error in errors(system, apply):
+        system.call(apply or apply_name(system), "delete_errors", [error["number"]])
 
 
 def propagation_name(system: System) -> str:

@@ -68,10 +68,9 @@ class Sites(System):
         listed = "".join(_SITE.format(name=name, kind=kinds.get(name, "embedded")) for name in sites)
         self.file.write_text(f"{_HEAD}{listed}{textwrap.dedent(more)}{textwrap.dedent(body)}")
         spec = change(read_topology(self.file))
-        for name in sites:
-            if name not in self.servers and name not in kinds:
-                self.servers[name] = embedded_server(spec, spec.site(name))
-                self.servers[name].start()
+        for name in (name for name in sites if name not in kinds):
+            self.servers.setdefault(name, embedded_server(spec, spec.site(name)))
+            self.servers[name].start()  # `up` stops that of a site that has left the file
         return replace(self, deployment=Deployment(spec, self.deployment.address))
 
     def up(self, **options: Any) -> dict[str, Any]:
