@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from databases.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from tests.support.postgres_pair import Pair
 
 
 @pytest.fixture
-def pair(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
-) -> Iterator[Pair]:
+def pair(source_database: str, destination_database: str, tmp_path: Path) -> Iterator[Pair]:
     from tests.support.postgres_pair import Pair  # imports the apply servers: not for tests that need none
 
-    made = Pair(fresh_database(pg_source), fresh_database(pg_destination), tmp_path / "redo")
+    made = Pair(source_database, destination_database, tmp_path / "redo")
     yield made
     made.close()

@@ -30,7 +30,8 @@ def site(make_site: Callable[[EmbeddedServer], Site], pg_source: EmbeddedServer)
     return make_site(pg_source)
 
 
-@pytest.fixture(params=["18 raw", "18 libpq", "16 raw", "16 libpq", "15 raw"])
+# Each version and each kind of wire once in `make test`.
+@pytest.fixture(params=["18 raw", "16 libpq", "15 raw", *(pytest.param(name, marks=pytest.mark.soak) for name in ("18 libpq", "16 raw"))])
 def any_site(
     request: pytest.FixtureRequest, make_site: Callable[[EmbeddedServer], Site]
 ) -> tuple[Site, bool]:

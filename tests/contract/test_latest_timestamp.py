@@ -5,8 +5,6 @@ Rows are (id, a, b, t, n, u). Times are the machine's: changes by users of the s
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -15,75 +13,9 @@ from spark_apply.server.collapse import plan_resolvable, plan_sets
 from spark_apply.server.conflicts import execute_steps
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseError
-from tests.support.conflicts import Conflicts, Lcr, batch_of, by_time, raw
-from tests.support.destination_contract import MemoryHarness
-
-WAS = (1, "a", "b", 10, 100, "u")
-MINUTE = 60_000_000
-
-
-def changed(row, **values):
-    """The row with other values."""
-    return tuple(values.get(name, value) for name, value in zip(("id", "a", "b", "t", "n", "u"), row, strict=True))
-
-
-HERE, THERE = changed(WAS, a="here"), changed(WAS, a="there", b="x")
-
-
-def now() -> int:
-    return time.time_ns() // 1000
-
-
-class Site(Conflicts):
-    """A destination with latest_timestamp, and its users."""
-
-    def __init__(self, harness, session, *, rows=(), tombstones: bool = True, sites=("b", "a", "c")) -> None:
-        handlers, times = by_time(*sites, tombstones=tombstones)
-        super().__init__(harness, session, *handlers, times=times)
-        self.is_memory = isinstance(harness, MemoryHarness)
-        if tombstones and not self.is_memory:
-            harness._admin.execute("SELECT headrace.keep_tombstones('c')")
-        self.sampled_us = 0
-        for row in rows:
-            assert self.apply(Lcr(new=row), at=now() - 10 * MINUTE) is None
-
-    def sample(self) -> int:
-        """What the site changed before is known to be no later than the answer, also where its times are lost."""
-        self.session.sample_times(age_s=7 * 86_400, every_s=0)
-        if not self.is_memory:
-            self.wait_sampled()
-        self.sampled_us = now()
-        return self.sampled_us
-
-    def wait_sampled(self) -> None:
-        """Until what began before the last sample has ended: another transaction of the server may run, as autovacuum's do."""
-        while self.harness._admin.execute("SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 1 AND changed_at IS NULL").fetchone()[0]:
-            self.session.sample_times(age_s=7 * 86_400, every_s=3600)
-
-    def lose_times(self) -> None:
-        self.harness.lose_times(self.sampled_us)
-
-    def user(self, old, new) -> int:
-        """A user's change; afterwards it is later than the answer."""
-        before = now()
-        if self.is_memory:
-            store = self.harness._store
-            table = store.tables["public", "c"]
-            if old is not None:
-                (number,) = [n for n, row in table.rows.items() if row[0] == raw(old)[0]]
-                table.put(number, None)
-                if new is None or new[0] != old[0]:
-                    store.changed_here("public", "c", raw(old)[:1], now(), is_gone=True)
-            if new is not None:
-                store.insert("public", "c", [raw(new)])
-                store.changed_here("public", "c", raw(new)[:1], now())
-        elif old is None:
-            self.harness._admin.execute("INSERT INTO c VALUES (%s, %s, %s, %s, %s, %s)", new)
-        elif new is None:
-            self.harness._admin.execute("DELETE FROM c WHERE id = %s", old[:1])
-        else:
-            self.harness._admin.execute("UPDATE c SET (id, a, b, t, n, u) = (%s, %s, %s, %s, %s, %s) WHERE id = %s", (*new, old[0]))
-        return before
+from tests.support.conflicts import Lcr, batch_of
+from tests.support.destination_contract import MemoryHarness, on_a_server_in_soak
+from tests.support.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, tried
 
 
 @pytest.fixture(params=[("b", "a"), ("b", "a", "c"), None], ids=["one source", "two sources", "two sources by row"])
@@ -123,6 +55,7 @@ def test_a_change_that_is_earlier_than_the_users_is_discarded_though_other_colum
     assert any(text.startswith("last changed=") and text.endswith("by this site") for text in record.current)
 
 
+@on_a_server_in_soak
 def test_values_that_came_back_do_not_hide_that_the_user_was_later(any_site):
     before = any_site.user(WAS, HERE)
     any_site.user(HERE, WAS)
@@ -139,6 +72,7 @@ def test_of_two_sources_the_later_one_wins_whoever_comes_first(site):
     assert site.rows() == [THERE]
 
 
+@on_a_server_in_soak
 def test_a_row_that_was_applied_before_its_table_took_the_method_loses_as_a_copied_one(harness, session):
     """So nothing may be under way then: docs/conflicts.md."""
     site = Site(harness, session)
@@ -158,6 +92,7 @@ def test_ties_are_decided_by_priority(site):
     assert site.rows() == [THERE]
 
 
+@on_a_server_in_soak
 def test_a_clock_that_is_set_back_does_not_undo_what_one_source_did_later(any_site):
     at = now() - MINUTE
     assert any_site.apply(Lcr(old=WAS, new=HERE), at=at) is None
@@ -197,6 +132,7 @@ def test_a_delete_that_is_earlier_than_the_last_change_loses(any_site, destinati
     assert [(each.kind, each.outcome) for each in any_site.history(destination)] == [("delete_differs", "LCR DISCARDED"), ("delete_differs", "LCR APPLIED")]
 
 
+@on_a_server_in_soak
 def test_a_delete_of_a_row_that_is_gone_counts_as_the_last_change_if_it_is(site):
     at = now() - MINUTE
     assert site.apply(Lcr(old=WAS), at=at) is None
@@ -213,6 +149,7 @@ def test_a_key_that_a_user_changed_is_gone_and_the_new_one_is_there(any_site):
     assert any_site.rows() == [changed(WAS, id=2)]
 
 
+@on_a_server_in_soak
 def test_a_key_update_takes_what_was_changed_earlier_and_leaves_what_was_changed_later(site):
     before = site.user(WAS, HERE)
     assert site.apply(Lcr(old=WAS, new=changed(THERE, id=2)), at=before - 1) is None
@@ -231,6 +168,7 @@ def test_an_insert_of_a_row_that_is_there_is_decided_by_time(any_site):
     assert any_site.rows() == [THERE]
 
 
+@on_a_server_in_soak
 def test_without_tombstones_a_row_that_is_gone_was_never_there(harness, session):
     site = Site(harness, session, rows=[WAS], tombstones=False)
     at = now() - MINUTE
@@ -253,6 +191,7 @@ def test_what_is_older_than_the_tombstones_that_are_kept_is_not_guessed(site, se
     assert site.rows() == [THERE]
 
 
+@on_a_server_in_soak
 def test_no_more_times_are_kept_than_the_count_and_the_oldest_go_first(site, session):
     at = now() - MINUTE
     for number in range(2, 6):
@@ -290,6 +229,7 @@ def test_sets_find_the_rows_that_were_changed_later_and_write_all_others(harness
     assert changed(rows[4], a="set") in site.rows()
 
 
+@on_a_server_in_soak
 @pytest.mark.parametrize("last", [THERE, None])
 def test_of_several_changes_of_a_row_in_a_set_the_first_one_decides_and_the_last_one_is_noted(harness, session, last):
     site = Site(harness, session, rows=[WAS, changed(WAS, id=2)])
@@ -325,23 +265,7 @@ def test_of_several_changes_of_a_row_in_a_set_the_first_one_decides_and_the_last
 # ------------------------------------------------------------------ times that the server has lost
 
 
-def tried(site, session, *lcrs, at, source: str = "a") -> bool:
-    """Whether LCRs succeed as sets; `conflicting` must say the same of each."""
-    batch = batch_of(site.version, lcrs, each=True, first_scn=site.scn, source=source, times_us=[at] * len(lcrs))
-    site.scn += 10 * len(lcrs)
-    session.begin()
-    plan = plan_resolvable([batch], site.fits.fit)
-    assert plan is not None
-    found = plan.around(session.conflicting)
-    is_done = execute_steps(session, plan_sets([batch], site.fits.fit)) is not None
-    if is_done:
-        session.commit((), 0)
-    else:
-        session.rollback()
-    assert is_done == (found is None or not (found[1] >= 0).any())
-    return is_done
-
-
+@on_a_server_in_soak
 @pytest.mark.parametrize("old", [WAS, HERE], ids=["differs", "as it was"])
 @pytest.mark.parametrize("new", [THERE, None], ids=["update", "delete"])
 def test_a_change_that_may_be_earlier_than_the_users_whose_time_is_lost_is_not_guessed(any_site, session, old, new):
@@ -375,6 +299,7 @@ def test_what_takes_the_key_of_a_row_whose_time_is_lost_is_not_guessed(any_site)
         assert any_site.rows() == [HERE, other]
 
 
+@on_a_server_in_soak
 def test_what_the_user_changed_before_a_sample_is_earlier_though_its_time_is_lost(site, session):
     site.user(WAS, HERE)
     at = site.sample() + 1
@@ -418,6 +343,7 @@ def test_a_row_that_was_deleted_at_a_time_that_is_lost_does_not_come_back(any_si
     assert any_site.rows() == [THERE]
 
 
+@on_a_server_in_soak
 def test_without_tombstones_a_delete_whose_time_is_lost_counts_for_nothing(harness, session):
     site = Site(harness, session, rows=[WAS], tombstones=False)
     before = site.user(WAS, None)
@@ -427,6 +353,7 @@ def test_without_tombstones_a_delete_whose_time_is_lost_counts_for_nothing(harne
     assert site.rows() == [THERE]
 
 
+@on_a_server_in_soak
 def test_a_delete_that_is_looked_at_in_time_keeps_its_time(any_site, session):
     any_site.sample()
     before = any_site.user(WAS, None)
@@ -440,6 +367,7 @@ def test_a_delete_that_is_looked_at_in_time_keeps_its_time(any_site, session):
     assert any_site.rows() == [THERE]
 
 
+@on_a_server_in_soak
 def test_a_delete_whose_time_is_lost_is_not_forgotten_without_a_mark(any_site, session):
     any_site.sample()
     before = any_site.user(WAS, None)

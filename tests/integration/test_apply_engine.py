@@ -3,96 +3,32 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from databases.postgres.destination.database import PostgresDestination
-from databases.postgres.destination.session import PostgresSession
 from spark_apply.server.apply_server import ApplyServer
-from streams.errors import DatabaseUnavailable
 from streams.lcr_batch import Command, LcrBatch, OldImage, TableVersion, content_version
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine, arm
-from tests.support.apply_history import Change, Row, Table, Transaction, batch_of
+from tests.support.apply_history import Change, Table, Transaction, batch_of
 from tests.support.apply_world import World
+from tests.support.postgres_place import PostgresPlace
+from tests.support.seeds import seeds
 
 pytestmark = pytest.mark.postgres
 
 
-class PostgresPlace:
-    """Tables of a database."""
-
-    def __init__(self, dsn: str) -> None:
-        self.admin = psycopg.connect(dsn, autocommit=True)
-        self.destination = PostgresDestination(dsn, site="dbs2")
-        self.destination.prepare(TOPOLOGY)
-        self._lost: list[bool] = []
-
-    def create(self, table: Table) -> None:
-        columns = [
-            f"{name} {'integer' if place == 0 else 'text'}" for place, name in enumerate(table.columns)
-        ]
-        columns += [] if table.keyless else ["PRIMARY KEY (id)"]
-        columns += ["UNIQUE (u)"] if table.unique else []
-        self.admin.execute(f'CREATE TABLE "{table.name}" ({", ".join(columns)})')
-
-    def insert(self, table: Table, rows: Sequence[Row]) -> None:
-        with self.admin.cursor() as cursor:
-            cursor.executemany(
-                f"INSERT INTO \"{table.name}\" VALUES ({', '.join(['%s'] * len(table.columns))})",
-                [[self._read(table, place, value) for place, value in enumerate(row)] for row in rows],
-            )
-
-    def rows(self, table: Table) -> list[Row]:
-        found = self.admin.execute(f"SELECT * FROM \"{table.name}\"").fetchall()
-        return [tuple(self._write(place, value) for place, value in enumerate(row)) for row in found]
-
-    def lose_commit(self, rng: random.Random) -> None:
-        self._lost.append(rng.random() < 0.5)
-
-    def close(self) -> None:
-        self.destination.close()
-        self.admin.close()
-
-    @staticmethod
-    def _read(table: Table, place: int, value: bytes | None) -> Any:
-        if value is None:
-            return None
-        return int.from_bytes(value, "big") if place == 0 else value.decode()
-
-    @staticmethod
-    def _write(place: int, value: Any) -> bytes | None:
-        if value is None:
-            return None
-        return value.to_bytes(4, "big") if place == 0 else value.encode()
-
-    def break_commits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let `lose_commit` take effect on whichever session commits next."""
-        commit = PostgresSession.commit
-
-        def losing(session: PostgresSession, *arguments: Any) -> None:
-            lost = self._lost.pop() if self._lost else None
-            if lost is not False:
-                commit(session, *arguments)
-            if lost is not None:
-                session.close()
-                raise DatabaseUnavailable("the connection broke around COMMIT")
-
-        monkeypatch.setattr(PostgresSession, "commit", losing)
-
-
 @pytest.fixture
-def place(pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]) -> Iterator[PostgresPlace]:
-    made = PostgresPlace(fresh_database(pg_destination))
+def place(pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str]) -> Iterator[PostgresPlace]:
+    made = PostgresPlace(prepared_database(pg_destination))
     yield made
     made.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("parallel groups", test=3, soak=40))
 def test_parallel_groups_on_a_real_server_leave_what_one_by_one_would(place: PostgresPlace, seed: int) -> None:
     world = World(seed, place, count=40, conflicts=seed % 3 * 2, large=seed % 2 * 3)
     engine = world.engine(seed, parallelism=seed % 3 + 1)
@@ -100,7 +36,8 @@ def test_parallel_groups_on_a_real_server_leave_what_one_by_one_would(place: Pos
     world.check()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("crashes", test=2, soak=30))
 def test_crashes_on_a_real_server_lose_nothing_and_double_nothing(
     place: PostgresPlace, seed: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

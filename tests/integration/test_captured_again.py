@@ -23,9 +23,9 @@ from redo.segments import list_segments
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
 from tests.support.apply_engine import Engine
+from tests.support.capture_process import Redo
 from tests.support.postgres_redo import RULES, RedoSite
 from tests.support.staging import DirectEnqueue, one_way
-from tests.unit.actors.test_capture import Redo
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -115,13 +115,13 @@ def site(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], s
 
 
 def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
-    site: RedoSite, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    site: RedoSite, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
 ) -> None:
     checkpoints = site.writer.required_checkpoints
     checkpoints.register("capture_dbs1", retention_s=3600.0)
     queue = QueueCore(one_way(tmp_path, subscribers=("apply_a", "apply_b")), "q_dbs1", tmp_path / "q")
     capture = Capture(site, queue, tmp_path)
-    a, b = (Destination(fresh_database(pg_destination), name, capture.catch_up) for name in ("apply_a", "apply_b"))
+    a, b = (Destination(prepared_database(pg_destination), name, capture.catch_up) for name in ("apply_a", "apply_b"))
 
     def write(first: int, last: int) -> None:
         site.user.execute("INSERT INTO rows SELECT n, %s FROM generate_series(%s::int, %s::int) n", (FILLER, first, last))

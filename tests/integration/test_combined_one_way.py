@@ -30,8 +30,8 @@ from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import PropagationError
 from streams.scn import Scn
 from streams.table_name import TableName
-from tests.integration.test_driver_on_threads import Runner
 from tests.support.apply_driver import answer_no_more, digest, end_of_log, execute, wait_for
+from tests.support.driver_on_threads import Runner
 from topology.combined import capture_of
 from topology.edits.changes import components_of
 from topology.file.reading import read_topology
@@ -200,7 +200,7 @@ def _load(dsn: str) -> Iterator[list[int]]:
 
 
 @pytest.fixture
-def one_way(
+def combined(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[OneWay]:
     for dsn in (source_database, destination_database):
@@ -213,46 +213,46 @@ def one_way(
     made.close()
 
 
-def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_lost_doubled_or_reordered(one_way: OneWay) -> None:
+def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_lost_doubled_or_reordered(combined: OneWay) -> None:
     def wait_arrived(number: int) -> None:
         there = "SELECT 1 FROM log WHERE number = %s"
 
         def arrived() -> bool:
-            one_way.driver.outcome()
-            return execute(one_way.destination_dsn, there, number) != []
+            combined.driver.outcome()
+            return execute(combined.destination_dsn, there, number) != []
 
         wait_for(f"row {number} to arrive", arrived, WAIT_S)
 
-    with _load(one_way.source_dsn) as last:
-        wait_for("them to be combined", one_way.is_combined, WAIT_S)
-        assert set(one_way.hosts) == {CAPTURE}
+    with _load(combined.source_dsn) as last:
+        wait_for("them to be combined", combined.is_combined, WAIT_S)
+        assert set(combined.hosts) == {CAPTURE}
         wait_arrived(last[0] + 1)
         for _ in range(3):
-            one_way.take("combined: never\n")
-            wait_for("them to be parted", lambda: "subscribers" not in one_way.hosts[CAPTURE].status(), WAIT_S)
+            combined.take("combined: never\n")
+            wait_for("them to be parted", lambda: "subscribers" not in combined.hosts[CAPTURE].status(), WAIT_S)
             wait_arrived(last[0] + 50)
-            one_way.take()
-            wait_for("them to be combined", one_way.is_combined, WAIT_S)
+            combined.take()
+            wait_for("them to be combined", combined.is_combined, WAIT_S)
             wait_arrived(last[0] + 50)
-        one_way.replace_capture()
-        wait_for("them to be combined", one_way.is_combined, WAIT_S)
+        combined.replace_capture()
+        wait_for("them to be combined", combined.is_combined, WAIT_S)
         wait_arrived(last[0] + 50)
 
         # The destination is held up: nothing piles up anywhere but in redo.
-        with psycopg.connect(one_way.destination_dsn) as other:
+        with psycopg.connect(combined.destination_dsn) as other:
             other.execute("LOCK TABLE first IN ACCESS EXCLUSIVE MODE")
-            with psycopg.connect(one_way.source_dsn, autocommit=True) as big:
+            with psycopg.connect(combined.source_dsn, autocommit=True) as big:
                 for number in range(12):
                     rows = f"generate_series({number * 1000}, {number * 1000 + 999}) i"
                     big.execute(f"INSERT INTO first SELECT 1000000 + i, repeat(md5(i::text), 30) FROM {rows}")
-            capture = one_way.hosts[CAPTURE]
+            capture = combined.hosts[CAPTURE]
             wait_for("no credit to be left", lambda: capture.status()["state"] == "PAUSED FOR FLOW CONTROL", WAIT_S)
             assert capture.status()["subscribers"][0]["waiting_bytes"] < 4 << 20
         wait_arrived(last[0] + 1)
-    end = Scn(end_of_log(one_way.source_dsn))
-    wait_for("everything", lambda: one_way.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    end = Scn(end_of_log(combined.source_dsn))
+    wait_for("everything", lambda: combined.driver.control.status().low_watermark_scn >= end, WAIT_S)
     for table in ("first", "log"):
-        assert digest(one_way.source_dsn, table) == digest(one_way.destination_dsn, table), table
-    assert execute(one_way.destination_dsn, "SELECT * FROM headrace.apply_error") == []
+        assert digest(combined.source_dsn, table) == digest(combined.destination_dsn, table), table
+    assert execute(combined.destination_dsn, "SELECT * FROM headrace.apply_error") == []
     # The site purges behind what is committed, straight from the apply process.
-    wait_for("the record", lambda: (one_way.writer.required_checkpoints.lowest or 0) >= end, WAIT_S)
+    wait_for("the record", lambda: (combined.writer.required_checkpoints.lowest or 0) >= end, WAIT_S)

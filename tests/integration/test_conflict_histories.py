@@ -13,10 +13,11 @@ from databases.memory.store import MemoryStore, destination_column
 from databases.postgres.destination.database import PostgresDestination
 from tests.support.conflict_histories import SITE, History, by_engine, described, one_by_one, random_history
 from tests.support.conflicts import COLUMNS, Shown, raw, shown
+from tests.support.seeds import scaled, seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-HISTORIES = 8
+HISTORIES = scaled(6, 120)
 _STATE = ("apply_process", "apply_progress", "apply_epoch", "apply_session", "apply_error", "apply_error_part", "apply_error_key", "conflict_history")
 
 
@@ -48,11 +49,12 @@ class _Server:
         self.admin.close()
 
 
+@pytest.mark.seeded
 def test_groups_on_a_server_leave_what_each_transaction_alone_leaves_there_and_in_memory(
-    pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str],
+    pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str],
 ) -> None:
-    server, met = _Server(fresh_database(pg_destination)), 0
-    for seed in range(1000, 1000 + HISTORIES):
+    server, met = _Server(prepared_database(pg_destination)), 0
+    for seed in seeds("histories with conflicts", test=HISTORIES, soak=HISTORIES):
         history = random_history(seed)
         store = MemoryStore()
         columns = [destination_column(name, f"pg_catalog.{kind}", equality="bytes") for name, kind in COLUMNS]

@@ -21,6 +21,7 @@ from spark_apply.server.resolution import ConflictSettings, Resolution, failed_c
 from spark_apply.tables import TableFits
 from tests.support.conflicts import Lcr, batch_of, handler
 from tests.support.postgres_network import PostgresNetwork, two_sites
+from tests.support.seeds import seeds
 from tests.support.writes import int4, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -51,7 +52,8 @@ def network(
         yield made
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("two servers, same rows", test=1, soak=12))
 def test_two_servers_that_change_the_same_rows_at_the_same_time_end_equal(network: PostgresNetwork, seed: int) -> None:
     """The example's handlers: the later change of a customer wins, an account gets what both sites added."""
     rng = random.Random(seed)
@@ -271,14 +273,14 @@ def test_a_foreign_key_that_a_trigger_of_the_destination_checks_is_a_conflict_of
 # ------------------------------------------------------------------ the schema
 
 
-def test_a_schema_of_the_version_before_has_no_history_until_it_is_upgraded(destination_database: str) -> None:
+def test_a_schema_of_the_version_before_has_no_history_until_it_is_upgraded(unprepared_database: str) -> None:
     before = 7
-    with psycopg.connect(destination_database, autocommit=True) as admin:
+    with psycopg.connect(unprepared_database, autocommit=True) as admin:
         for version in VERSIONS[:before]:
             for statement in version:
                 admin.execute(statement.encode())
         admin.execute(f"UPDATE headrace.schema_version SET version = {before}".encode())
-        destination = PostgresDestination(destination_database)
+        destination = PostgresDestination(unprepared_database)
         assert destination.conflicts("top", last=10) == ()
         assert len(prepare_schema(admin)) == sum(len(statements) + 1 for statements in VERSIONS[before:])
         assert schema_version(admin) == VERSION

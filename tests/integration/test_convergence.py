@@ -112,7 +112,7 @@ class RealSites:
 
 
 @pytest.fixture
-def sites_of(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path) -> Iterator[Callable[[Combination], RealSites]]:
+def sites_of(pg_source: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path) -> Iterator[Callable[[Combination], RealSites]]:
     """Makes the sites of a combination."""
     made: list[PostgresNetwork] = []
 
@@ -136,7 +136,7 @@ def sites_of(pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer
                 for key in (1, 2):
                     connection.execute(ROW, (APART * history + key, "", "", TIME_FIRST, 100, ""))
 
-        network = PostgresNetwork(replace(spec, applies=applies), {name: fresh_database(pg_source) for name in names}, tmp_path, prepare)
+        network = PostgresNetwork(replace(spec, applies=applies), {name: prepared_database(pg_source) for name in names}, tmp_path, prepare)
         made.append(network)
         if times is not None and times.has_tombstones:
             for site in network.sites.values():

@@ -162,8 +162,8 @@ class Serving:
 
 
 @pytest.fixture
-def at(pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]) -> Iterator[Serving]:
-    made = Serving(fresh_database(pg_destination))
+def at(pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str]) -> Iterator[Serving]:
+    made = Serving(prepared_database(pg_destination))
     yield made
     made.close()
 

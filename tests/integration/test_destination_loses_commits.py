@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
-from tests.fix_postgres import _SETTINGS
-from tests.integration.test_apply_engine import PostgresPlace
+from tests.fix_postgres import SETTINGS
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.apply_world import World
+from tests.support.postgres_place import PostgresPlace
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -23,7 +23,7 @@ class OwnServer:
     """A server of this test alone, whose files can be put back."""
 
     def __init__(self, folder: Path) -> None:
-        self.server = EmbeddedServer(folder / "destination", name="destination", settings=_SETTINGS)
+        self.server = EmbeddedServer(folder / "destination", name="destination", settings=SETTINGS)
         self.server.start()
         self.place = PostgresPlace(self.server.dsn())
         self._copy = folder / "copy"

@@ -14,7 +14,7 @@ from actors.site.connection import redo_folder
 from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from redo.segments import list_segments
-from tests.fix_postgres import _SETTINGS
+from tests.fix_postgres import SETTINGS
 from tests.support.apply_engine import Engine
 from tests.support.downstream_sites import ROWS, DownstreamSites, Writer
 from tests.support.standby_redo import log_bytes
@@ -28,7 +28,7 @@ def make(
     postgres_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., DownstreamSites]]:
     """Each test has a server of its own: some kill it."""
-    server = EmbeddedServer(postgres_folder / request.node.name[5:35], version=18, name="downstream", settings=_SETTINGS)
+    server = EmbeddedServer(postgres_folder / request.node.name[5:35], version=18, name="downstream", settings=SETTINGS)
     server.start()
     made: list[DownstreamSites] = []
 
@@ -45,7 +45,7 @@ def make(
 
 
 def test_every_acknowledged_transaction_arrives_when_the_source_is_lost_with_all_its_files(
-    make: Callable[..., DownstreamSites], pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]
+    make: Callable[..., DownstreamSites], pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str]
 ) -> None:
     sites = make(transport="sync")
     receiver = sites.start_receiver()
@@ -58,7 +58,7 @@ def test_every_acknowledged_transaction_arrives_when_the_source_is_lost_with_all
     acknowledged = {row for writer in writers for row in writer.acknowledged}
     wait_until("the stream to the source has ended", lambda: receiver.status()["state"] == "RETRYING", timeout_s=60.0)
 
-    dsn = fresh_database(pg_destination)
+    dsn = prepared_database(pg_destination)
     with psycopg.connect(dsn, autocommit=True) as user, contextlib.closing(PostgresDestination(dsn, site="dbs2")) as destination:
         user.execute(ROWS)
         destination.prepare("topo")

@@ -404,9 +404,9 @@ def test_deleting_asks(run: Callable[..., Any], applying: Applying):
     assert run("delete", "--all") == (DONE, "no error transactions\n")
 
 
-def test_queue_of_the_version_before_is_read_and_upgraded_with_what_is_in_it(destination_database: str):
+def test_queue_of_the_version_before_is_read_and_upgraded_with_what_is_in_it(unprepared_database: str):
     """Version 8 had no edits."""
-    with psycopg.connect(destination_database, autocommit=True) as admin, closing(PostgresDestination(destination_database)) as database:
+    with psycopg.connect(unprepared_database, autocommit=True) as admin, closing(PostgresDestination(unprepared_database)) as database:
         for statement in (statement for version in VERSIONS[:8] for statement in version):
             admin.execute(statement.encode())
         admin.execute("UPDATE headrace.schema_version SET version = 8")

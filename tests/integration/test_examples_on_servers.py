@@ -97,11 +97,11 @@ def applied(lcr: RowLcr, rows: Rows) -> None:
 
 @pytest.mark.parametrize("example", TABLES)
 def test_what_arrives_of_an_example_is_what_is_said_of_it_offline(
-    example: str, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    example: str, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
 ) -> None:
     rng, file = random.Random(3), EXAMPLES / f"{example}.yaml"
     spec = read_topology(file)
-    dsns = {site.name: fresh_database(pg_source if site.name == "dbs1" else pg_destination) for site in spec.sites}
+    dsns = {site.name: prepared_database(pg_source if site.name == "dbs1" else pg_destination) for site in spec.sites}
     network = PostgresNetwork(spec, dsns, tmp_path, lambda site, connection: create(site, connection, example))
     clients = {apply.site: Rules.from_file(file, *(client.name for way in ways_to(spec, apply) for client in way.clients)) for apply in spec.applies}
     expected: dict[str, Rows] = {site: {} for site in clients}
@@ -130,7 +130,7 @@ def test_what_arrives_of_an_example_is_what_is_said_of_it_offline(
 
 
 def test_the_example_of_keys_finds_rows_by_what_it_says_and_what_does_not_fit_or_refers_to_nothing_is_an_error(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
 ) -> None:
     def tables(site: str, connection: psycopg.Connection[Any]) -> None:
         own = "" if site == "dbs1" else "id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
@@ -142,7 +142,7 @@ def test_the_example_of_keys_finds_rows_by_what_it_says_and_what_does_not_fit_or
         if site == "dbs1":
             connection.execute("ALTER TABLE shop.customers REPLICA IDENTITY FULL; ALTER TABLE shop.visits REPLICA IDENTITY FULL")
 
-    with two_sites(EXAMPLES / "keys.yaml", (pg_source, pg_destination), fresh_database, tmp_path, tables) as network:
+    with two_sites(EXAMPLES / "keys.yaml", (pg_source, pg_destination), prepared_database, tmp_path, tables) as network:
         user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
 
         def kinds() -> list[str]:
@@ -223,12 +223,12 @@ def _in_order_of_source(rows: list[tuple[str, int, int | None]]) -> bool:
 
 @pytest.mark.parametrize("is_declared", [True, False])
 def test_the_example_of_order_writes_what_depends_on_each_other_as_the_source_did_and_without_its_definitions_another_order_shows(
-    is_declared: bool, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    is_declared: bool, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
 ) -> None:
     spec = read_topology(EXAMPLES / "order.yaml", {})
     if not is_declared:
         spec = replace(spec, applies=tuple(replace(each, dependencies=NO_VIRTUAL_DEPENDENCIES, commits_in_order=False) for each in spec.applies))
-    dsns = {site.name: fresh_database(pg_source if site.name == "dbs1" else pg_destination) for site in spec.sites}
+    dsns = {site.name: prepared_database(pg_source if site.name == "dbs1" else pg_destination) for site in spec.sites}
     network = PostgresNetwork(spec, dsns, tmp_path, _order_tables, is_parallel=True)
     try:
         written = _written(network)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,6 @@ import pytest
 
 from actors.capture import CaptureHost
 from databases.connectors import DatabaseAccess, open_row_reader
-from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
@@ -104,10 +103,10 @@ class Pair:
 
 @pytest.fixture
 def pair(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    source_database: str, destination_database: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Pair]:
-    made = Pair(fresh_database(pg_source), fresh_database(pg_destination), tmp_path)
+    made = Pair(source_database, destination_database, tmp_path)
     monkeypatch.setattr("actors.site.connection.running_access", lambda spec, site: DatabaseAccess(
         site=site.name, kind="postgres", dsn=site.database.dsn,
     ))

@@ -6,7 +6,7 @@ The copying itself is plain SQL here; everything that decides about it, and what
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ import psycopg
 import pytest
 
 from databases.connectors import DatabaseAccess
-from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from rules.rule import Rule, RuleSet
@@ -146,9 +145,9 @@ class Sites:
 
 @pytest.fixture
 def sites(
-    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, pg_destination: EmbeddedServer,
+    source_database: str, destination_database: str,
 ) -> Iterator[Sites]:
-    made = Sites(fresh_database(pg_source), fresh_database(pg_destination))
+    made = Sites(source_database, destination_database)
     for site in ("src", "dst"):
         made.run(site, "CREATE TABLE a (id int PRIMARY KEY, body text)", "CREATE TABLE b (id int PRIMARY KEY, body text)")
     made.run("src", "INSERT INTO a VALUES (1, 'first')", "INSERT INTO b VALUES (1, 'first')")

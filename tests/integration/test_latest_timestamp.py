@@ -23,6 +23,7 @@ from spark_apply.tables import TableFits
 from streams.errors import DataError
 from tests.support.conflicts import Lcr, batch_of, by_time
 from tests.support.postgres_network import NetworkSite, PostgresNetwork
+from tests.support.seeds import seeds
 from tests.support.writes import version_of
 from topology.file.reading import read_topology
 
@@ -37,7 +38,7 @@ OVERTAKEN_MAX = 1000  # tries of one change: some are needed on a busy machine
 
 @pytest.fixture
 def network(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, pg_16: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, pg_16: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
 ) -> Iterator[PostgresNetwork]:
     """The example's three sites on three servers, with the same rows."""
 
@@ -47,7 +48,7 @@ def network(
         # As a copy leaves them: nobody of the site made them.
         connection.execute("INSERT INTO shop.rooms SELECT n, 'first', 0, repeat('x', 20) FROM generate_series(1, %s) n", (KEYS,))
 
-    dsns = {site: fresh_database(server) for site, server in zip(SITES, (pg_source, pg_destination, pg_16), strict=True)}
+    dsns = {site: prepared_database(server) for site, server in zip(SITES, (pg_source, pg_destination, pg_16), strict=True)}
     made = PostgresNetwork(read_topology(EXAMPLE, {}), dsns, tmp_path, tables)
     for site in made.sites.values():
         planned = PlannedApply(name="any", source="any", parallelism=1, tag=b"", tombstones=(("shop", "rooms"),))
@@ -83,7 +84,8 @@ def write(rng: random.Random, user: psycopg.Connection, text: str) -> None:
         user.execute("UPDATE shop.rooms SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM shop.rooms WHERE id = %s)", (other, key, other))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("three servers, same rows", test=1, soak=12))
 def test_three_servers_that_change_the_same_rows_at_the_same_time_end_equal(network: PostgresNetwork, seed: int) -> None:
     rng = random.Random(seed)
     for number in range(ROUNDS):
@@ -164,7 +166,8 @@ class Applier:
 
 
 @pytest.mark.parametrize("sources", [("a",), ("a", "c")], ids=["one source", "two sources"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("sources and a user", test=1, soak=8))
 def test_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest_change(
     destination_database: str, sources: tuple[str, ...], seed: int,
 ) -> None:

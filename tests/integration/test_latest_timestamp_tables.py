@@ -12,6 +12,7 @@ import pytest
 from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from tests.support.postgres_network import PostgresNetwork
+from tests.support.seeds import seeds
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -33,7 +34,7 @@ Maker = Callable[..., PostgresNetwork]
 
 @pytest.fixture
 def network_of(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, pg_16: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, pg_16: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
 ) -> Iterator[Maker]:
     """Makes the example's three sites, on one server or on one each, with tables of these definitions and rows with these keys."""
     made: list[PostgresNetwork] = []
@@ -50,7 +51,7 @@ def network_of(
             for key in keys:
                 connection.execute("INSERT INTO shop.rooms VALUES (%s, 'first', 0, 'as copied')", (key,))
 
-        dsns = {site: fresh_database(server) for site, server in zip(SITES, servers, strict=True)}
+        dsns = {site: prepared_database(server) for site, server in zip(SITES, servers, strict=True)}
         network = PostgresNetwork(read_topology(EXAMPLE, {}), dsns, tmp_path, tables)
         made.append(network)
         for site in network.sites.values():
@@ -86,7 +87,8 @@ def applies_from(network: PostgresNetwork, source: str) -> list[str]:
     return [apply.name for apply in network.spec.applies if apply.source == source]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("partitions cut differently", test=1, soak=12))
 def test_sites_whose_partitions_are_cut_differently_end_equal(network_of: Maker, seed: int) -> None:
     keys = list(range(1, 6))
     network = network_of(BY_RANGE, BY_HASH, PLAIN, keys=[*keys])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -16,9 +15,9 @@ from databases.postgres.destination import lost_times
 from databases.postgres.destination.lost_times import lost_until, sample_times
 from streams.errors import DatabaseError
 from tests import fix_postgres
-from tests.contract.test_latest_timestamp import HERE, THERE, WAS, Site, changed, now, tried
 from tests.support.conflicts import Lcr
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
+from tests.support.latest_timestamp import HERE, THERE, WAS, Site, changed, now, site_on, tried
 from tests.support.postgres_redo import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -26,26 +25,11 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 WEEK_S = 7 * 86_400
 
 
-@contextmanager
-def site_on(server: EmbeddedServer, dsn: str, **made: object) -> Iterator[Site]:
-    """A site with latest_timestamp on a server of its own."""
-    harness = PostgresHarness(dsn, server)
-    destination = harness.destination()
-    destination.prepare(TOPOLOGY)
-    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
-    session = destination.open_session(TOPOLOGY, APPLY, server=0, epoch=epoch, tag=TAG)
-    try:
-        yield Site(harness, session, **made)
-    finally:
-        session.close()
-        harness.close()
-
-
 @pytest.fixture
 def freezing(postgres_folder: Path) -> Iterator[EmbeddedServer]:
     """A server that freezes rows after 100,000 transactions, not 200 million."""
     server = EmbeddedServer(postgres_folder / "freezing", version=18, name="freezing", settings={
-        **fix_postgres._SETTINGS, "autovacuum_freeze_max_age": "100000", "autovacuum_naptime": "1s", "fsync": "off",
+        **fix_postgres.SETTINGS, "autovacuum_freeze_max_age": "100000", "autovacuum_naptime": "1s",
     })
     server.start()
     try:
@@ -145,9 +129,9 @@ def test_the_first_sample_says_nothing_of_what_began_before_it_and_still_runs(fr
 
 
 @pytest.mark.parametrize("name", ["pg_15", "pg_16"])
-def test_older_servers_lose_times_alike(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str], name: str) -> None:
+def test_older_servers_lose_times_alike(request: pytest.FixtureRequest, prepared_database: Callable[[EmbeddedServer], str], name: str) -> None:
     server = request.getfixturevalue(name)
-    with site_on(server, fresh_database(server), rows=[WAS]) as site:
+    with site_on(server, prepared_database(server), rows=[WAS]) as site:
         before = site.user(WAS, HERE)
         after = site.sample()
         site.lose_times()

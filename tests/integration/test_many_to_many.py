@@ -56,14 +56,14 @@ Make = Callable[[TopologySpec], QueuedNetwork]
 
 
 @pytest.fixture
-def make(pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path) -> Iterator[Make]:
+def make(pg_source: EmbeddedServer, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path) -> Iterator[Make]:
     made: list[QueuedNetwork] = []
 
     def tables(_: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE SCHEMA app; CREATE TABLE app.t (id bigint PRIMARY KEY, site text, version int NOT NULL)")
 
     def build(spec: TopologySpec) -> QueuedNetwork:
-        dsns = {site: fresh_database((pg_source, pg_destination)[number % 2]) for number, site in enumerate((*SOURCES, *DESTINATIONS))}
+        dsns = {site: prepared_database((pg_source, pg_destination)[number % 2]) for number, site in enumerate((*SOURCES, *DESTINATIONS))}
         made.append(QueuedNetwork(spec, dsns, tmp_path, tables))
         return made[-1]
 

@@ -63,7 +63,7 @@ Network = Callable[[TopologySpec], PostgresNetwork]
 
 @pytest.fixture
 def network(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
 ) -> Iterator[Network]:
     """Makes the network of a topology; its databases are on two servers, by turns."""
     made: list[PostgresNetwork] = []
@@ -78,7 +78,7 @@ def network(
 
     def build(spec: TopologySpec) -> PostgresNetwork:
         dsns = {
-            site.name: fresh_database((pg_source, pg_destination)[number % 2])
+            site.name: prepared_database((pg_source, pg_destination)[number % 2])
             for number, site in enumerate(spec.sites) if site.database.kind != "none"
         }
         made.append(PostgresNetwork(spec, dsns, tmp_path, tables))

@@ -26,13 +26,28 @@ from spark_apply.tables import TableFits
 from streams.cutting import slice_transactions
 from streams.errors import DatabaseUnavailable, DataError
 from streams.lcr_batch import LcrBatch
-from tests.contract.test_latest_timestamp import HERE, MINUTE, Site, changed, now, tried
-from tests.integration.test_lost_commit_times import site_on
-from tests.integration.test_noted_sets import ROWS, apply, update, value
-from tests.integration.test_recent_changes import AHEAD_US, THREE, TRIES_MAX, TWO, now_of
 from tests.support.conflicts import Lcr, batch_of, by_time
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY
+from tests.support.latest_timestamp import (
+    AHEAD_US,
+    HERE,
+    MINUTE,
+    ROWS,
+    THREE,
+    TRIES_MAX,
+    TWO,
+    Site,
+    apply,
+    changed,
+    now,
+    now_of,
+    site_on,
+    tried,
+    update,
+    value,
+)
 from tests.support.postgres_redo import wait_until
+from tests.support.seeds import seeds
 from tests.support.writes import version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -372,7 +387,9 @@ def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, s
             time.sleep(rng.random() / 100)
 
 
-@pytest.mark.parametrize(("seed", "stamps"), [(0, True), (1, True), (2, False)])
+@pytest.mark.seeded
+@pytest.mark.parametrize("stamps", [True, False])
+@pytest.mark.parametrize("seed", seeds("groups of three sources", test=1, soak=8))
 def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
     destination_database: str, seed: int, stamps: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

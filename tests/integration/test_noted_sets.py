@@ -12,14 +12,27 @@ from databases.postgres.destination import noted_sets as module
 from spark_apply.server.collapse import plan_sets
 from spark_apply.server.conflicts import execute_steps
 from spark_apply.tables import HashedKey
-from tests.contract.test_latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, tried
-from tests.integration.test_lost_commit_times import site_on
-from tests.integration.test_recent_changes import THREE, TWO, now_of
 from tests.support.conflicts import Lcr, batch_of
+from tests.support.latest_timestamp import (
+    HERE,
+    MINUTE,
+    ROWS,
+    THERE,
+    THREE,
+    TWO,
+    Site,
+    apply,
+    changed,
+    now,
+    now_of,
+    site_on,
+    tried,
+    update,
+    value,
+)
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-ROWS = [changed(WAS, id=number) for number in range(1, 6)]
 LATER = 100  # microseconds: how far apart the changes of a group are
 
 
@@ -44,20 +57,6 @@ def group(site: Site, *lcrs: Lcr, at: int, source: str = "c", apart: int = LATER
 
 def count(site: Site, table: str) -> int:
     return site.harness._admin.execute(f"SELECT count(*) FROM headrace.{table}").fetchone()[0]
-
-
-def update(row: int, a: str = "here", was: str = "a") -> Lcr:
-    return Lcr(old=changed(ROWS[row - 1], a=was), new=changed(ROWS[row - 1], a=a))
-
-
-def value(site: Site, row: int) -> str | None:
-    return next((found[1] for found in site.rows() if found[0] == row), None)
-
-
-def apply(site: Site, row: int, at: int, source: str = "a") -> str | None:
-    """Apply an UPDATE of another site that saw the row as it was; the row's value, or what failed."""
-    failure = site.apply(update(row, "there"), source=source, at=at)
-    return value(site, row) if failure is None else failure.message
 
 
 @pytest.mark.parametrize("is_behind_savepoint", [False, True], ids=["plain", "behind a savepoint"])

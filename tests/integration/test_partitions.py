@@ -12,6 +12,7 @@ from spark_apply.driver.config import TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.postgres_pair import Pair
+from tests.support.seeds import seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -35,9 +36,10 @@ CREATE TABLE p_low PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 CREATE TABLE p_rest PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 1)"""
 
 
-@pytest.mark.parametrize(("here", "there", "seed"), [
-    (BY_RANGE, BY_RANGE, 1), (BY_RANGE, CUT_DIFFERENTLY, 2), (BY_RANGE, PLAIN, 3), (BY_HASH, BY_HASH, 4),
-    (BY_HASH, HASH_CUT_DIFFERENTLY, 5),
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("truncated partitions", test=1, soak=6))
+@pytest.mark.parametrize(("here", "there"), [
+    (BY_RANGE, BY_RANGE), (BY_RANGE, CUT_DIFFERENTLY), (BY_RANGE, PLAIN), (BY_HASH, BY_HASH), (BY_HASH, HASH_CUT_DIFFERENTLY),
 ], ids=["alike", "cut differently", "plain", "by hash", "by hash, cut differently"])
 def test_truncated_partitions_are_in_order_with_the_rows_of_their_table(pair: Pair, here: str, there: str, seed: int) -> None:
     pair.create(here, there)

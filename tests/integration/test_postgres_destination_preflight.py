@@ -22,6 +22,7 @@ from databases.postgres.destination.schema import VERSION, prepare_schema, schem
 from rules.table_settings import KeyColumns, TableSettings, TriggerFiring
 from streams.errors import DatabaseError
 from streams.lcr_batch import Column, TableVersion
+from tests.support.server_versions import DESTINATIONS, on_every_version
 from tests.support.system import wait_until
 from tests.support.writes import insert, int4, update
 
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 ROLE = "headrace_test_apply"
 
 
-@pytest.fixture(params=["pg_destination", "pg_16", "pg_15"])
+@pytest.fixture(params=DESTINATIONS)
 def dsn(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str]) -> str:
     """An empty database, as a superuser."""
     return fresh_database(request.getfixturevalue(request.param))
@@ -78,6 +79,7 @@ def fixes(findings: tuple[Finding, ...]) -> list[str]:
     return [finding.fix for finding in findings if finding.is_error]
 
 
+@on_every_version("dsn")
 def test_role_works_after_the_printed_statements(admin, role_dsn):
     """Every statement is needed, and together they are enough."""
     admin.execute("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int[])")
@@ -125,6 +127,7 @@ def test_missing_right_at_run_time_is_a_database_error_not_a_pause(admin, role_d
     destination.close()
 
 
+@on_every_version("dsn")
 def test_bounds_are_checked(admin, destination):
     origins = "max_active_replication_origins" if admin.info.server_version >= 180000 else "max_replication_slots"
     found = destination.preflight("top", sessions=5000)
@@ -197,6 +200,7 @@ def test_connections_of_other_roles_take_places(admin, role_dsn, destination):
         wait_until("both count the same", lambda: free(destination) == free(restricted), 30.0)
 
 
+@on_every_version("dsn")
 def test_origins_of_other_topologies_take_places_and_own_ones_do_not(admin, destination):
     (before,) = [f for f in destination.preflight("top", sessions=1000) if "origins are needed" in f.problem]
     free = int(before.problem.split(" needed, ")[1].split()[0])
@@ -294,6 +298,7 @@ def test_printed_statement_mends_a_deferrable_constraint(admin, destination):
     assert destination.preflight_tables([version(admin)]) == ()
 
 
+@on_every_version("dsn")
 def test_printed_statement_mends_a_deferrable_constraint_that_a_partition_has_alone(admin, destination):
     admin.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);"
@@ -346,6 +351,7 @@ def test_schema_made_half_is_not_there(admin, dsn):
     assert schema_version(admin) == 0
 
 
+@on_every_version("dsn")
 def test_views_show_progress_errors_and_instantiated_objects(admin, destination):
     destination.prepare("top")
     epoch = destination.raise_epoch("top", "a").epoch

@@ -22,6 +22,7 @@ from databases.postgres.destination.writing.writes import WritePlan, plan_write
 from databases.postgres.origins import tag_of_origin
 from streams.errors import DatabaseError, DataError, UnfitTableError
 from streams.lcr_batch import ABSENT, TableVersion
+from tests.support.server_versions import DESTINATIONS, on_every_version
 from tests.support.writes import delete, insert, int4, int8, key_only, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -91,9 +92,9 @@ def test_labels_never_make_the_data_fail(pg_destination: EmbeddedServer, fresh_d
     site.close()
 
 
-@pytest.fixture(params=["pg_destination", "pg_16", "pg_15"])
-def site(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str]) -> Iterator[Site]:
-    made = Site(fresh_database(request.getfixturevalue(request.param)))
+@pytest.fixture(params=DESTINATIONS)
+def site(request: pytest.FixtureRequest, prepared_database: Callable[[EmbeddedServer], str]) -> Iterator[Site]:
+    made = Site(prepared_database(request.getfixturevalue(request.param)))
     yield made
     made.close()
 
@@ -108,6 +109,7 @@ def site_18(destination_database: str) -> Iterator[Site]:
 # --------------------------------------------------------------------------- columns that cannot be set
 
 
+@on_every_version("site")
 def test_generated_columns_are_computed_not_written(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED)")
     assert site.commit(insert(table, [(int4(1), int4(5), int4(999))])) == (1,)
@@ -129,6 +131,7 @@ def test_virtual_generated_column_of_18_is_not_written(site_18):
     assert site_18.rows() == [(1, 5, 10)]
 
 
+@on_every_version("site")
 @pytest.mark.parametrize("count", [3, 2500], ids=["set", "copy"])
 def test_identity_values_come_from_the_source(site, count):
     table = site.table("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int)")
@@ -151,6 +154,7 @@ def test_extra_column_gets_its_default_and_keeps_the_value_it_has(site_18, count
     assert site_18.rows("SELECT * FROM t WHERE a = 7 ORDER BY id") == [(0, 7, "here", None), (1, 7, "moved", "mine")]
 
 
+@on_every_version("site")
 def test_changed_identity_key_moves_the_row(site):
     table = site.table("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, b text DEFAULT 'x')")
     site.commit(insert(table, [(int4(1), int4(5), b"keep"), (int4(2), int4(5), b"two")]))
@@ -198,6 +202,7 @@ def test_table_without_columns_to_write_gets_rows_of_defaults(site):
 # --------------------------------------------------------------------------- comparison
 
 
+@on_every_version("site")
 @pytest.mark.parametrize(("kind", "stored", "old"), [
     ("numeric", "1.00", "1.0"), ("float8", "0", "-0"), ("json", '{"a":1}', '{"a": 1}'), ("point", "(1,2)", "(1,2.000001)"),
     ("box", "(1,1),(0,0)", "(2,0.5),(0,0)"), ("bpchar", "a", "a "),
@@ -259,6 +264,7 @@ def test_unique_key_with_nulls_is_no_key(site):
     assert site.commit(delete(table, twins[:1])) == (1,)
 
 
+@on_every_version("site")
 def test_keyless_rows_in_partitions_are_paired_too(site):
     table = site.table(
         "CREATE TABLE t (a int, b int) PARTITION BY LIST (a);"
@@ -286,6 +292,7 @@ def test_truncate_leaves_a_table_that_only_refers_to_it_here_and_names_it(site):
     assert site.rows("SELECT id FROM only_here") == site.rows("SELECT id FROM t") == [(1,)]
 
 
+@on_every_version("site")
 def test_tables_that_refer_to_each_other_are_truncated_in_one_statement(site):
     parent = site.table("CREATE TABLE t (id int PRIMARY KEY)")
     child = site.table("CREATE TABLE child (id int REFERENCES t, number int GENERATED ALWAYS AS IDENTITY)", "child")
@@ -300,6 +307,7 @@ def test_tables_that_refer_to_each_other_are_truncated_in_one_statement(site):
 # --------------------------------------------------------------------------- partitions, plans, chunks
 
 
+@on_every_version("site")
 def test_partitioned_table_is_one_table(site):
     table = site.table(
         "CREATE TABLE t (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id);"
@@ -329,6 +337,7 @@ def plan_of(site: Site, write) -> str:
         return b"\n".join(result.get_value(k, 0) for k in range(result.ntuples)).decode()
 
 
+@on_every_version("site")
 @pytest.mark.parametrize("filled", [False, True], ids=["never analyzed", "analyzed"])
 @pytest.mark.parametrize("make", [update, delete])
 def test_rows_are_found_by_index_whatever_the_statistics_say(site, filled, make):
@@ -361,6 +370,7 @@ def test_large_sets_are_written_in_chunks_with_one_count(site, monkeypatch, key)
     assert site.rows("SELECT count(*), min(v), max(v) FROM t") == [(50, "y", "y")]
 
 
+@on_every_version("site")
 def test_error_in_a_copy_of_many_blocks_is_the_servers_own(site):
     """The first row is refused while most of the data is still to be sent."""
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, v bytea)")
@@ -371,6 +381,7 @@ def test_error_in_a_copy_of_many_blocks_is_the_servers_own(site):
     assert site.commit(insert(table, [(int4(1), b"")])) == (1,)
 
 
+@on_every_version("site")
 def test_prepared_statements_are_bounded(site, monkeypatch):
     monkeypatch.setattr(destination_pipeline, "PREPARED_MAX", 3)
     for number in range(6):
@@ -415,6 +426,7 @@ def test_statement_that_failed_to_prepare_is_prepared_again(site):
 # --------------------------------------------------------------------------- what the session must not do
 
 
+@on_every_version("site")
 def test_foreign_keys_and_ordinary_triggers_do_not_run(site):
     site.user.execute("CREATE TABLE parent (id int PRIMARY KEY)")
     table = site.table(
@@ -428,6 +440,7 @@ def test_foreign_keys_and_ordinary_triggers_do_not_run(site):
     assert site.session.describe("public", "t", fresh=True).ordered
 
 
+@on_every_version("site")
 def test_changes_are_marked_with_the_origin_that_carries_the_tag(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY)")
     site.user.execute("CREATE PUBLICATION p FOR TABLE t")
@@ -456,6 +469,7 @@ def test_changes_of_an_apply_process_without_a_tag_have_a_null_tag(site):
     assert tag_of_origin(origin[9:-1].decode()) is None
 
 
+@on_every_version("site")
 def test_every_server_and_tag_has_its_own_origin(site):
     others = [site.open(server=1), site.open(server=2, tag=b"\xab\xcd")]
     names = {row[0] for row in site.user.execute("SELECT roname FROM pg_replication_origin WHERE roname LIKE 'headrace:top/%'")}
@@ -467,6 +481,7 @@ def test_every_server_and_tag_has_its_own_origin(site):
 # --------------------------------------------------------------------------- tables altered meanwhile
 
 
+@on_every_version("site")
 def test_table_altered_behind_the_session_pauses_and_goes_on(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
     row = (int4(1), int4(2), int4(3))
@@ -797,6 +812,7 @@ def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_trans
     assert site.rows("SELECT count(*), sum(v) FROM t") == [(2999, 2)]
 
 
+@on_every_version("site")
 @pytest.mark.parametrize("further", [
     "CREATE INDEX ON t (k)", "CREATE INDEX ON t (v, k)", "CREATE INDEX ON t (k, v)", "CREATE UNIQUE INDEX ON t (k, v, id)", "CREATE INDEX ON t USING hash (k)",
 ])

@@ -16,31 +16,30 @@ from databases.postgres.destination.recent_changes import Horizon
 from databases.postgres.destination.writing.pipeline import Statement
 from spark_apply.server.collapse import plan_sets
 from spark_apply.server.conflicts import execute_steps
-from spark_apply.server.resolution import ConflictSettings
-from spark_apply.tables import TableFits
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.lcr_batch import OldImage
-from tests.contract.test_latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, tried
-from tests.integration.test_lost_commit_times import site_on
-from tests.support.conflicts import Lcr, batch_of, by_time
+from tests.support.conflicts import Lcr, batch_of
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
+from tests.support.latest_timestamp import (
+    AHEAD_US,
+    HERE,
+    MINUTE,
+    THERE,
+    THREE,
+    TRIES_MAX,
+    TWO,
+    WAS,
+    Site,
+    changed,
+    now,
+    now_of,
+    site_on,
+    tried,
+)
 from tests.support.postgres_redo import wait_until
 from tests.support.writes import version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
-
-AHEAD_US = 4_500_000  # of our clock: 5 s are taken, and a user's commit comes before it
-TRIES_MAX = 5  # on a machine that stalls, a user's commit comes after it now and then
-TWO, THREE = ("b", "a"), ("b", "a", "c")
-
-
-def now_of(site: Site, *sites: str) -> None:
-    """The site applies changes of other sites than before."""
-    handlers, times = by_time(*sites)
-    site.rules = replace(site.rules, handlers=handlers, times=replace(times, site="b"))
-    site.settings = ConflictSettings(apply=APPLY, source="a", site="b", rules=site.rules)
-    site.fits = TableFits(site.session.describe, site.session.missing_alter, site.rules)
-
 
 def notes(site: Site) -> list[tuple[bool, str]]:
     return site.harness._admin.execute("SELECT is_gone, source FROM headrace.row_change WHERE relation <> 0 ORDER BY 1, 2").fetchall()

@@ -17,9 +17,9 @@ from protos.transport import new_incarnation
 from redo.segments import SegmentFile, list_segments
 from streams.errors import PropagationError
 from streams.scn import Scn
-from tests.integration.test_redo_transport import Source
 from tests.support.downstream_sites import topology
 from tests.support.redo_logs import SOURCE
+from tests.support.served_redo import Source
 from tests.support.standby_redo import RECEIVER, log_bytes
 from tests.support.system import wait_until
 from topology.spec import TopologySpec

@@ -2,64 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from databases.memory.source import MemorySource
 from headrace.chaos.proxy import Proxy
-from protos import redo_transport, transport
-from protos.redo_link import RedoServer
+from protos import redo_transport
 from protos.redo_transport import RedoShippingClient
 from protos.standby import StandbyPlace
-from redo.log_writer import LogWriter
 from redo.standby.standby_log import StandbyLog
-from streams.clock import VirtualClock
 from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, RedoError, StreamsError
-from tests.support.redo_logs import SOURCE, drain, log_writer
-from tests.support.standby_redo import RECEIVER, log_bytes, standby_log
+from tests.support.served_redo import Source
+from tests.support.standby_redo import log_bytes, standby_log
 from tests.support.system import wait_until
-from tests.support.workloads import Workload
 
 pytestmark = pytest.mark.slow
-
-
-class Source:
-    """A log writer that is served, and a workload."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "redo"
-        self.source, self.clock = MemorySource(gulp_bytes=lambda: 2000), VirtualClock(time.time_ns() // 1000)
-        self.workload = Workload(self.source, 7)
-        self.acknowledged = threading.Event()
-        self.writer = self.write()
-        self.server = RedoServer(
-            "t", SOURCE, self.writer, shipper=self.writer.shipping, acknowledged=self.acknowledged.set
-        )
-
-    def write(self) -> LogWriter:
-        writer = log_writer(self.folder, self.source, clock=self.clock, segment_bytes=20_000, record_bytes=4000)
-        writer.shipping.register({RECEIVER: False})
-        writer.required_checkpoints.register("keeps_all")  # a capture at the source that never went on
-        return writer
-
-    def commit(self, transactions: int) -> None:
-        self.workload.run(transactions)
-        drain(self.writer, self.source, self.clock)
-        self.server.announce()
-
-    def client(self, address: str = "", incarnation: str = "", target: str = SOURCE) -> RedoShippingClient:
-        return RedoShippingClient(
-            address or self.server.endpoint, topology="t", receiver=RECEIVER, source=target,
-            incarnation=incarnation or transport.new_incarnation(),
-        )
-
-    def shipped(self) -> dict[str, object]:
-        (found,) = self.writer.shipping.status()
-        return found
 
 
 @pytest.fixture

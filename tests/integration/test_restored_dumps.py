@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from databases.embedded import EmbeddedServer
-from tests.contract.test_latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now
-from tests.integration.test_lost_commit_times import site_on
 from tests.support.conflicts import Lcr
+from tests.support.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, site_on
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -10,6 +10,7 @@ import pytest
 
 from databases.embedded import EmbeddedServer
 from tests.support.postgres_pair import Pair
+from tests.support.seeds import seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -18,10 +19,10 @@ ROWS = "SELECT * FROM p ORDER BY 1, 2, 3"
 
 @pytest.fixture
 def collating(
-    pg_source: EmbeddedServer, pg_icu: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
+    source_database: str, pg_icu: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path
 ) -> Iterator[Pair]:
     """A destination with a collation that ignores case: for that a server needs ICU."""
-    made = Pair(fresh_database(pg_source), fresh_database(pg_icu), tmp_path / "redo")
+    made = Pair(source_database, prepared_database(pg_icu), tmp_path / "redo")
     made.there.execute("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
     yield made
     made.close()
@@ -30,7 +31,8 @@ def collating(
 TWO_OF_THREE = "CREATE TABLE p (a int NOT NULL, b int, v text, UNIQUE (a, b)); ALTER TABLE p REPLICA IDENTITY FULL"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("rows with a null in their key", test=1, soak=20))
 def test_rows_with_a_null_in_their_key_are_told_apart_by_all_their_values(pair: Pair, seed: int) -> None:
     """Several rows may have the key (1, NULL): no change of one may reach another, and none may be merged."""
     pair.create(TWO_OF_THREE, TWO_OF_THREE)

@@ -90,7 +90,7 @@ def line() -> Iterator[Line]:
 
 @pytest.fixture
 def network(
-    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path, line: Line
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path, line: Line
 ) -> Iterator[QueuedNetwork]:
     def tables(_: str, connection: psycopg.Connection) -> None:
         connection.execute("""
@@ -100,7 +100,7 @@ def network(
 
     spec = read(tmp_path, TOPOLOGY)
     spec = replace(spec, applies=tuple(replace(each, combined=False) for each in spec.applies))
-    dsns = {"dbs1": fresh_database(pg_source), "dbs2": fresh_database(pg_destination)}
+    dsns = {"dbs1": prepared_database(pg_source), "dbs2": prepared_database(pg_destination)}
     network = QueuedNetwork(spec, dsns, tmp_path, tables, detours={"q2": line.endpoint})
     line.end = network.queues["q2"].endpoint
     yield network

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import psycopg
 import pytest
 
 from databases.connectors import value_types
-from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
 from protos import codec
 from rules.conditions.condition import Condition
@@ -24,6 +23,7 @@ from streams.clock import SystemClock
 from streams.lcr_batch import LcrBatch
 from tests.support.apply_engine import TOPOLOGY, Engine
 from tests.support.postgres_redo import RedoSite
+from tests.support.seeds import seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -131,11 +131,12 @@ def arriving(site: RedoSite, ways: list[Way]) -> Iterator[LcrBatch]:
         yield batch
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("subsets", test=1, soak=20))
 def test_destination_has_what_the_source_selects(
-    seed: int, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+    seed: int, source_database: str, destination_database: str, tmp_path: Path,
 ) -> None:
-    rng, source, there = random.Random(seed), fresh_database(pg_source), fresh_database(pg_destination)
+    rng, source, there = random.Random(seed), source_database, destination_database
     ways = [Way(table, rng) for table in KEYS]
     site, destination = RedoSite(source, tmp_path / "redo"), PostgresDestination(there, site="dbs2")
     with psycopg.connect(there, autocommit=True) as admin:

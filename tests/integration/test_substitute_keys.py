@@ -9,6 +9,7 @@ import pytest
 from rules.table_settings import KeyColumns, TableSettings
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.postgres_pair import Pair
+from tests.support.seeds import seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -16,15 +17,17 @@ BY_CODE = (KeyColumns(owner="public", name="p", columns=("code",)),)
 HERE = "CREATE TABLE p (id int PRIMARY KEY, code text, v int); ALTER TABLE p REPLICA IDENTITY FULL"
 
 
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("substitute keys", test=1, soak=10))
 @pytest.mark.parametrize("there", [
     "CREATE TABLE p (own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id int, code text, v int); CREATE INDEX ON p (code)",
     "CREATE TABLE p (id int, code text UNIQUE, v int)", "CREATE TABLE p (id int, code text, v int)",
 ], ids=["another primary key", "unique", "no key"])
-def test_random_history_is_applied_by_the_substitute_key(pair: Pair, there: str) -> None:
+def test_random_history_is_applied_by_the_substitute_key(pair: Pair, there: str, seed: int) -> None:
     """With NULLs in the key, changes of it, and rows that come and go."""
     pair.create(HERE, there)
     pair.set(TableSettings(key_columns=BY_CODE))
-    rng = random.Random(7)
+    rng = random.Random(seed)
     for turn in range(150):
         one, choice = f"id = {rng.randrange(30)}", rng.random()
         if choice < 0.4:

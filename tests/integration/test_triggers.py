@@ -8,6 +8,7 @@ import pytest
 
 from rules.table_settings import TableSettings, TriggerFiring
 from tests.support.postgres_pair import Pair
+from tests.support.seeds import seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -49,7 +50,8 @@ def test_a_trigger_finds_the_rows_of_other_tables_that_come_before_its_own_and_n
     assert [row[2] for row in here] == ["new", "new", "paid", "paid"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("triggers of two tables", test=1, soak=20))
 def test_triggers_of_two_tables_find_what_they_found_at_the_source(pair: Pair, seed: int) -> None:
     """Transactions are applied one after the other, so that what their triggers find does not depend on which is first."""
     prepared(pair, TABLES + ALSO)

@@ -93,11 +93,11 @@ class Pair:
 
 @pytest.fixture(params=[TOPOLOGY, "another"], ids=["one topology", "two topologies"])
 def pairs(
-    request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, pg_destination: EmbeddedServer, monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str], destination_database: str, pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[Pair, Pair]]:
     monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1000)  # in place of what comes beside: the second one waits for as long as the first one copies
     monkeypatch.setattr(module, "_WAITING_S", 0.1)
-    destination = fresh_database(pg_destination)
+    destination = destination_database
     with contextlib.closing(PostgresDestination(destination, site="dst")) as prepared:
         prepared.prepare(TOPOLOGY)
         prepared.prepare(request.param)

@@ -279,8 +279,8 @@ def test_error_transaction_its_message_and_its_edits(database: PostgresDestinati
     ) == [(first, 2, "update_missing", ["id=1"])]
 
 
-def test_every_column_has_a_comment_and_the_version_before_is_upgraded_with_its_data(destination_database: str):
-    with psycopg.connect(destination_database, autocommit=True) as admin, closing(PostgresDestination(destination_database)) as found:
+def test_every_column_has_a_comment_and_the_version_before_is_upgraded_with_its_data(unprepared_database: str):
+    with psycopg.connect(unprepared_database, autocommit=True) as admin, closing(PostgresDestination(unprepared_database)) as found:
         for statement in (statement for version in VERSIONS[:BEFORE] for statement in version):
             admin.execute(statement.encode())
         admin.execute(f"UPDATE headrace.schema_version SET version = {BEFORE}".encode())

@@ -19,13 +19,14 @@ from rules.conditions.spelling import spelled_tree
 from streams.lcr_batch import NULL as NULL_LENGTH
 from streams.lcr_batch import Column, Command, OldImage, TableVersion
 from tests.support.lcr_batches import column_values
+from tests.support.seeds import scaled, seed_of
 from tests.support.written_conditions import COLUMNS, VALUES, Writer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 TYPES = PostgresValueTypes()
 ROWS = 30
-CONDITIONS = 1_500  # some 5 s; more than half of them are understood
+CONDITIONS = scaled(400, 20_000)  # 300 a second; more than half of them are understood
 NUMBERS = np.arange(ROWS)
 
 
@@ -48,10 +49,9 @@ def rows_of(server: Any, *, is_binary: bool) -> Rows:
     )
 
 
+@pytest.mark.seeded
 def test_what_is_written_is_what_the_server_understands(server: Any) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = random.Random(seed_of("written conditions"))
     for number in range(ROWS):
         row = {name: number if name == "id" else rng.choice([*VALUES[name], None]) for name in COLUMNS}
         row["c"] = row["c"] and row["c"][:4]

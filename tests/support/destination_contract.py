@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import psycopg
+import pytest
 
 from databases.copying import TableReader
 from databases.embedded import EmbeddedServer
@@ -27,6 +28,8 @@ from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import DatabaseUnavailable
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"
+# Of a contract that has many tests for each rule: the other ones show it on a server in `make test`, and these are for the database in memory there.
+on_a_server_in_soak = pytest.mark.parametrize("harness", ["memory", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])], indirect=True)
 Row = tuple[bytes | None, ...]
 Opener = Callable[..., DestinationSession]
 
