@@ -22,6 +22,7 @@ from protos.compression import Compressor
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from streams.errors import PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
 from tests.support.lcr_batches import insert_batch
+from tests.support.seeds import scaled, seed_of
 from tests.support.staging import History, Subscriber, one_way
 from tests.support.system import wait_until
 from topology.edits.changes import changes
@@ -363,13 +364,12 @@ def test_killed_queue_loses_and_doubles_nothing(world: World, name: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.seeded
 @pytest.mark.fault
 def test_random_faults_lose_and_double_nothing(world: World) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    faults = random.Random(seed)
+    faults = random.Random(seed_of("random faults"))
     fired = 0
-    for _ in range(25):
+    for _ in range(scaled(25, 200)):
         world.commit(faults.randint(1, 60))
         queue = world.queues[faults.choice(["q_dbs1", "q_dbs2"])]
         match faults.choice(["nothing", "reset", "stall", "delay", "kill"]):

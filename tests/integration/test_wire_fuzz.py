@@ -1,6 +1,6 @@
 """Every service against callers that break the rules: nothing crashes, memory stays bounded, and the others are served as before.
 
-`HEADRACE_FUZZ_SEED=N` repeats a run; each prints its seed. Together the tests take half a minute.
+`make test` has always the same examples, two hundred a test; `make soak` goes on with new ones for some seconds more.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import ctypes
 import gc
 import itertools
 import logging
-import os
-import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -35,11 +33,13 @@ from protos.fragments import FRAGMENT_BYTES
 from protos.redo_link import RedoServer
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
+from tests.support.seeds import is_soak, seed_of
 from tests.support.system import wait_until
 from tests.support.wire_world import TOKEN, World, Writer
 
-SEED = int(os.environ.get("HEADRACE_FUZZ_SEED", "0")) or random.randrange(1, 2**32)
-TEST_S = 4.0  # of each test that fuzzes: after that, its remaining examples are passed over
+SEED = seed_of("fuzzed wires")
+PORTIONS = 10  # of examples, of each test that fuzzes
+SOAK_S = 30.0  # of each in `make soak`: after that, its remaining examples are passed over
 ENOUGH_S = 120.0  # of one that has not seen everything by then, as a busy machine does not answer in time
 GROWTH_BYTES_MAX = 300 << 20  # of this process, with both ends: after 300 calls or 2,000 it was 100 to 160 MB, which the allocators keep
 # What the fuzzer's calls may end with: refused, cancelled by us, or the stream's ordinary end. Not UNKNOWN: an error of our code.
@@ -74,9 +74,7 @@ def _resident_bytes() -> int:
 
 
 @pytest.fixture
-def world(tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> Iterator[World]:
-    with capsys.disabled():
-        print(f"\nHEADRACE_FUZZ_SEED={SEED}", end=" ")
+def world(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[World]:
     world = World(tmp_path)
     try:
         world.serves()
@@ -91,12 +89,13 @@ def world(tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.Captu
 
 
 def _fuzz(strategy: st.SearchStrategy[Any], example: Callable[[Any], None], is_enough: Callable[[], bool] = lambda: True) -> None:
-    """Run an example as often as the time of a test allows, in portions: hypothesis counts examples, not seconds. Longer until it is enough."""
+    """Run an example in portions; in `make soak` as often as the time of a test allows: hypothesis counts examples, not seconds. Longer until it is enough."""
     began = time.monotonic()
     for number in itertools.count():
         seed(SEED + number)(fuzzing(given(strategy)(example)))()
         seconds = time.monotonic() - began
-        if seconds > ENOUGH_S or (seconds > TEST_S and is_enough()):
+        is_over = seconds > SOAK_S if is_soak() else number + 1 >= PORTIONS
+        if seconds > ENOUGH_S or (is_over and is_enough()):
             return
 
 
@@ -133,10 +132,12 @@ def _throw(endpoint: str, data: bytes) -> None:
             pass  # closed by the server, or nothing to read yet
 
 
+@pytest.mark.seeded
 def test_bytes_that_are_no_http_2_harm_nobody(world: World) -> None:
     _fuzz(st.tuples(st.sampled_from(sorted(world.endpoints.values())), RAW), lambda drawn: _throw(*drawn))
 
 
+@pytest.mark.seeded
 def test_bytes_on_a_port_with_tls_harm_nobody_and_are_counted(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +242,7 @@ def _send(channel: grpc.Channel, method: str, messages: Iterator[bytes], timeout
     return call.code(), call.details() or ""
 
 
+@pytest.mark.seeded
 def test_any_messages_to_any_method_are_answered_or_refused(world: World) -> None:
     ended: dict[str, int] = {}
 

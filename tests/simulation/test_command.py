@@ -13,7 +13,7 @@ import pytest
 from headrace.cli import main
 from headrace.console import DONE, FINDING, WRONG_USE
 from simulation.observing.violations import Invariant
-from tests.simulation.planted import PLANTED
+from tests.support.planted_defects import PLANTED
 
 ROOT = Path(__file__).parents[2]
 RELAY = ROOT / "examples" / "relay.yaml"

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 from simulation.run import Settings, simulate
-from tests.simulation.planted import PLANTED, Planted
-from tests.simulation.test_topology import SECONDS, example
+from tests.support.planted_defects import PLANTED, Planted
+from tests.support.simulated import example
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(SECONDS == 0, reason="HEADRACE_SIMULATION_SECONDS is not set: `make test` plants defects"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)

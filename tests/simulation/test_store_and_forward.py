@@ -6,9 +6,7 @@ where nothing becomes durable. So it is the queue's credit, the redo that is sti
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import StreamsError
 from tests.support.lcr_batches import insert_batch
+from tests.support.seeds import scaled, seed_of
 from tests.support.staging import DirectDequeue, DirectEnqueue, Subscriber
 from topology.schedule import Schedule, Window
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
@@ -27,7 +26,7 @@ from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec,
 pytestmark = pytest.mark.slow
 
 DESTINATIONS = 12
-HOURS = 4
+HOURS = scaled(3, 12)
 STEP_S = 10.0
 OPEN_S = 600
 BATCH_BYTES = 6_000  # one a minute and destination-independent: 360 kB an hour
@@ -167,10 +166,9 @@ def keep_house(queue: QueueCore) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 def test_destinations_that_are_reachable_ten_minutes_an_hour_catch_up_each_time_and_the_source_keeps_nothing(tmp_path: Path) -> None:
-    seed = int(os.environ.get("HEADRACE_SIMULATION_SEED") or secrets.randbelow(1 << 32))
-    print(f"seed {seed}: HEADRACE_SIMULATION_SEED={seed} replays it")
-    world = World(seed, tmp_path)
+    world = World(seed_of("destinations that are reachable ten minutes an hour"), tmp_path)
     windows_checked = 0
     tick_s = 0.0
     while world.clock.monotonic() < HOURS * 3600:

@@ -242,3 +242,13 @@ def updates(key: int, before: str, after: str, table: str = "c", *, times: tuple
 def deletes(key: int, before: str = "a", table: str = "c") -> list[tuple[str, Lcr]]:
     """A transaction that deletes one row."""
     return [(table, Lcr(old=row(key, before)))]
+
+
+def through(text: str) -> ExecutionHandler:
+    code = code_of(text)
+    return ExecutionHandler(function=UserFunction(name="own:mend", version=code.version_of("own:mend")), code=code, timeout_s=5.0)
+
+
+def only(at: Handled) -> str:
+    (error,) = at.errors()
+    return error.message

@@ -10,7 +10,7 @@ import os
 import secrets
 import zlib
 
-__all__ = ["NEW", "SEED", "draw_session_seed", "is_soak", "scaled", "seed_of", "session_seed"]
+__all__ = ["NEW", "SEED", "draw_session_seed", "is_soak", "scaled", "seed_of", "seeds", "session_seed"]
 
 SEED = "HEADRACE_TEST_SEED"
 NEW = "new"
@@ -41,6 +41,17 @@ def seed_of(what: str) -> int:
         what: its name, and which history.
     """
     return zlib.crc32(f"{session_seed()} {what}".encode())
+
+
+def seeds(what: str, *, test: int, soak: int) -> list[int]:
+    """The seeds of a test's histories: 0, 1, 2 and so on in `make test`, new ones in `make soak`.
+
+    Args:
+        what: the test's name.
+        test: how many in `make test`.
+        soak: how many in `make soak`.
+    """
+    return [seed_of(f"{what} {number}") for number in range(soak)] if is_soak() else list(range(test))
 
 
 def scaled(test: int, soak: int) -> int:

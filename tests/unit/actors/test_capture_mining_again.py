@@ -9,8 +9,8 @@ import pytest
 from actors.staging.queue_sessions import REFUSED_HOLD_S
 from streams.errors import LogGone
 from streams.scn import FIRST_SCN, Scn
+from tests.support.capture_process import CREDIT, Capture, Redo
 from tests.support.redo_logs import drain
-from tests.unit.actors.test_capture import CREDIT, Capture, Redo
 
 REDO_BYTES_MAX = 20_000  # ten segments
 TRANSACTIONS = 60  # fill half of them

@@ -11,76 +11,11 @@ from typing import Any
 
 import pytest
 
-from actors.components import Components, Record
-from actors.host import Host
+from actors.components import Components
 from actors.records.wanted import Wanted
-from streams.errors import BugError, DatabaseUnavailable, PropagationError
+from streams.errors import PropagationError
+from tests.support.components import RELEASE, FakeRecords, Part, goes_on, wait_for
 from tests.support.topologies import ONE_WAY, read
-
-MODULE = __name__
-RELEASE = threading.Event()  # what hangs, until the test is over
-
-
-class Part(Host):
-    """A component that does as its `say` says."""
-
-    kind = "part"
-
-    def __init__(self, state_dir: Path, name: str, say: str) -> None:
-        super().__init__(name, state_dir)
-        self.say = say
-        self.steps = 0
-
-    def step(self) -> float:
-        self.steps += 1
-        if self.say == "raise":
-            raise DatabaseUnavailable("no")
-        if self.say == "fail":
-            raise BugError("no")
-        if self.say in {"hang", "hang in a function"}:
-            RELEASE.wait()
-        return 0.005
-
-    def late_call(self) -> str:
-        return "own:mask has not ended" if self.say == "hang in a function" else ""
-
-    def details(self) -> dict[str, Any]:
-        if self.say == "hang in status":
-            RELEASE.wait()
-        return {"steps": self.steps}
-
-
-def build(state_dir: str, name: str, say: str) -> Part:
-    if say == "cannot be built":
-        message = "missing"
-        raise ValueError(message)
-    return Part(Path(state_dir), name, say)
-
-
-class FakeRecords:
-    """Implements `actors.components.Records`."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self.state_dir = state_dir
-        self.records: dict[str, Record | None] = {}
-        self.creations = 0
-
-    def create(self, name: str, say: str = "run") -> None:
-        self.creations += 1
-        self.records[name] = Record(
-            creation=str(self.creations), factory=f"{MODULE}:build", state_dir=str(self.state_dir),
-            arguments={"state_dir": str(self.state_dir), "name": name, "say": say},
-        )
-
-    def names(self) -> list[str]:
-        return sorted(self.records)
-
-    def get(self, component: str) -> Record | None:
-        return self.records.get(component)
-
-    def ended(self, component: str) -> None:
-        if self.records.get(component) is None:  # else it was created again meanwhile
-            self.records.pop(component, None)
 
 
 @pytest.fixture
@@ -88,21 +23,6 @@ def records(tmp_path: Path) -> Iterator[FakeRecords]:
     RELEASE.clear()
     yield FakeRecords(tmp_path)
     RELEASE.set()
-
-
-def wait_for(holds: Any) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def goes_on(components: Components, name: str) -> None:
-    """The component takes further steps, in the life that it has."""
-    wait_for(lambda: components.call(name, "status")["steps"] > 0)  # it may be about to begin
-    before = components.call(name, "status")
-    wait_for(lambda: components.call(name, "status")["steps"] > before["steps"] + 2)
-    assert components.call(name, "status")["opens_total"] == before["opens_total"] == 1
 
 
 def ended(components: Components, records: FakeRecords, name: str) -> None:

@@ -23,7 +23,7 @@ from streams.scn import ObjectNumber
 from tests.support.controllers import one_way_spec, reconfigured, started
 from tests.support.redo_logs import SOURCE, drain
 from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
-from tests.unit.redo.standby.test_standby_log import Site
+from tests.support.standby_site import Site
 from topology.edits.changes import components_of
 from topology.edits.receivers import Receivers
 from topology.spec import TopologySpec

@@ -23,6 +23,7 @@ from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import LogGone, PropagationError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from tests.support.seeds import scaled
 from tests.support.staging import DirectDequeue, DirectEnqueue, History, Subscriber, one_way
 
 MEMORY, SPILL = 30_000, 60_000
@@ -229,5 +230,5 @@ class PropagationHistories(RuleBasedStateMachine):
         self.destination_has_a_part_of_the_history_without_gaps()
 
 
-TestPropagationHistories = pytest.mark.long(PropagationHistories.TestCase)
-TestPropagationHistories.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestPropagationHistories = pytest.mark.seeded(pytest.mark.long(PropagationHistories.TestCase))
+TestPropagationHistories.settings = settings(max_examples=scaled(15, 300), stateful_step_count=30, deadline=None)

@@ -21,6 +21,7 @@ from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from protos import codec
 from streams.clock import VirtualClock
 from streams.lcr_batch import LcrBatch
+from tests.support.seeds import scaled
 from tests.support.staging import History, Subscriber, one_way
 from topology.spec import TopologySpec
 
@@ -267,5 +268,5 @@ class QueueHistories(RuleBasedStateMachine):
         assert (status["batches"], status["memory_bytes"], status["spill_bytes"]) == (0, 0, 0)
 
 
-TestQueueHistories = pytest.mark.long(QueueHistories.TestCase)
-TestQueueHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueueHistories = pytest.mark.seeded(pytest.mark.long(QueueHistories.TestCase))
+TestQueueHistories.settings = settings(max_examples=scaled(30, 600), stateful_step_count=40, deadline=None)

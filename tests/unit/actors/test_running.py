@@ -12,7 +12,7 @@ import pytest
 from actors.components import Components
 from actors.records.running import Running
 from streams.errors import PropagationError
-from tests.unit.actors.test_components import FakeRecords, goes_on
+from tests.support.components import FakeRecords, goes_on
 
 HOLD = """
 import sys, time

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ def members(low_watermark, found):
     return {scn for scn in range(1, 60) if scn <= low_watermark or any(r.after < scn <= r.through for r in found)}
 
 
+@pytest.mark.seeded
 @given(st.integers(0, 40), BOUNDS)
 def test_folding_loses_and_invents_no_scn(low_watermark, bounds):
     found = ranges(bounds)
@@ -24,6 +26,7 @@ def test_folding_loses_and_invents_no_scn(low_watermark, bounds):
     assert members(folded, above) == members(low_watermark, found)
 
 
+@pytest.mark.seeded
 @given(st.integers(0, 40), BOUNDS)
 def test_what_stays_above_has_a_gap_below_it_and_is_ascending(low_watermark, bounds):
     folded, above = fold_ranges(low_watermark, ranges(bounds))
@@ -31,6 +34,7 @@ def test_what_stays_above_has_a_gap_below_it_and_is_ascending(low_watermark, bou
     assert ends == sorted(set(ends))
 
 
+@pytest.mark.seeded
 @given(st.integers(0, 40), BOUNDS, st.integers(0, 40), st.integers(1, 6))
 def test_covers_says_whether_every_scn_is_applied(low_watermark, bounds, after, length):
     found = ranges(bounds)
@@ -43,6 +47,7 @@ def test_neighbours_are_joined():
     assert merge_ranges(ranges([(10, 5), (15, 5), (30, 1)]), 0) == tuple(ranges([(10, 10), (30, 1)]))
 
 
+@pytest.mark.seeded
 @given(BOUNDS)
 def test_ranges_survive_their_stored_form(bounds):
     found = tuple(ranges(bounds))

@@ -16,16 +16,19 @@ from streams.scn import NO_OBJECT, ObjectNumber
 from tests.support.lcr_batches import assert_same_batch, insert_batch, lcr_batches
 
 
+@pytest.mark.seeded
 @given(lcr_batches())
 def test_decoded_batch_equals_the_encoded_one(batch: LcrBatch) -> None:
     assert_same_batch(codec.decode(codec.encode(batch)), batch)
 
 
+@pytest.mark.seeded
 @given(lcr_batches())
 def test_header_read_from_the_bytes_equals_the_header_of_the_batch(batch: LcrBatch) -> None:
     assert codec.read_header(codec.encode(batch)) == codec.header_of(batch)
 
 
+@pytest.mark.seeded
 @given(lcr_batches())
 def test_encoded_bytes_are_those_of_the_protobuf_library(batch: LcrBatch) -> None:
     serialized = codec.encode(batch)
@@ -83,6 +86,7 @@ def test_values_outside_of_a_views_columns_do_not_travel() -> None:
     assert codec.encode(moved) == codec.encode(batch)
 
 
+@pytest.mark.seeded
 @given(st.binary(max_size=200))
 def test_random_bytes_are_a_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError):
@@ -91,6 +95,7 @@ def test_random_bytes_are_a_protocol_error(data: bytes) -> None:
         codec.read_header(data)
 
 
+@pytest.mark.seeded
 @given(lcr_batches(), st.data())
 def test_damaged_bytes_never_raise_anything_but_a_protocol_error(batch: LcrBatch, data: st.DataObject) -> None:
     serialized = bytearray(codec.encode(batch))

@@ -132,6 +132,7 @@ def test_later_incarnation_compares_greater() -> None:
 HEADER = lcr_pb2.BatchHeader(source="dbs1")
 
 
+@pytest.mark.seeded
 @given(st.sampled_from([0, 1, 100, FRAGMENT_BYTES - 1, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, 3 * FRAGMENT_BYTES + 7]))
 def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
@@ -144,6 +145,7 @@ def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
         assert results[-1] == (HEADER, data)
 
 
+@pytest.mark.seeded
 @given(
     st.sampled_from([0, 1, PIECE_BYTES_MIN - 1, PIECE_BYTES_MIN, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, 3 * FRAGMENT_BYTES + 7]),
     st.sampled_from([4096, 100_000, FRAGMENT_BYTES]), st.booleans(),

@@ -12,6 +12,7 @@ from rules.evaluation import RuleEvaluation
 from rules.rule import Rule, RuleSet
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.tags import Tag
+from tests.support.seeds import seeds
 
 
 def version(number: int, columns: int, name: str) -> TableVersion:
@@ -19,7 +20,8 @@ def version(number: int, columns: int, name: str) -> TableVersion:
     return TableVersion(object_number=number, version=columns, owner="s", name=name, columns=described, old_image=OldImage.KEY)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("mined tables", test=5, soak=200))
 def test_tables_that_come_one_by_one_are_where_they_are_when_all_are_put_in_at_once(seed: int) -> None:
     rng = random.Random(seed)
     rules = RuleEvaluation(RuleSet(include=(Rule(owner="s", name="a"),)))

@@ -40,6 +40,7 @@ from tests.support.redo_logs import (
     rows_of,
     write_redo,
 )
+from tests.support.seeds import scaled, seeds
 from tests.support.workloads import Workload
 from topology.edits.receivers import NotedTable, NotedWay, Receivers
 
@@ -57,7 +58,7 @@ random_work = given(
     segment=st.integers(500, 20_000), record=st.sampled_from([1, 300, 1 << 20]), rows_max=st.sampled_from([1, 3, 16, 4096]),
     bytes_max=st.sampled_from([1, 200, 1 << 20]),
 )
-few = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=scaled(8, 100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +84,8 @@ def busy_source(seed: int, gulp: int = 65536, transactions: int = 60) -> MemoryS
     return source
 
 
+@pytest.mark.long
+@pytest.mark.seeded
 @few
 @random_work
 def test_every_committed_transaction_comes_once_and_in_order(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
@@ -99,6 +102,7 @@ def test_every_committed_transaction_comes_once_and_in_order(tmp_path_factory, s
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @few
 @random_work
 def test_restart_from_any_scn_gives_the_identical_suffix(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
@@ -114,6 +118,7 @@ def test_restart_from_any_scn_gives_the_identical_suffix(tmp_path_factory, seed,
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @few
 @random_work
 def test_mining_while_redo_grows_gives_the_same(tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max):
@@ -504,6 +509,7 @@ def test_position_from_before_a_purge_is_waited_out(tmp_path):
     assert received(list(mine(reader, writer)), left) == committed(source, ALL, left)
 
 
+@pytest.mark.seeded
 @few
 @random_work
 def test_capture_that_never_captured_begins_with_the_oldest_redo_and_says_where_that_is(
@@ -535,7 +541,8 @@ def test_everything_that_is_left_is_mined_after_purging(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("redo that is gone", test=3, soak=40))
 def test_what_a_capture_is_told_to_be_gone_is_above_what_it_asked_for_and_can_be_had_from_there(tmp_path, seed):
     """Else its queue refuses nobody, and asks for the same again and again."""
     source = busy_source(seed, gulp=200)

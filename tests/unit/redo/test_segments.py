@@ -21,9 +21,10 @@ from streams.clock import VirtualClock
 from streams.errors import LogGone, RedoError
 from streams.scn import Scn
 from tests.support.redo_logs import SOURCE, committed, drain, log_writer, mine, miner, received, write_redo
+from tests.support.seeds import scaled
 from tests.support.workloads import Workload
 
-few = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=scaled(30, 500), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,7 @@ def restore(folder, files):
         (folder / name).write_bytes(data)
 
 
+@pytest.mark.seeded
 @few
 @given(place=st.integers(0, 1 << 30), bit=st.integers(0, 7))
 def test_flipped_bit_anywhere_is_noticed_or_harmless(tmp_path_factory, archive, place, bit):
@@ -72,6 +74,7 @@ def _all(reader, position):
         yield batch
 
 
+@pytest.mark.seeded
 @few
 @given(cut=st.floats(0, 1), tail=st.binary(max_size=100), seed=st.integers(0, 100))
 def test_torn_tail_is_cut_and_the_source_sends_again(tmp_path_factory, cut, tail, seed):

@@ -32,6 +32,7 @@ from streams.lcr_batch import (
 )
 from streams.tags import Tag
 from tests.support.lcr_batches import assert_same_batch, column_values, insert_batch, transactions
+from tests.support.seeds import scaled
 
 TYPES = PostgresValueTypes()
 EMPLOYEES = TableVersion(
@@ -302,7 +303,8 @@ def test_another_rule_that_takes_a_row_takes_it_as_it_is():
         assert shown(evaluation(*rules).filter(batch_of(move))) == shown(batch_of(move))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.seeded
+@settings(max_examples=scaled(100, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(
     st.sampled_from(["INSERT", "UPDATE", "DELETE"]), st.integers(1, 3), st.sampled_from([50, 60, None]), st.integers(1, 3),
     st.sampled_from([50, 60, None]), st.sampled_from(["a", UNCHANGED]),
@@ -337,7 +339,8 @@ def test_subset_of_the_changes_makes_the_subset_of_the_rows(drawn):
     assert set(replica.values()) == {tuple(value(each) for each in row) for row in expected}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.seeded
+@settings(max_examples=scaled(70, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(list(MIGRATIONS)), min_size=1, max_size=5), st.sampled_from(["department_id = 50", "note <> 'a' or id = 2"]))
 def test_migration_of_columns_agrees_with_single_rows(changes, text):
     batch = batch_of(*changes)

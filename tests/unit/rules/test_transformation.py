@@ -45,6 +45,7 @@ from streams.lcr_batch import (
 )
 from streams.table_name import TableName
 from tests.support.lcr_batches import column_values, lcr_batches, transactions
+from tests.support.seeds import scaled
 
 NOW = (1_700_000_000_000_000 - 946_684_800_000_000).to_bytes(8, "big")  # of a `VirtualClock` that nobody moved: 2023-11-14 22:13:20
 NAMES = ("a", "b", "c", "d", "e")
@@ -111,7 +112,8 @@ def of_one_row(batch: LcrBatch, number: int, operations, columns: list[str]):
     return owner, name, lcr.command_type, old, new
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], max_examples=100, deadline=None)
+@pytest.mark.seeded
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], max_examples=scaled(60, 1000), deadline=None)
 @given(batch=lcr_batches(), operations=st.lists(OPERATIONS, min_size=1, max_size=5), data=st.data())
 def test_whole_batches_become_what_their_rows_become_one_by_one(batch, operations, data):
     named = [
@@ -278,6 +280,7 @@ def test_what_nothing_is_done_to_is_passed_on_as_it_is():
 # --------------------------------------------------------------------------- names of columns
 
 
+@pytest.mark.seeded
 @given(operations=st.lists(OPERATIONS, min_size=1, max_size=5))
 def test_names_before_and_behind_a_client_agree_with_its_shape(operations):
     transformation = Transformation(operations=tuple(operations))

@@ -16,6 +16,7 @@ from streams.lcr_batch import Column, Command, OldImage
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Table, Transaction, cut_batches
 from tests.support.apply_world import PART_ROWS, MemoryPlace, World
+from tests.support.seeds import scaled, seeds
 
 KEYED = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 KEYLESS = Table(15, "history", ("a", "b"), OldImage.FULL, keyless=True)
@@ -67,10 +68,11 @@ def run(engine: Engine, world: World, renamed: dict[str, Table], *, early: bool)
     return alters
 
 
-_SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=scaled(20, 300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @_SETTINGS
 @given(
     seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), early=st.booleans(), large=st.sampled_from([0, 4]),
@@ -88,6 +90,7 @@ def test_columns_renamed_inside_a_transaction_lose_nothing_and_put_nothing_into_
         assert world.errors() == ()
 
 
+@pytest.mark.long
 def test_the_alter_comes_while_groups_are_on_their_way_in_these_tests() -> None:
     """What never happened proves nothing: rows from before the ALTER met the altered table, at the server and at the reader."""
     alters = replays = 0
@@ -115,6 +118,7 @@ def test_what_depends_on_the_error_queue_is_found_when_the_key_has_another_name(
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=st.integers(0, 2**32))
 def test_servers_that_die_while_columns_are_renamed_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +196,8 @@ def retyped_world(seed: int, place: int) -> tuple[World, int]:
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("keys of another form", test=5, soak=60))
 def test_what_a_key_of_another_form_may_depend_on_is_applied_first(seed: int, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of one transaction, several servers: what is not found to depend runs at once."""
     world, at = retyped_world(seed, place)

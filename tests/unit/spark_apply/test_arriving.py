@@ -22,8 +22,8 @@ from streams.errors import UnfitTableError
 from streams.lcr_batch import Column, TableVersion, Truncate, content_version
 from streams.scn import ObjectNumber, Scn
 from streams.table_name import TableName
+from tests.support.apply_reading import Reading, commits
 from tests.support.lcr_batches import insert_batch, table_version
-from tests.unit.spark_apply.driver.test_reader import Reading, commits
 
 A, B = 16384, 16385
 

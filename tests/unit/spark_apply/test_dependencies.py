@@ -9,7 +9,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from databases.memory.store import MemoryStore, destination_column
@@ -20,6 +20,7 @@ from spark_apply.equality import Equality
 from spark_apply.tables import TableFits
 from streams.lcr_batch import Command, OldImage
 from tests.support.apply_history import Change, Table, Transaction, batch_of
+from tests.support.seeds import scaled
 
 
 def hashes_of(values: list[bytes], equality: Equality) -> list[int]:
@@ -49,6 +50,7 @@ def numeric_binary(value: Decimal) -> bytes:
     return struct.pack(f">hhHh{len(groups)}h", len(groups), weight, 0x4000 if sign else 0, scale, *groups)
 
 
+@pytest.mark.seeded
 @given(st.decimals(allow_nan=True, allow_infinity=True, places=None, min_value=None, max_value=None).filter(
     lambda value: not value.is_snan() and (not value.is_finite() or abs(value.adjusted()) < 60)
 ), st.integers(0, 6))
@@ -63,17 +65,20 @@ def test_numeric_hashes_ignore_the_form_and_the_scale(value: Decimal, zeros: int
     assert set(by_text) == set(by_binary)
 
 
+@pytest.mark.seeded
 @given(st.integers(-(2**15), 2**15 - 1))
 def test_integer_hashes_ignore_width_and_form(value: int) -> None:
     binary = [value.to_bytes(width, "big", signed=True) for width in (2, 4, 8)]
     assert set(hashes_of(binary, Equality.INTEGER_BINARY)) == set(hashes_of([str(value).encode()], Equality.INTEGER_TEXT))
 
 
+@pytest.mark.seeded
 @given(st.uuids())
 def test_uuid_hashes_ignore_the_form(value: UUID) -> None:
     assert hashes_of([value.bytes], Equality.BYTES) == hashes_of([str(value).encode()], Equality.UUID_TEXT)
 
 
+@pytest.mark.seeded
 @given(st.floats(width=32))
 def test_float_hashes_ignore_width(value: float) -> None:
     narrow, wide = hashes_of([struct.pack(">f", value), struct.pack(">d", value)], Equality.FLOAT_BINARY)
@@ -93,6 +98,7 @@ def test_trailing_blanks_count_only_where_they_do() -> None:
     assert len(set(hashes_of(values, Equality.BYTES))) == 3
 
 
+@pytest.mark.seeded
 @given(st.lists(st.binary(max_size=40), unique=True, max_size=30))
 def test_different_bytes_have_different_hashes(values: list[bytes]) -> None:
     assert len(set(hashes_of(values, Equality.BYTES))) == len(values)
@@ -188,6 +194,8 @@ def test_everything_after_a_barrier_depends_on_it() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.seeded
+@settings(max_examples=scaled(25, 500))
 @given(st.integers(0, 2**32))
 def test_the_tracker_finds_what_a_plain_dictionary_finds(seed: int) -> None:
     rng = random.Random(seed)
@@ -201,6 +209,7 @@ def test_the_tracker_finds_what_a_plain_dictionary_finds(seed: int) -> None:
         unfinished = [number for number in unfinished if rng.random() < 0.8]
 
 
+@pytest.mark.seeded
 @given(st.integers(0, 2**32))
 def test_held_transactions_follow_the_last_one_they_need(seed: int) -> None:
     rng = random.Random(seed)

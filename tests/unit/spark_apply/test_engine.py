@@ -16,13 +16,15 @@ from streams.tracking import Label
 from tests.support.apply_engine import Engine, arm
 from tests.support.apply_history import Change, Reference, Table, Transaction, batch_of
 from tests.support.apply_world import MemoryPlace, World, in_order
+from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=scaled(12, 250), suppress_health_check=[HealthCheck.function_scoped_fixture])
 _SEEDS = st.integers(0, 2**32)
 _SERVERS = st.integers(1, 4)
 _CONFLICTS = st.sampled_from([0, 0, 1, 4])
 
 
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, transactions=st.integers(1, 7), conflicts=_CONFLICTS)
 def test_parallel_groups_leave_what_one_by_one_would(seed: int, parallelism: int, transactions: int, conflicts: int) -> None:
@@ -34,6 +36,7 @@ def test_parallel_groups_leave_what_one_by_one_would(seed: int, parallelism: int
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, conflicts=_CONFLICTS)
 def test_large_transactions_are_applied_whole_or_join_the_error_queue(seed: int, parallelism: int, conflicts: int) -> None:
@@ -43,6 +46,7 @@ def test_large_transactions_are_applied_whole_or_join_the_error_queue(seed: int,
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, conflicts=_CONFLICTS, large=st.sampled_from([0, 3]))
 def test_crashes_between_and_inside_steps_lose_nothing_and_double_nothing(

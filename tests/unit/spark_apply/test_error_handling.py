@@ -19,8 +19,9 @@ from streams.lcr_batch import Command, OldImage
 from tests.support.apply_engine import APPLY, STEPS_MAX, TOPOLOGY, Engine, arm
 from tests.support.apply_history import Change, Reference, Table, Transaction, batch_of
 from tests.support.apply_world import MemoryPlace, World, in_order
+from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=scaled(8, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 _SEEDS = st.integers(0, 2**32)
 ONE = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 
@@ -46,6 +47,7 @@ def assert_rows(world: World, reference: Reference) -> None:
 # --------------------------------------------------------------------------- on_error
 
 
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), crash=st.sampled_from([0.0, 0.01]), large=st.sampled_from([0, 2]))
 def test_continue_tries_every_transaction_for_itself(
@@ -76,6 +78,7 @@ def until_disabled(engine: Engine) -> bool:
     raise AssertionError(f"no end: {engine.state()}")
 
 
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), crash=st.sampled_from([0.0, 0.01]), large=st.sampled_from([0, 2]))
 def test_disable_applies_nothing_until_the_error_queue_is_empty(
@@ -221,6 +224,7 @@ def test_row_or_column_that_is_not_there_and_values_that_a_command_has_not_are_r
         edit_of(engine, number, ValueEdit(kind="old", column="v", raw=b"x", before="", after=""))
 
 
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS)
 def test_servers_that_die_while_an_edited_transaction_is_executed_apply_it_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ from spark_apply.copy.standing import standings
 from tests.support.apply_engine import Engine, arm, table_of
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.copies_beside import CopiesBeside, record_of
+from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_SETTINGS = settings(max_examples=scaled(6, 100), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 _SEEDS = st.integers(0, 2**32)
 LATE = ("plain", "history", "twice")
 
@@ -39,6 +40,7 @@ def run(engine: Engine, beside: CopiesBeside) -> None:
     engine.run()
 
 
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), again=st.integers(0, 2), large=st.sampled_from([0, 3]))
 def test_tables_copied_beside_have_the_source_s_rows_when_they_have_joined(seed: int, parallelism: int, again: int, large: int) -> None:
@@ -48,6 +50,7 @@ def test_tables_copied_beside_have_the_source_s_rows_when_they_have_joined(seed:
     world.check()
 
 
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), large=st.sampled_from([0, 3]))
 def test_joins_survive_whatever_dies(seed: int, parallelism: int, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +61,7 @@ def test_joins_survive_whatever_dies(seed: int, parallelism: int, large: int, mo
     world.check()
 
 
+@pytest.mark.long
 def test_the_tests_above_do_go_back_and_do_die_in_the_middle() -> None:
     rewound = died = 0
     for seed in range(12):

@@ -49,12 +49,14 @@ def _over_the_wire(message: pb.ServerMessage | pb.CoordinatorMessage) -> typing.
     return whole[0]
 
 
+@pytest.mark.seeded
 @given(_strategy(groups.CoordinatorMessage))
 def test_every_coordinator_message_survives_the_wire(message: groups.CoordinatorMessage) -> None:
     wire = messages.coordinator_message_to_wire(message)
     assert messages.coordinator_message_from_wire(_over_the_wire(wire)) == message
 
 
+@pytest.mark.seeded
 @given(_strategy(groups.ServerMessage))
 def test_every_server_message_survives_the_wire(message: groups.ServerMessage) -> None:
     wire = messages.server_message_to_wire(message)

@@ -189,6 +189,7 @@ def test_definitions_travel_to_the_servers() -> None:
     assert VirtualDependencies.from_bytes(b"") == VirtualDependencies()
 
 
+@pytest.mark.seeded
 @given(st.integers(0, 2**32))
 def test_use_and_exclusive_use_are_tracked_as_sets_would(seed: int) -> None:
     rng = random.Random(seed)

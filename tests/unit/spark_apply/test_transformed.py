@@ -17,6 +17,7 @@ from spark_apply.arriving import TableStart
 from tests.support.apply_engine import arm
 from tests.support.apply_history import TABLES, Reference, Row, Table
 from tests.support.apply_world import MemoryPlace, World, in_order
+from tests.support.seeds import scaled
 
 # Names of tables and columns are exchanged: what is keyed by one of them and not transformed meets another one's.
 NAMES = {"plain": ("public", "full"), "full": ("public", "plain"), "twice": ("other", "twice"), "twice_full": ("public", "twice"), "history": ("public", "h")}
@@ -78,10 +79,12 @@ class TransformedPlace(MemoryPlace):
         return columns
 
 
-_SETTINGS = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_SETTINGS = settings(max_examples=scaled(12, 200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 _SEEDS = st.integers(0, 2**32)
 
 
+@pytest.mark.long
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 1, 4]), large=st.sampled_from([0, 3]))
 def test_transformed_history_leaves_what_the_untransformed_one_would(

@@ -52,11 +52,13 @@ def updates(*rows: tuple[list[bytes | int], list[bytes | int]]) -> LcrBatch:
     )
 
 
+@pytest.mark.seeded
 @given(lcr_batches())
 def test_views_of_a_batch_make_the_identical_batch(batch: LcrBatch) -> None:
     assert_same_batch(batch_of_lcrs(batch, views(batch)), batch)
 
 
+@pytest.mark.seeded
 @given(st.data())
 def test_rows_that_were_touched_without_a_change_are_identical_too(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches())
@@ -69,6 +71,7 @@ def test_rows_that_were_touched_without_a_change_are_identical_too(data: st.Data
     assert_same_batch(codec.decode(codec.encode(made)), made)
 
 
+@pytest.mark.seeded
 @given(st.data())
 def test_one_changed_value_changes_nothing_else(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches())

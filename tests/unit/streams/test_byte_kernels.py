@@ -28,6 +28,7 @@ def _word(data, offset):
     return big_endian_word(data, offset)
 
 
+@pytest.mark.seeded
 @given(data=st.binary(max_size=200), place=st.integers(0, 9), cut=st.data())
 def test_exactly_the_bytes_are_copied(data, place, cut):
     offset = cut.draw(st.integers(0, len(data)))
@@ -38,6 +39,7 @@ def test_exactly_the_bytes_are_copied(data, place, cut):
     assert out.tobytes() == expected
 
 
+@pytest.mark.seeded
 @given(left=st.binary(max_size=70), at=st.integers(0, 69), by=st.integers(1, 255))
 def test_one_different_byte_is_seen(left, at, by):
     right = bytearray(left)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos import codec
@@ -12,6 +12,7 @@ from streams.cutting import resume_after, select_rows, select_values, slice_tran
 from streams.lcr import RowLcr
 from streams.lcr_batch import LcrBatch
 from tests.support.lcr_batches import assert_same_batch, column_values, insert_batch, lcr_batches
+from tests.support.seeds import scaled
 
 
 def contents(batch: LcrBatch, first: int = 0) -> list[object]:
@@ -26,6 +27,7 @@ def contents(batch: LcrBatch, first: int = 0) -> list[object]:
     return said
 
 
+@pytest.mark.seeded
 @given(lcr_batches(), st.integers(-1, 60))
 def test_rest_of_a_batch_holds_every_later_transaction_unchanged(batch: LcrBatch, distance: int) -> None:
     scn = batch.previous_scn + max(distance, 0)
@@ -66,6 +68,7 @@ def test_parts_of_a_large_transaction_keep_their_places_in_it() -> None:
     assert resume_after(part, 120) is None
 
 
+@pytest.mark.seeded
 @given(
     st.lists(
         st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([-1, -2, -3])), min_size=6, max_size=6), max_size=4
@@ -84,6 +87,8 @@ def test_selected_rows_keep_every_value(columns, chosen):
 
 
 @pytest.mark.long
+@pytest.mark.seeded
+@settings(max_examples=scaled(40, 500))
 @given(st.data())
 def test_slices_of_a_batch_hold_its_transactions_in_a_chain(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches().filter(lambda found: len(found.transactions) > 1))
@@ -96,6 +101,7 @@ def test_slices_of_a_batch_hold_its_transactions_in_a_chain(data: st.DataObject)
         assert_same_batch(codec.decode(codec.encode(part)), part)
 
 
+@pytest.mark.seeded
 @given(st.data())
 def test_selected_rows_stay_in_their_transactions(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches())
@@ -107,6 +113,7 @@ def test_selected_rows_stay_in_their_transactions(data: st.DataObject) -> None:
     assert_same_batch(codec.decode(codec.encode(part)), part)
 
 
+@pytest.mark.seeded
 @given(st.data())
 def test_what_nothing_refers_to_goes(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches())

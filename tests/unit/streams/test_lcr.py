@@ -250,6 +250,7 @@ def test_representation_shows_no_values() -> None:
     assert isinstance(LcrError("x"), StreamsError)
 
 
+@pytest.mark.seeded
 @given(lcr_batches())
 def test_every_row_of_any_batch_has_a_view_that_agrees_with_it(whole: LcrBatch) -> None:
     group, within = whole.row_places

@@ -34,6 +34,7 @@ def test_what_is_not_schema_dot_table_is_refused(text):
         parse_table(text)
 
 
+@pytest.mark.seeded
 @given(NAMES, NAMES)
 def test_a_quoted_name_matches_itself_and_nothing_else(owner, name):
     quoted = '"{}"."{}"'.format(owner.replace('"', '""'), name.replace('"', '""'))
@@ -57,6 +58,7 @@ def matched(patterns: list[str], name: str) -> frozenset[str]:
     return frozenset(pattern for pattern in patterns if fnmatchcase(name, pattern))
 
 
+@pytest.mark.seeded
 @given(PATTERNS, st.text("abz", min_size=1, max_size=6))
 @example(["a*", "*b"], "ab")
 def test_every_name_matches_the_same_patterns_as_one_of_the_examples(patterns, name):

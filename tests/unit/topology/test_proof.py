@@ -1,12 +1,7 @@
-"""The proof against brute force: the same answer for single changes on random topologies, and hardly an edit that escapes it.
-
-HEADRACE_PROOF_SEED replays what a run printed; without it every run takes other topologies.
-"""
+"""The proof against brute force: the same answer for single changes on random topologies, and hardly an edit that escapes it."""
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections import Counter
 from random import Random
 
@@ -16,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support.random_topologies import NAMES, TABLES, TAGS, edited, form, relayed, wild
+from tests.support.seeds import scaled, seed_of
 from tests.support.single_changes import CYCLE, ONCE, TWICE, SingleChanges
 from topology.change_classes import ChangeClasses
 from topology.checks import check
@@ -23,9 +19,8 @@ from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 from topology.transformations import overlap_findings
 
-SEED = int(os.environ.get("HEADRACE_PROOF_SEED", "0")) or secrets.randbelow(1 << 32)
-TOPOLOGIES = 2_000
-EDITS = 600
+TOPOLOGIES = scaled(300, 5_000)
+EDITS = scaled(200, 2_000)
 KINDS_OF_EDITS = 12
 OTHER_TAG = b"\x55"  # that no topology knows
 # Words of findings that say nothing about who gets what.
@@ -61,7 +56,7 @@ def places(proof: Proof) -> dict[tuple[str, str], int]:
 AGREED: Counter[str] = Counter()
 
 
-@hypothesis.seed(SEED)
+@hypothesis.seed(seed_of("the proof"))
 @given(st.sampled_from(range(1, 10)), st.integers(0, 2**64 - 1))
 @settings(
     max_examples=TOPOLOGIES, database=None, phases=[Phase.generate, Phase.shrink],
@@ -90,8 +85,8 @@ def agree_on(size: int, seed: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 def test_the_proof_agrees_with_single_changes_on_random_topologies():
-    print(f"HEADRACE_PROOF_SEED={SEED} replays it")
     agree_on()
     print(dict(AGREED))
     assert AGREED["topologies"] >= TOPOLOGIES
@@ -105,14 +100,14 @@ def who_gets_what(spec: TopologySpec) -> dict[tuple[str, tuple[str, str]], dict[
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 def test_edits_that_change_who_gets_what_are_caught():
     """An edit is caught when `check` says something that it did not say before.
 
     The apply processes of the topologies name the tables that they expect: nothing else in a file says what was wanted. For
     the same reason no edit sends a table to a site that had nothing to do with its source: that is a wish, too.
     """
-    print(f"HEADRACE_PROOF_SEED={SEED} replays it")
-    random = Random(SEED)
+    random = Random(seed_of("edits"))
     changed: Counter[str] = Counter()
     caught: Counter[str] = Counter()
     refused = warned = 0

@@ -11,7 +11,7 @@ from rules.clients_before import ClientsBefore
 from rules.evaluation import RuleEvaluation
 from streams.table_name import TableName
 from tests.support.topologies import SITES, findings, problems, read, read_anyway
-from tests.unit.topology.test_transformations import RENAME, VERSION, one_way, the_way
+from tests.support.transformed_ways import RENAME, VERSION, one_way, the_way
 from topology.combined import combination
 from topology.edits.receivers import Receivers
 from topology.edits.subset_changes import shape_changes, strangers_on_the_way, subset_changes

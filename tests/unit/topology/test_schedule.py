@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tests.support.seeds import scaled, seed_of
 from tests.support.topologies import SITES, problems, read
 from topology.combined import combination
 from topology.edits.stored import spec_from_json, spec_to_json
@@ -72,11 +73,10 @@ def test_clocks_that_change_neither_skip_nor_repeat_a_window_nor_change_its_leng
         assert minutes == list(range(int(opens_utc * 60), int(opens_utc * 60) + 30)), day
 
 
+@pytest.mark.seeded
 def test_what_a_schedule_says_holds_until_the_moment_it_names() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    for _ in range(30):
+    rng = random.Random(seed_of("what a schedule says"))
+    for _ in range(scaled(30, 3000)):
         schedule = Schedule(time_zone=rng.choice(["UTC", ZURICH, "America/New_York", "Australia/Lord_Howe"]), windows=tuple(
             Window(
                 hour=rng.choice([None, *range(24)]), minute=rng.randrange(60), duration_s=rng.randrange(60, 3600, 60),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def paths(spec: TopologySpec, source: str, destination: str) -> list[tuple[str, 
     ]
 
 
+@pytest.mark.seeded
 @given(ENTRIES)
 def test_every_flow_gets_exactly_one_path_and_no_other_pair_gets_any(entries):
     spec = topology(entries)
@@ -74,12 +76,14 @@ def test_every_flow_gets_exactly_one_path_and_no_other_pair_gets_any(entries):
             assert len(paths(spec, source, destination)) == ((source, destination) in wanted)
 
 
+@pytest.mark.seeded
 @given(st.lists(FLOWS, max_size=3))
 def test_every_expansion_of_forms_with_tables_of_their_own_passes_the_checks_without_an_error(forms):
     entries = [Replicate(rules=(Rule(owner=owner),), flows=flows) for owner, flows in zip("xyz", forms, strict=False)]
     assert [finding for finding in check(topology(entries)) if finding.is_error] == []
 
 
+@pytest.mark.seeded
 @given(ENTRIES)
 def test_forms_that_share_tables_are_refused_for_what_they_say_together_alone(entries):
     """Two ways between the same sites, or a site between two pairs that forwards nothing: the parts fit, the wish is wrong."""
@@ -87,12 +91,14 @@ def test_forms_that_share_tables_are_refused_for_what_they_say_together_alone(en
     assert [each for each in check(topology(entries)) if each.is_error and not any(words in each.problem for words in wrong)] == []
 
 
+@pytest.mark.seeded
 @given(ENTRIES)
 def test_every_propagation_forwards_exactly_the_source_it_is_named_for(entries):
     for propagation in topology(entries).propagations:
         assert propagation.sources == (propagation.name.partition("_to_")[0],)
 
 
+@pytest.mark.seeded
 @given(ENTRIES)
 def test_a_destination_gets_exactly_the_tables_its_entries_name(entries):
     spec = topology(entries)
@@ -111,6 +117,7 @@ def passes_untagged(rules: RuleSet, schema: str) -> bool:
     return rules.include is None or any(rule.matches_object(schema, "t") for rule in rules.include)
 
 
+@pytest.mark.seeded
 @given(ENTRIES, ENTRIES)
 def test_adding_entries_renames_nothing(first, second):
     before, after = expand(first), expand(first + second)
@@ -172,6 +179,7 @@ def applied(spec: TopologySpec, site: str, schema: str) -> Counter[str]:
     return found
 
 
+@pytest.mark.seeded
 @given(trees())
 def test_a_change_at_any_site_of_a_tree_is_applied_once_at_every_other_and_never_at_home(tree):
     spec = topology([Replicate(rules=(Rule(owner="x"),), flows=flows_of_tree(tree))])
@@ -180,6 +188,7 @@ def test_a_change_at_any_site_of_a_tree_is_applied_once_at_every_other_and_never
     assert not [finding for finding in check(spec) if "takes part in nothing" not in finding.problem and "no conflict" not in finding.problem]
 
 
+@pytest.mark.seeded
 @given(st.lists(st.one_of(SOME_SITES.map(flows_between), trees().map(flows_of_tree)), min_size=1, max_size=3))
 def test_forms_that_share_sites_and_tags_stay_right_for_the_tables_of_each(forms):
     """One pair of sites may be hub and spoke for some tables, and equals for others: it has one apply process, with one tag."""
@@ -190,6 +199,7 @@ def test_forms_that_share_sites_and_tags_stay_right_for_the_tables_of_each(forms
             assert applied(spec, site, owner) == Counter(other for other in sites if other != site)
 
 
+@pytest.mark.seeded
 @given(trees())
 def test_tags_of_spokes_depend_on_their_names_alone(tree):
     """A hub's redo holds changes for long: a tag that moved to another spoke would send them where they came from."""

@@ -15,9 +15,10 @@ from databases.postgres.shapes import shape_findings
 from headrace.inspection import handler_findings
 from rules.transformation import AddColumn, RenameTable, Transformation
 from streams.errors import UnfitTableError
-from streams.lcr_batch import Column, OldImage, TableVersion
+from streams.lcr_batch import Column, TableVersion
 from streams.table_name import TableName
 from tests.support.topologies import SITES, problems, read, read_anyway
+from tests.support.transformed_ways import MASK, ONE_WAY, RENAME, VERSION, one_way, the_way
 from topology.combined import combination
 from topology.edits.changes import changes
 from topology.edits.stored import spec_from_json, spec_to_json
@@ -26,41 +27,10 @@ from topology.functions import functions_of
 from topology.logging_needs import listed_needs, log_needs
 from topology.plan import make_plan
 from topology.proof.reach import Proof
-from topology.spec import TopologySpec
 from topology.transformations import arrival_findings, lost_columns, refuse_one_name, ways_before
 from topology.ways import arriving, rules_at_the_end, transformed, ways_to, writes_alone
 
-ONE_WAY = """
-topology: t
-sites:
-  dbs1: {database: {kind: embedded}}
-  dbs2: {database: {kind: embedded}}
-queues: {q1: {site: dbs1}, q2: {site: dbs2}}
-captures:
-  cap: {site: dbs1, source: dbs1, queue: q1, rules: {include: [CAPTURED]}}
-propagations:
-  prop: {from: q1, to: q2, rules: {include: [SENT]}}
-applies:
-  app: {site: dbs2, source: dbs1, queue: q2, rules: {include: [APPLIED]}}
-"""
 EMPLOYEES = TableName("hr", "employees")
-VERSION = TableVersion(
-    object_number=7, version=7, owner="hr", name="employees", old_image=OldImage.KEY,
-    columns=tuple(Column(name=name, type_name="pg_catalog.text", is_key=name == "id") for name in ("id", "name", "salary")),
-)
-MASK = "{table: hr.employees, transform: [{delete_columns: [salary]}]}"
-RENAME = "{table: hr.employees, transform: [{rename_table: sales.staff}, {rename_column: {from: name, to: full_name}}]}"
-
-
-def one_way(captured: str = "{schema: hr}", sent: str = "{schema: hr}", applied: str = "{schema: hr}") -> str:
-    return ONE_WAY.replace("CAPTURED", captured).replace("SENT", sent).replace("APPLIED", applied)
-
-
-def the_way(spec: TopologySpec):
-    (way,) = ways_to(spec, spec.apply("app"))
-    return way
-
-
 # --------------------------------------------------------------------------- reading
 
 

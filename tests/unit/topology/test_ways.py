@@ -17,6 +17,7 @@ from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from rules.transformation import RenameSchema, RenameTable, Transformation
 from streams.table_name import TableName
 from tests.support.lcr_batches import table_version
+from tests.support.seeds import scaled
 from tests.support.topologies import SITES, problems, read, read_anyway
 from topology.change_classes import ChangeClasses
 from topology.checks import check
@@ -264,8 +265,9 @@ def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counte
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @given(topologies())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(60, 1500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_ways_agree_with_sending_every_change_through_the_topology(spec):
     """What `carry` says arrives is applied once, and nothing else; and what could come over any path, does."""
     assume(not list(overlap_findings(spec, ChangeClasses.of(spec))))  # which rule is followed is undefined

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
-import secrets
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import PropagationError
 from tests.support.lcr_batches import insert_batch
+from tests.support.seeds import seed_of
 from tests.support.staging import DirectDequeue, DirectEnqueue, History, Subscriber, one_way
 from topology.schedule import Schedule, Window
 from topology.spec import PropagationSpec
@@ -249,9 +248,9 @@ def test_window_that_closes_in_the_middle_of_a_batch_sends_it_to_its_end_and_not
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 def test_windows_that_close_and_open_at_any_moment_lose_no_part_of_a_large_transaction(tmp_path: Path) -> None:
-    seed = int(os.environ.get("HEADRACE_SIMULATION_SEED") or secrets.randbelow(1 << 32))
-    print(f"seed {seed}: HEADRACE_SIMULATION_SEED={seed} replays it")
+    seed = seed_of("windows that close and open at any moment")
     rng = random.Random(seed)
     windows = tuple(Window(hour=None, minute=minute, duration_s=rng.randint(20, 59)) for minute in range(60))
     world = TwoSources(tmp_path, seed, schedule=Schedule(windows=windows), bandwidth_max=16_384)

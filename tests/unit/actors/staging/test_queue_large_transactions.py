@@ -14,6 +14,7 @@ from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
+from tests.support.seeds import seeds
 from tests.support.staging import History, Subscriber
 
 PARTS = 60
@@ -174,7 +175,6 @@ def _held_alone(world: World) -> list[float]:
     return [each["held_alone_s"] for each in world.queue.core.status()["subscribers"]]
 
 
-@pytest.mark.long
 def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the_rest_of_a_transaction_larger_than_it(tmp_path: Path) -> None:
     """It waits in the middle of it (for an ALTER, say): nobody can acknowledge the transaction, and without the time it was never split off."""
     world = World(tmp_path)
@@ -215,7 +215,8 @@ def test_queue_tells_it_of_the_one_that_holds_up_another_whose_stream_broke_in_t
     assert _held_alone(world) == [0.0]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("comings and goings", test=4, soak=60))
 def test_everything_arrives_once_whoever_comes_and_goes(tmp_path: Path, seed: int) -> None:
     """Random comings and goings, transactions of all sizes, and a publisher that begins again in the middle."""
     rng, world = random.Random(seed), World(tmp_path)

@@ -18,7 +18,8 @@ from streams.lcr import RowLcr
 from streams.lcr_batch import LcrBatch
 from streams.scn import Scn
 from tests.support.example_tables import EXAMPLES, TABLES, TIMES
-from tests.unit.actors.staging.test_propagation import TwoQueues
+from tests.support.seeds import seeds
+from tests.support.two_queues import TwoQueues
 from topology.file.reading import read_topology
 from topology.ways import Way, rules_at_the_end, ways_to
 
@@ -59,7 +60,8 @@ def live(batch: LcrBatch, way: Way, folder: Path) -> list[tuple[object, ...]]:
     return [shown(view(batch, row)) for row in range(batch.row_count)]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("changes of the examples", test=2, soak=30))
 @pytest.mark.parametrize("example", TABLES)
 def test_each_example_gives_offline_what_its_components_give(example: str, seed: int, tmp_path: Path) -> None:
     file = EXAMPLES / f"{example}.yaml"

@@ -16,9 +16,9 @@ from rules.rule import Rule, RuleSet
 from rules.transformation import Transformation
 from streams.scn import Scn
 from streams.table_name import TableName
+from tests.support.custom_functions import custom
 from tests.support.lcr_batches import column_values, insert_batch
 from tests.support.topologies import read
-from tests.unit.rules.user_code.test_custom import custom
 from topology.spec import TopologySpec
 from topology.ways import ways_to
 

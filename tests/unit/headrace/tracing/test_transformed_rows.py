@@ -9,7 +9,7 @@ from headrace.tracing.explain import RowQuestion, _Asked
 from streams.errors import ConfigError
 from streams.table_name import TableName
 from tests.support.topologies import read
-from tests.unit.topology.test_transformations import one_way, the_way
+from tests.support.transformed_ways import one_way, the_way
 
 EMPLOYEES = TableName("hr", "employees")
 SHAPE = (

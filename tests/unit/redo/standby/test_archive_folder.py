@@ -16,8 +16,9 @@ from redo.standby.archive_folder import ArchiveFolder
 from streams.errors import LogGone, ProtocolError, RedoError
 from streams.failpoints import failpoint
 from tests.support.redo_logs import SOURCE, committed, drain, mine, miner, received
+from tests.support.seeds import seeds
 from tests.support.standby_redo import RECEIVER, Stream, log_bytes, standby_log
-from tests.unit.redo.standby.test_standby_log import Site
+from tests.support.standby_site import Site
 
 
 @pytest.fixture
@@ -93,7 +94,8 @@ def test_a_copy_that_was_named_first_and_filled_later_in_any_order_waits(site, a
     assert files.take(log)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("flipped bits", test=3, soak=60))
 def test_a_flipped_bit_in_a_copied_file_is_refused_by_name_until_the_file_is_replaced(tmp_path, seed):
     site = Site(tmp_path, seed)
     site.commit(60)

@@ -5,64 +5,21 @@ Longer than 500 lines: all of it shares the source, its shipping and the receive
 
 from __future__ import annotations
 
-import itertools
-import random
 import shutil
 
 import pytest
 
-from databases.memory.source import MemorySource
 from protos.standby import StandbyPlace
 from redo.checkpoints import RequiredCheckpoints
 from redo.segments import list_segments
 from redo.standby.shipping import RedoShipping
 from streams import failpoints
-from streams.clock import VirtualClock
 from streams.errors import LogGone, ProtocolError, QueueError, RedoError
 from streams.scn import FIRST_SCN, Scn
-from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received
+from tests.support.redo_logs import committed, mine, miner, received
+from tests.support.seeds import seeds
 from tests.support.standby_redo import RECEIVER, Stream, cut_frames, log_bytes, receive, standby_log
-from tests.support.workloads import Workload
-
-
-class Site:
-    """A source with a workload, its redo log, and the folder of a receiver."""
-
-    def __init__(self, tmp_path, seed: int = 1, *, keeps: bool = True, **settings) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.source = MemorySource(gulp_bytes=lambda: self.random.randrange(40, 4000))
-        self.workload = Workload(self.source, seed)
-        self.clock = VirtualClock()
-        self.settings = {"segment_bytes": 6000, "record_bytes": 1000, **settings}
-        self.redo, self.folder = tmp_path / "redo", tmp_path / "standby"
-        self.writer = log_writer(self.redo, self.source, clock=self.clock, **self.settings)
-        self.writer.shipping.register({RECEIVER: False})
-        if keeps:
-            self.writer.required_checkpoints.register("keeps_all")  # a capture at the source that never went on
-        self.incarnations = itertools.count(1)
-
-    def commit(self, transactions: int) -> None:
-        self.workload.run(transactions)
-        drain(self.writer, self.source, self.clock)
-
-    def restart(self) -> None:
-        """The source's site is killed and begins again."""
-        self.writer = log_writer(self.redo, self.source, clock=self.clock, **self.settings)
-        self.writer.shipping.register({RECEIVER: False})
-
-    def stream(self, standby) -> Stream:
-        return Stream(self.writer, standby, f"{next(self.incarnations):08d}")
-
-    def receive(self, standby, size=lambda: 1 << 20) -> Stream:
-        return receive(self.writer, standby, f"{next(self.incarnations):08d}", size)
-
-    def mined_at(self, standby) -> list:
-        reader = miner(self.folder)
-        try:
-            return received(mine(reader, standby))
-        finally:
-            reader.close()
+from tests.support.standby_site import Site
 
 
 def places(standby, frames):
@@ -84,7 +41,8 @@ def purging(tmp_path):
     return Site(tmp_path, keeps=False)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("cut frames", test=3, soak=60))
 def test_the_standby_redo_log_is_the_sources_byte_for_byte_however_frames_are_cut(tmp_path, seed):
     site = Site(tmp_path, seed)
     standby = standby_log(site.folder)
@@ -139,7 +97,8 @@ def test_a_receiver_that_fails_around_its_fsync_loses_and_doubles_nothing(site, 
     assert site.mined_at(standby) == committed(site.source)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("killed receivers", test=4, soak=60))
 def test_a_receiver_killed_between_write_and_fsync_begins_again_with_whole_records(tmp_path, seed):
     """What an unfsynced tail looks like after a crash is up to the disk: cut anywhere, and damaged anywhere behind the fsync."""
     site = Site(tmp_path, seed)

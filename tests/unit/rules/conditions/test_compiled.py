@@ -28,6 +28,7 @@ from streams.lcr_batch import NULL as NULL_LENGTH
 from streams.tags import Tag
 from tests.support.condition_values import columns, conditions, numeric_bytes, raw_values
 from tests.support.lcr_batches import column_values, transactions
+from tests.support.seeds import scaled
 
 TYPES = PostgresValueTypes()
 TABLE = TableVersion(object_number=1, version=1, owner="public", name="t", columns=columns(), old_image=OldImage.FULL)
@@ -77,7 +78,8 @@ def as_bits(values: frozenset[bool | None]) -> int:
 
 
 @pytest.mark.long
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.seeded
+@settings(max_examples=scaled(80, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_columns_and_single_rows_give_the_same_truth_values(data):
     condition = data.draw(conditions())
@@ -87,7 +89,8 @@ def test_columns_and_single_rows_give_the_same_truth_values(data):
     assert found.tolist() == expected
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.seeded
+@settings(max_examples=scaled(60, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_what_is_found_was_possible_before_the_rows_were_looked_at(data):
     condition = data.draw(conditions())

@@ -28,6 +28,7 @@ from rules.conditions.condition import (
 from rules.conditions.parsing import CONDITION_CHARACTERS_MAX, parse, parsed
 from rules.conditions.spelling import spelled_tree
 from tests.support.condition_values import conditions
+from tests.support.seeds import scaled
 
 A, B = ValueOf(Image.ROW, "a"), ValueOf(Image.ROW, "b")
 ONE = Constant(value=1)
@@ -160,7 +161,8 @@ def test_condition_travels_with_its_tree():
     assert again.__dict__["tree"] == condition.tree
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.seeded
+@settings(max_examples=scaled(100, 3000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(conditions(with_attributes=False))
 def test_condition_that_is_written_as_sql_again_is_the_same(tree):
     """Or a destination would be asked something else than what the rules decide."""

@@ -12,7 +12,6 @@ from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet
 from rules.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
 from rules.user_code.custom import LCRS_MAX, CustomTransformation
-from rules.user_code.source import UserFunction
 from streams.building import batch_of_values
 from streams.lcr import RowLcr
 from streams.lcr_batch import (
@@ -26,8 +25,9 @@ from streams.lcr_batch import (
     TableVersion,
     content_version,
 )
-from tests.support.handlers import code_of
+from tests.support.custom_functions import custom
 from tests.support.lcr_batches import assert_same_batch, lcr_batches
+from tests.support.seeds import scaled
 
 USERS = TableVersion(
     object_number=7, version=7, owner="hr", name="users", old_image=OldImage.FULL,
@@ -44,13 +44,6 @@ def mask(lcr):
             lcr.set_value(image, "email", "x" + value.decoded[-3:])
     return lcr
 """
-
-
-def custom(text: str, name: str = "own:mask", *, is_at_capture: bool = False, timeout_s: float = 30.0, columns: tuple[str, ...] | None = None):
-    code = code_of(text)
-    return CustomTransformation(
-        function=UserFunction(name=name, version=code.version_of(name)), code=code, is_at_capture=is_at_capture, timeout_s=timeout_s, columns=columns,
-    )
 
 
 def evaluation(function: CustomTransformation, *operations, owner: str = "hr") -> RuleEvaluation:
@@ -109,7 +102,8 @@ def test_only_rows_of_its_tables_are_given_to_a_function() -> None:
     assert evaluation(custom("def mask(lcr):\n    raise ValueError\n")).filter(batch) is batch
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.seeded
+@settings(max_examples=scaled(40, 500), deadline=None)
 @given(batch=lcr_batches())
 def test_a_function_that_changes_nothing_leaves_every_batch_as_it_is(batch: LcrBatch) -> None:
     # What a partition's rows are is said over columns that a function might change.
@@ -123,7 +117,8 @@ def test_a_function_that_changes_nothing_leaves_every_batch_as_it_is(batch: LcrB
     assert (after.row_count, after.through_scn) == (batch.row_count, batch.through_scn)
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.seeded
+@settings(max_examples=scaled(40, 500), deadline=None)
 @given(batch=lcr_batches())
 def test_at_capture_each_lcr_becomes_as_many_as_are_returned_in_order(batch: LcrBatch) -> None:
     """As many as the row's place in its transaction says, so that every number of copies meets every other."""

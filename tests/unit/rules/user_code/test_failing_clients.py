@@ -30,10 +30,10 @@ from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, ObjectNumber
 from tests.support.apply_history import TABLES
 from tests.support.apply_world import MemoryPlace, World
+from tests.support.custom_functions import custom
 from tests.support.lcr_batches import insert_batch
 from tests.support.redo_logs import mine, miner, write_redo
-from tests.unit.actors.staging.test_propagation import TwoQueues
-from tests.unit.rules.user_code.test_custom import custom
+from tests.support.two_queues import TwoQueues
 
 CORRECT = "def mask(lcr):\n    return lcr\n"
 BROKEN = {

@@ -7,7 +7,9 @@ import os
 import re
 import signal
 import threading
-from multiprocessing.context import SpawnProcess
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,8 @@ from rules.evaluation import RuleEvaluation
 from rules.rule import ANY_TAG, Rule, RuleSet
 from rules.transformation import Transformation, TransformationError
 from rules.user_code.last_call import CRASHES_MAX, LastCall
+from tests.support.custom_functions import custom
 from tests.support.lcr_batches import insert_batch
-from tests.unit.rules.user_code.test_custom import custom
 
 EXIT, REFUSED = 7, 8
 """What a process ends with: by its function; with an error that says that the function is not called."""
@@ -28,6 +30,15 @@ LIFE_S = 180.0
 
 ENDS = "import os\ndef mask(lcr):\n    if lcr.commit_scn == 30:\n        os._exit({exit})\n    return lcr\n"
 SOUND = "def mask(lcr):\n    return lcr\n"
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ForkServerContext]:
+    """Real processes, forked from one that has imported everything once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    yield context
+    forkserver._forkserver._stop()  # it would end with this process, which the session looks for before
 
 
 def rules(text: str) -> RuleSet:
@@ -45,8 +56,8 @@ def live(file: Path, text: str) -> None:
         raise SystemExit(REFUSED) from error
 
 
-def ended(file: Path, text: str) -> int | None:
-    process: SpawnProcess = multiprocessing.get_context("spawn").Process(target=live, args=(file, text), daemon=True)
+def ended(processes: ForkServerContext, file: Path, text: str) -> int | None:
+    process = processes.Process(target=live, args=(file, text), daemon=True)
     process.start()
     process.join(LIFE_S)
     if process.exitcode is None:
@@ -57,12 +68,14 @@ def ended(file: Path, text: str) -> int | None:
 
 
 @pytest.mark.long
-def test_a_function_that_ends_its_process_each_time_is_an_error_of_the_client_after_three_and_a_corrected_one_is_called(tmp_path: Path) -> None:
+def test_a_function_that_ends_its_process_each_time_is_an_error_of_the_client_after_three_and_a_corrected_one_is_called(
+    processes: ForkServerContext, tmp_path: Path,
+) -> None:
     file, text = tmp_path / "components" / "capture.c~call", ENDS.format(exit=EXIT)
-    assert [ended(file, text) for _ in range(CRASHES_MAX + 2)] == [EXIT] * CRASHES_MAX + [REFUSED] * 2
+    assert [ended(processes, file, text) for _ in range(CRASHES_MAX + 2)] == [EXIT] * CRASHES_MAX + [REFUSED] * 2
     told = file.with_name("told").read_text()
     assert re.search(rf"own:mask \(\w+\) is not called again: {CRASHES_MAX} processes ended while it ran for this LCR \(LCR: INSERT of .*; correct the function", told)
-    assert ended(file, SOUND) == 0
+    assert ended(processes, file, SOUND) == 0
 
 
 SLOW = """
@@ -111,10 +124,10 @@ def live_together(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_function_that_ends_the_process_of_several_clients_is_an_error_of_its_own_client_alone(tmp_path: Path) -> None:
+def test_a_function_that_ends_the_process_of_several_clients_is_an_error_of_its_own_client_alone(processes: ForkServerContext, tmp_path: Path) -> None:
     lives = 0
     while not (tmp_path / "guilty.told").exists():
-        process = multiprocessing.get_context("spawn").Process(target=live_together, args=(tmp_path,), daemon=True)
+        process = processes.Process(target=live_together, args=(tmp_path,), daemon=True)
         process.start()
         process.join(LIFE_S)
         lives += 1
@@ -168,9 +181,9 @@ def test_a_refused_call_stays_refused_and_another_version_is_another_call(tmp_pa
     last.close()
 
 
-def test_what_a_killed_process_was_calling_is_known(tmp_path: Path) -> None:
+def test_what_a_killed_process_was_calling_is_known(processes: ForkServerContext, tmp_path: Path) -> None:
     """SIGKILL leaves no time to write anything."""
-    process = multiprocessing.get_context("spawn").Process(target=_wait_in_a_call, args=(tmp_path / "call", tmp_path / "ready"), daemon=True)
+    process = processes.Process(target=_wait_in_a_call, args=(tmp_path / "call", tmp_path / "ready"), daemon=True)
     process.start()
     while not (tmp_path / "ready").exists():
         assert process.is_alive()

@@ -12,7 +12,7 @@ from rules.user_code.custom import CustomTransformation
 from rules.user_code.source import UserFunction
 from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
 from tests.support.handlers import code_of
-from tests.unit.spark_apply.copy.test_instantiation import World
+from tests.support.table_copies import World
 
 MASK = """
 def mask(lcr):

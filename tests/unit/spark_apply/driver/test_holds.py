@@ -11,6 +11,7 @@ import pytest
 from spark_apply.dependencies import EVERYTHING, KeyHashes, is_table_use, stored_hashes
 from spark_apply.driver.holds import ErrorHolds, checked_hashes
 from spark_apply.equality import FORM_BITS
+from tests.support.seeds import seeds
 
 TABLES = [(number << 24) | 1 for number in range(5, 8)]
 LENGTH = 5_000
@@ -42,7 +43,8 @@ def is_behind(earlier: np.ndarray, later: np.ndarray) -> bool:
     return everything or bool(np.isin(checked_hashes(later), earlier).any()) or has_other_form(earlier, later)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("error holds", test=6, soak=200))
 def test_each_waits_for_the_last_earlier_one_that_it_depends_on_whatever_came_and_went_before(seed: int) -> None:
     choice = random.Random(seed)
     holds, there, number = ErrorHolds(), dict[int, np.ndarray](), 0

@@ -57,6 +57,7 @@ from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
 from tests.support.apply_history import TABLES, Reference, Source, cut_batches
 from tests.support.destination_contract import error_transaction
 from tests.support.lcr_batches import column_values, transactions
+from tests.support.seeds import seeds
 
 
 class Stream:
@@ -249,7 +250,8 @@ def test_unique_index_made_at_the_destination_orders_transactions_after_a_while(
     assert len(driver.fits.fit(version).hashed_keys) == len(before) + 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("histories of a driver", test=4, soak=40))
 def test_task_that_is_killed_with_groups_in_hand_is_replaced_and_nothing_is_lost_or_doubled(seed: int) -> None:
     driver = Driver(seed=seed, count=20)
     for number in range(2):
@@ -631,7 +633,8 @@ class JoiningDriver(Driver):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("histories of a driver", test=4, soak=40))
 @pytest.mark.parametrize("restart_after", [None, 0, 1, 4, 12])
 def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replaced(seed: int, restart_after: int | None):
     driver = JoiningDriver(seed=seed)

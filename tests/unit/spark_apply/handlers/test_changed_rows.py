@@ -19,6 +19,7 @@ from streams.lcr_batch import OldImage
 from tests.support.conflicts import Lcr, Shown
 from tests.support.conflicts import handler as conflict_handler
 from tests.support.handlers import Handled, code_of, row
+from tests.support.seeds import scaled
 
 # What becomes of a row is written in its own text `b`: of the new values, else of the old ones.
 CODE = code_of("""
@@ -99,7 +100,8 @@ def row_by_row(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.seeded
+@settings(max_examples=scaled(50, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     found=histories(), operations=st.sampled_from([("insert", "update", "delete"), ("update",), ("insert", "delete"), ("update", "delete")]),
     resolves=st.booleans(),
@@ -115,7 +117,8 @@ def test_groups_of_rows_that_handlers_change_leave_what_one_by_one_leaves(
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@pytest.mark.seeded
+@settings(max_examples=scaled(50, 1000), deadline=None)
 @given(
     found=histories(), left_out=st.lists(st.booleans(), min_size=36, max_size=36), image=st.sampled_from([OldImage.FULL, OldImage.KEY]), resolves=st.booleans(),
 )

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rules.user_code.handlers import ExecutionHandler
-from rules.user_code.source import UserFunction
 from spark_apply.handlers.crashes import CRASHES_MAX
-from tests.support.handlers import LOG, Handled, code_of, inserts, row, rules_of, updates
-
-
-def through(text: str) -> ExecutionHandler:
-    code = code_of(text)
-    return ExecutionHandler(function=UserFunction(name="own:mend", version=code.version_of("own:mend")), code=code, timeout_s=5.0)
+from tests.support.handlers import LOG, Handled, inserts, row, rules_of, through, updates
 
 
 def failed(**changed: object) -> tuple[Handled, int]:

@@ -18,8 +18,9 @@ from streams.lcr_batch import Command
 from tests.support.apply_engine import arm
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.handlers import code_of
+from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=scaled(12, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LOG = "INSERT INTO public.log (number, position, name) VALUES ($1, $2, $3)"
 CODE = code_of(
     "def run(lcr, session):\n"
@@ -95,6 +96,7 @@ def run(seed: int, parallelism: int, conflicts: int, large: int, crash: float, *
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 0, 1, 4]), transactions=st.integers(1, 7))
 def test_groups_with_handlers_leave_what_one_by_one_would(seed: int, parallelism: int, conflicts: int, transactions: int) -> None:
@@ -102,6 +104,7 @@ def test_groups_with_handlers_leave_what_one_by_one_would(seed: int, parallelism
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @_SETTINGS
 @given(seed=st.integers(0, 2**32), parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 1, 4]), large=st.sampled_from([0, 3]))
 def test_crashes_lose_nothing_that_a_handler_does_and_double_nothing(

@@ -14,6 +14,7 @@ from spark_apply.server import collapse
 from spark_apply.server.set_groups import SetsWork
 from tests.support.conflicts import Lcr, Shown
 from tests.support.handlers import Handled, row, rules_of
+from tests.support.seeds import scaled
 
 Transaction = list[tuple[str, Lcr]]
 EXECUTE = "    lcr.execute(conflict_resolution=False)\n"
@@ -145,7 +146,9 @@ def applied(texts: Sequence[tuple[str, str]], found: dict[str, list[Shown]], his
     return at
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.long
+@pytest.mark.seeded
+@settings(max_examples=scaled(80, 3000), deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_group_leaves_what_its_transactions_leave_one_by_one(seed: int) -> None:
     rng = random.Random(seed)

@@ -26,14 +26,9 @@ from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.server import resolution
 from streams.errors import ConfigError, DatabaseUnavailable, DataError, HandlerError, Retry
-from tests.support.handlers import Handled, inserts, row, rules_of, updates
+from tests.support.handlers import Handled, inserts, only, row, rules_of, updates
 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
-
-
-def only(at: Handled) -> str:
-    (error,) = at.errors()
-    return error.message
 
 
 @pytest.mark.parametrize("wait", ["import time\n    time.sleep(60)", "while True:\n        pass"])
@@ -56,9 +51,9 @@ def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_wi
         "import time, own_state\ndef run(lcr, session):\n    lcr.execute(True)\n"
         f"    if lcr.get_value('new', 'id').decoded == {late}:\n        own_state.calls += 1\n        time.sleep(60)\n"
     )
-    at = Handled(rules_of(text, dml=["run"], timeout_s=0.5))
+    at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
     at.apply(*map(inserts, range(1, 6)))
-    assert "did not end within 0.5 s" in only(at)
+    assert "did not end within 0.2 s" in only(at)
     assert at.values() == {number: "a" for number in range(1, 6) if number != late}
     assert state.calls == 2  # type: ignore[attr-defined]
 

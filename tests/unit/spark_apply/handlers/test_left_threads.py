@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_apply.handlers import process_bounds
-from tests.support.handlers import Handled, inserts, row, rules_of
-from tests.unit.spark_apply.handlers.test_executed_through import through
-from tests.unit.spark_apply.handlers.test_handler_faults import only
+from tests.support.handlers import Handled, inserts, only, row, rules_of, through
 
 THREADS = "import threading\ndef run(lcr, session):\n    import own_gate  # that of this test: the module is loaded once\n    lcr.execute(True)\n    threading.Thread(target=own_gate.wait, daemon=True).start()\n"
 

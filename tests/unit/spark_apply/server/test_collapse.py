@@ -221,6 +221,7 @@ def test_tables_of_any_width_write_only_what_changed(columns: int) -> None:
     assert step.write.set_columns == (columns - 2, columns - 1)
 
 
+@pytest.mark.seeded
 @given(st.integers(0, 2**32))
 def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
     """Against the serial reference, on a destination that may differ from the source."""
@@ -279,6 +280,7 @@ def test_conflict_of_a_row_has_the_type_that_its_old_values_and_keys_make(change
     assert (failure.conflict_type if failure else "") == expected
 
 
+@pytest.mark.seeded
 @given(st.integers(0, 2**32))
 def test_rows_one_by_one_leave_what_the_reference_does_and_fail_at_the_same_row(seed: int) -> None:
     rng = random.Random(seed)

@@ -1,14 +1,10 @@
 """Groups, sets and parallel servers leave what each transaction alone and row by row leaves: rows, error queue and history of conflicts.
 
 All handlers with column lists, rows that differ or are missing, NULLs, changes of the key, a second unique key, values that the log lacks, old values
-that are not compared; HEADRACE_SIMULATION_SECONDS lets the random histories go on for so long. `tests/integration` has the same on PostgreSQL.
+that are not compared. `tests/integration` has the same on PostgreSQL.
 """
 
 from __future__ import annotations
-
-import itertools
-import os
-import time
 
 import pytest
 
@@ -25,9 +21,9 @@ from tests.support.conflict_histories import (
     random_timed_history,
 )
 from tests.support.conflicts import COLUMNS, raw, shown
+from tests.support.seeds import seeds
 
-SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0")) / 6
-HISTORIES = 25  # of each kind: a few seconds
+HISTORIES, MORE = 25, 600  # of each kind: in `make test` a few seconds
 
 
 def place_of(history: History) -> tuple[MemoryStore, MemoryDestination]:
@@ -43,12 +39,11 @@ def place_of(history: History) -> tuple[MemoryStore, MemoryDestination]:
 
 
 @pytest.mark.long
+@pytest.mark.seeded
 @pytest.mark.parametrize("made", [random_history, random_timed_history], ids=["by value", "by time"])
 def test_groups_leave_what_each_transaction_alone_leaves(made) -> None:
-    begun, met, errors = time.monotonic(), 0, 0
-    for seed in itertools.count():
-        if seed >= HISTORIES and time.monotonic() - begun > SECONDS:
-            break
+    met = errors = 0
+    for seed in (histories := seeds(f"conflicts of {made.__name__}", test=HISTORIES, soak=MORE)):
         history = made(seed)
         (alone, at_first), (grouped, at_last) = place_of(history), place_of(history)
         version = described(at_first, history)
@@ -58,8 +53,8 @@ def test_groups_leave_what_each_transaction_alone_leaves(made) -> None:
         # By time the last change of a row takes it whole: an earlier one of the same group that alone had lost is not met.
         assert found.met == expected.met if not history.ages else set(found.met) <= set(expected.met), seed
         met, errors = met + len(found.met), errors + len(found.errors)
-    assert met > HISTORIES, "hardly a conflict: the histories show nothing"
-    assert errors > HISTORIES
+    assert met > len(histories), "hardly a conflict: the histories show nothing"
+    assert errors > len(histories)
 
 
 def test_a_change_that_lacks_columns_gets_none_from_one_that_lost() -> None:

@@ -1,57 +1,52 @@
-"""Sites that change the same rows at the same time: which handlers make them equal again, and where the others fail.
-
-HEADRACE_SIMULATION_SECONDS (as for the simulated topologies) lets the random histories go on for so long, all together.
-"""
+"""Sites that change the same rows at the same time: which handlers make them equal again, and where the others fail."""
 
 from __future__ import annotations
-
-import os
-import time
 
 import pytest
 
 from tests.support.concurrent_writes import Sites, every_history, find_divergence, random_steps
 from tests.support.conflicts import Lcr
 from tests.support.convergence import CONVERGENT, DIVERGENT, DOCUMENT, OVER_A_HUB, documented, named
+from tests.support.seeds import seeds
 
 WRITES = 14  # in a history: several for each row and site
-SECONDS = float(os.environ.get("HEADRACE_SIMULATION_SECONDS", "0")) / len(CONVERGENT)
-HISTORIES = 100 if SECONDS else 25  # of each combination; `make test` has thousands of all together, the quick gate half a thousand
+HISTORIES, MORE = 20, 300  # of each combination: some hundreds of all together in `make test`, ten thousand in `make soak`
 
 
-@pytest.mark.long
+@pytest.mark.seeded
 @pytest.mark.parametrize("combination", CONVERGENT, ids=named)
 def test_sites_end_equal_and_without_errors_whatever_happens_at_the_same_time(combination):
     """Three sites send each other what they did, in every order that keeps each source's own."""
-    begun, seed, applied = time.monotonic(), 0, 0
-    while seed < HISTORIES or time.monotonic() - begun < SECONDS:
+    applied = 0
+    for seed in (histories := seeds(named(combination), test=HISTORIES, soak=MORE)):
         steps = random_steps(combination, seed, WRITES)
         sites = Sites(combination)
         assert sites.run(steps), f"seed {seed}: {find_divergence(combination, [seed], WRITES)} {sites.failures}"
         applied += sites.met
-        seed += 1
-    assert applied > seed, "hardly a conflict: the histories show nothing"
+    assert applied > len(histories), "hardly a conflict: the histories show nothing"
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("combination", OVER_A_HUB, ids=named)
 def test_what_makes_two_sites_equal_makes_sites_over_a_hub_equal(combination):
     met = 0
-    for seed in range(HISTORIES):
+    for seed in (histories := seeds(f"{named(combination)} over a hub", test=HISTORIES, soak=MORE)):
         steps, sites = random_steps(combination, seed, WRITES), Sites(combination)
         assert sites.run(steps), f"seed {seed}: {find_divergence(combination, [seed], WRITES)} {sites.failures}"
         met += sites.met
-    assert met > HISTORIES, "hardly a conflict: the histories show nothing"
+    assert met > len(histories), "hardly a conflict: the histories show nothing"
 
 
+@pytest.mark.seeded
 def test_a_spoke_that_only_receives_follows_its_hub_under_latest_timestamp():
     """Everything comes to it from one site, in that site's order: no times are compared."""
     (combination,) = (each for each in DIVERGENT if each.hub)
     met = 0
-    for seed in range(HISTORIES):
+    for seed in (histories := seeds("a spoke that only receives", test=HISTORIES, soak=MORE)):
         steps, sites = [step for step in random_steps(combination, seed, WRITES) if not step.startswith("dbs3:")], Sites(combination)
         assert sites.run(steps), steps
         met += sites.met
-    assert met > HISTORIES
+    assert met > len(histories)
 
 
 class SubsetSites(Sites):

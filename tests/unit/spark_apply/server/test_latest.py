@@ -18,6 +18,7 @@ from spark_apply.server.resolution import ConflictSettings
 from streams.errors import DatabaseUnavailable
 from tests.support.apply_engine import TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, by_time, raw, shown
+from tests.support.seeds import seeds
 from tests.support.writes import version_of
 
 SITES = ("b", "a", "c")  # the first one wins ties
@@ -128,7 +129,8 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
     return at
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("concurrent changes", test=5, soak=80))
 def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
     """No history can be collapsed wrongly, and a change that lost is in the history also where a later one of its group won."""
     groups, rows = concurrent(seed, one_by_one=False), concurrent(seed, one_by_one=True)
@@ -141,7 +143,8 @@ def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
     assert groups.store.changes == rows.store.changes
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("concurrent changes", test=5, soak=80))
 def test_where_times_are_lost_a_change_is_refused_or_right(seed: int) -> None:
     """Each key is what was changed last, unless a change of it waits in the error queue."""
     rng, at = random.Random(seed), Destination()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from databases.memory import destination as memory_destination
@@ -32,6 +32,7 @@ from spark_apply.server.resolution import ConflictSettings, Resolution
 from spark_apply.tables import TableFits
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine, arm
 from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, handler, raw, shown
+from tests.support.seeds import scaled, seeds
 from tests.support.writes import version_of
 
 ALL = ("a", "b", "t", "n", "u")
@@ -227,7 +228,8 @@ def _told(at: Serving) -> list[tuple]:
     return sorted((r.commit_scn, r.kind, r.outcome, r.columns, r.applied_columns, r.current) for r in at.history())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("deaths while conflicts are resolved", test=3, soak=60))
 def test_what_dies_while_a_conflict_is_resolved_resolves_it_neither_twice_nor_not_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums are what they are once: parallel servers, killed before and after their commits, and drivers that begin again."""
     rng = random.Random(seed)
@@ -259,6 +261,8 @@ def test_what_dies_while_a_conflict_is_resolved_resolves_it_neither_twice_nor_no
 
 
 @pytest.mark.long
+@pytest.mark.seeded
+@settings(max_examples=scaled(50, 1000))
 @given(st.integers(0, 2**32), st.sampled_from(range(len(HANDLERS))))
 def test_groups_end_as_row_by_row_does_with_the_same_history(seed: int, chosen: int) -> None:
     rng = random.Random(seed)

@@ -11,8 +11,8 @@ from headrace.commands import kept_redo
 from headrace.commands.kept_redo import redo_findings
 from redo.standby.kept_segments import read_oldest_scn
 from streams.scn import FIRST_SCN, Scn
+from tests.support.retained_redo import Source
 from tests.support.topologies import read
-from tests.unit.redo.test_checkpoints import Source
 from topology.edits.capture_scns import scn_findings
 from topology.spec import TopologySpec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from databases.postgres.destination.recent_changes import _APART, _REMEMBERED, H
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 100)), max_size=2000)
 
 
+@pytest.mark.seeded
 @given(STEPS, st.integers(0, 60_000))
 def test_what_is_said_to_have_ended_before_a_moment_had_ended_by_then(steps: list[tuple[int, int]], asked: int) -> None:
     """Transactions end one after the other; the clock goes on, or back a little."""

@@ -23,6 +23,7 @@ from streams.errors import ProtocolError
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage, content_version
 from streams.tags import Tag
 from tests.support import pgoutput_messages as pg
+from tests.support.seeds import scaled
 
 INT4, TEXT, ACLITEM = 23, 25, 1033
 OURS = "headrace:topo/apply_1/0:00ff"
@@ -465,7 +466,8 @@ def random_stream(random_: random.Random, size: int) -> list[bytes]:
     return out
 
 
-@hypothesis.settings(max_examples=60)
+@pytest.mark.seeded
+@hypothesis.settings(max_examples=scaled(60, 1000))
 @hypothesis.given(seed=st.integers(0, 2**32), rows_max=st.integers(1, 50))
 def test_any_stream_cut_anywhere_decodes_like_the_reference(seed: int, rows_max: int) -> None:
     random_ = random.Random(seed)
@@ -590,6 +592,7 @@ def test_scan_stops_when_more_tables_are_described_than_it_can_name() -> None:
     assert (found.at, found.objects, found[k.SCAN_FOLLOWS]) == (sum(len(f) for f in frames[:3]), [0, 1, 2], k.MORE)
 
 
+@pytest.mark.seeded
 @hypothesis.given(seed=st.integers(0, 2**32))
 def test_scanning_piece_by_piece_takes_the_same_and_never_parts_a_type_from_its_table(seed: int) -> None:
     """Names of types are held back until the table description that needs them is there, whatever is between."""

@@ -22,6 +22,7 @@ from databases.postgres.destination.writing.writes import (
 from streams.errors import BugError
 from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage, TableVersion
 from tests.support.lcr_batches import column_values
+from tests.support.seeds import scaled
 
 TABLE = DestinationTable(owner="s", name="t", columns=(), key=(), unique_keys=(), serialise=False, ordered=False)
 VERSION = TableVersion(object_number=1, version=1, owner="s", name="t", columns=(), old_image=OldImage.FULL)
@@ -61,8 +62,9 @@ def expected_array(values, element, wrapped):
     return found
 
 
+@pytest.mark.seeded
 @given(tables(), st.data())
-@settings(max_examples=60)
+@settings(max_examples=scaled(60, 1000))
 def test_array_parameters_are_what_array_recv_reads(columns, data):
     rows = len(columns[0])
     first = data.draw(st.integers(0, rows))
@@ -75,8 +77,9 @@ def test_array_parameters_are_what_array_recv_reads(columns, data):
     ]
 
 
+@pytest.mark.seeded
 @given(tables(), st.data())
-@settings(max_examples=60)
+@settings(max_examples=scaled(60, 1000))
 def test_copy_blocks_are_what_copy_reads(columns, data):
     rows = len(columns[0])
     cut = data.draw(st.integers(0, rows))

@@ -1,0 +1,62 @@
+"""A reader of an apply process, given batches by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
+from databases.ports import ApplyProgress, ScnRange
+from rules.evaluation import RuleEvaluation
+from rules.rule import RuleSet
+from spark_apply.arriving import ArrivingTables, TableStart
+from spark_apply.driver.reader import ApplyReader, Piece, Run
+from spark_apply.tables import TableFits
+from streams.lcr_batch import LcrBatch
+
+__all__ = ["Reading", "commits"]
+
+
+class Reading:
+    """A reader over a destination with table public.t."""
+
+    def __init__(
+        self, *, low_watermark: int = 0, above: tuple[tuple[int, int], ...] = (), rules: RuleSet | None = None,
+        instantiated: int = 0, returned_from: tuple[str, ...] = (), columns: int = 2, tables: ArrivingTables | None = None,
+    ) -> None:
+        self.store = MemoryStore()
+        self.create(columns)
+        database = MemoryDestination(store=self.store)
+        self.fits = TableFits(database.describe, lambda v: "".join(f.fix for f in database.preflight_tables([v])))
+        ranges = tuple(ScnRange(after=after, through=through) for after, through in above)
+        self.reader = ApplyReader(
+            source="dbs1", progress=ApplyProgress(epoch=1, low_watermark=low_watermark, above=ranges),
+            rules=RuleEvaluation(rules or RuleSet()), fits=self.fits,
+            tables=tables or ArrivingTables({("public", "t"): TableStart(scn=instantiated)}), returned_from=returned_from,
+        )
+
+    def create(self, columns: int) -> None:
+        self.store.create_table("public", "t", [
+            destination_column(f"c{k}", "pg_catalog.int4", equality="integer") for k in range(columns)
+        ], key=["c0"])
+
+    def read(self, *batches: LcrBatch) -> list[Piece]:
+        for batch in batches:
+            self.reader.offer(batch, b"as it came")
+        return self.take()
+
+    def take(self) -> list[Piece]:
+        found = []
+        while (piece := self.reader.take()) is not None:
+            found.append(piece)
+        return found
+
+
+def commits(pieces: list[Piece]) -> list[int]:
+    """Commit SCNs of the transactions that have rows left."""
+    found = []
+    for piece in pieces:
+        if isinstance(piece, Run):
+            counts = np.diff(piece.batch.transactions.first_row)
+            found += piece.batch.transactions.commit_scn[counts > 0].tolist()
+    return found

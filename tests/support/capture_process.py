@@ -1,0 +1,126 @@
+"""A capture process in one process with its redo log; the test sets what its queue answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from actors.capture import CHECKPOINT_INTERVAL_S, CaptureHost
+from actors.combined import CombinedCore
+from databases.memory.source import MemorySource
+from protos.codec import BatchHeader
+from protos.queue_link import EnqueueProgress
+from protos.redo_link import RedoWatchPosition
+from redo.log_writer import LogWriter
+from redo.mining import Miner
+from rules.rule import Rule, RuleSet
+from simulation.components import Outlet
+from streams.clock import VirtualClock
+from streams.errors import WouldBlock
+from streams.scn import FIRST_SCN, Scn
+from tests.support.redo_logs import Names, drain, miner, write_redo
+from tests.support.staging import one_way
+
+__all__ = ["CREDIT", "Capture", "Queue", "Redo"]
+
+CREDIT = 1 << 20
+
+
+class Queue:
+    """As `EnqueueClient`, with the queue's answers set by the test."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Scn, Scn]] = []
+        self.has_credit = True
+        self.durable, self.rewind = FIRST_SCN, None
+        self.told_gone: list[Scn] = []
+
+    def poll(self) -> EnqueueProgress:
+        rewind, self.rewind = self.rewind, None
+        return EnqueueProgress(
+            accepted_scn=self.sent[-1][1] if self.sent else FIRST_SCN, accepted_bytes=0, durable_scn=self.durable,
+            in_flight_bytes=0, credit_bytes=int(self.has_credit), rewind_scn=rewind,
+        )
+
+    def gone(self, first_scn: Scn) -> None:
+        self.told_gone.append(first_scn)
+
+    def send_nowait(self, header: BatchHeader, data: bytes) -> None:
+        if not self.has_credit:
+            raise WouldBlock
+        assert data
+        self.sent.append((header.previous_scn, header.through_scn))
+
+    def close(self) -> None:
+        pass
+
+
+class Redo:
+    """As `RedoWatchClient`, of a log writer beside it."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self.writer = writer
+        self.checkpoints: list[Scn] = []
+        self.again: list[Scn] = []
+
+    def poll(self) -> RedoWatchPosition:
+        position = self.writer.position
+        return RedoWatchPosition(segment=position.segment, offset=position.offset, scn=position.scn)
+
+    def checkpoint(self, scn: Scn) -> Scn:
+        self.checkpoints.append(scn)
+        return max(self.checkpoints)
+
+    def mine_again(self, scn: Scn) -> Scn:
+        self.again.append(scn)
+        return max(self.checkpoints)
+
+    def close(self) -> None:
+        pass
+
+
+class Capture(CaptureHost):
+    """The capture process, opened on what stands above instead of on connections."""
+
+    def __init__(self, folder: Path, *, redo_bytes_max: int = 1 << 30) -> None:
+        self.source = MemorySource(gulp_bytes=lambda: 500)
+        self.source.create_table("hr.t", ["id"], key=["id"])
+        self.folder, self.inserted = folder, 0
+        self.names = Names(self.source, RuleSet(include=(Rule(owner="hr", name="t"),)))
+        super().__init__(one_way(folder), "capture_dbs1", "")
+        self._clock: VirtualClock = VirtualClock()  # type: ignore[assignment]
+        self.insert()
+        self.writer = write_redo(folder / "redo", self.source, segment_bytes=2000, record_bytes=500, redo_bytes_max=redo_bytes_max)
+        self.queue, self.redo = Queue(), Redo(self.writer)
+        self._queue, self._redo = self.queue, self.redo  # type: ignore[assignment]
+        self._begin(FIRST_SCN)
+
+    def _new_miner(self, start_scn: Scn) -> Miner:
+        self.names.forget()
+        return miner(self.folder / "redo", start_scn, self.names.wanted, clock=self._clock, names=self.names)
+
+    def open_combined(self) -> CombinedCore:
+        """Begin a new life, combined with `apply_a`: of the earlier one there is what is on disk, and the site's record."""
+        self.close()
+        self._redo = self.redo  # type: ignore[assignment]
+        self._told_scn, self._durable_scn = self.redo.checkpoint(FIRST_SCN), FIRST_SCN
+        outlet = Outlet(self._new_core(self._spec.apply("apply_a")))
+        self._queue = self._combined = outlet  # type: ignore[assignment]
+        return outlet.core
+
+    def steps(self, count: int = 60) -> None:
+        """Mine what there is, and tell the site."""
+        for _ in range(count):
+            self._clock.advance(CHECKPOINT_INTERVAL_S)
+            self.step()
+
+    def commit(self, transactions: int) -> Scn:
+        """Commit at the source; the last SCN, durable in redo."""
+        for _ in range(transactions):
+            self.insert()
+            drain(self.writer, self.source)
+        return self.source.log[-1].commit_scn
+
+    def insert(self) -> None:
+        self.inserted += 1
+        with self.source.transaction() as transaction:
+            transaction.insert("hr.t", id=str(self.inserted))
