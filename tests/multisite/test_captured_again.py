@@ -12,7 +12,7 @@ from tests.support.simulated_scripts import Step, captured_again, killed, played
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS = 20.0  # virtual: redo of the first seconds is given up by the end
@@ -35,7 +35,7 @@ def run(folder: Path, retention_s: float, *steps: Step, seed: int = 1, is_direct
 
 
 @pytest.mark.fault("a backup that is restored")
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
 def test_a_restored_destination_gets_what_it_lost_and_the_others_get_nothing_twice(tmp_path: Path, seed: int) -> None:
     """The observers see every commit at every site: what came twice to one that had it would be found."""
     sim = run(tmp_path, HOUR_S, *restored(2.0, 12.0, "dbs3"), killed(14.0, "capture", "queue"), seed=seed)

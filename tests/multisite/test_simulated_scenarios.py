@@ -28,7 +28,7 @@ from tests.support.topologies import read
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS = 10.0  # virtual, in which users write: thirty transactions, before, while and after things break
@@ -70,14 +70,21 @@ SCENARIOS: dict[str, Scenario] = {
     "five sites: the hub dies while two of four spokes are cut off": ("four spokes", (parted(1, 6, "s4", "s5"), killed(3, site="s1"))),
 }
 
+# Variants, for `make soak`: the same harm at another time, at another site, or in another topology.
+VARIANTS = {
+    "one of three sites is cut off for most of the time", "three sites restart one after the other", "a database comes back while the next one goes",
+    "the hub is parted from all its spokes", "the hub's database is down, and its log writer dies meanwhile", "two spokes are cut off, then the third",
+    "the outermost site is away, and its database is down when it is back", "the source of three destinations dies with its queue",
+    "the relay dies again and again", "five sites: every link breaks at once, three times",
+}
+
 
 def topology(name: str, folder: Path) -> TopologySpec:
     return read(folder, FIVE[name]) if name in FIVE else read_topology(EXAMPLES / f"{name}.yaml", {})
 
 
-@pytest.mark.seeded
 @pytest.mark.fault("what the script of the scenario says")
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", [pytest.param(each, marks=pytest.mark.soak if each in VARIANTS else pytest.mark.seeded) for each in SCENARIOS])
 def test_nothing_is_lost_doubled_or_reordered_when(scenario: str, tmp_path: Path):
     name, steps = SCENARIOS[scenario]
     for number in range(scaled(1, SEEDS)):
