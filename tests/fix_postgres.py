@@ -58,7 +58,7 @@ _TEMPLATE = "headrace_prepared"
 _counter = itertools.count(1)
 
 
-def _place() -> Path:
+def servers_place() -> Path:
     """Where the servers' files go."""
     has_room = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN
     return _MEMORY if has_room else Path(tempfile.gettempdir())
@@ -89,7 +89,7 @@ def postgres_folder() -> Iterator[Path]:
     """Where this session's servers live; the server's own user can pass through it."""
     with _alone():
         _remove_dead_sessions()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_place()))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=servers_place()))
     folder.chmod(0o711)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from spark_apply.server.resolution import ConflictSettings
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.conflicts import COLUMNS, Lcr, handler
 from tests.support.handlers import Handled, inserts, rules_of, updates
+from tests.support.matrices import values
 from tests.support.system import wait_until
 from tests.support.writes import version_of
 
@@ -173,8 +174,11 @@ def prepared(dsn: str) -> tuple[PostgresDestination, int]:
     return database, database.raise_epoch(TOPOLOGY, APPLY).epoch
 
 
-def spawned(life: Callable[..., None], *arguments: object) -> SpawnProcess:
-    process = multiprocessing.get_context("spawn").Process(target=life, args=arguments, daemon=True)
+def spawned(life: Callable[..., None], *arguments: object) -> BaseProcess:
+    """A process of its own, forked from one that has imported what takes seconds, and nothing else."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["databases.postgres.destination.database", "spark_apply.server.apply_server"])
+    process = context.Process(target=life, args=arguments, daemon=True)
     process.start()
     return process
 
@@ -210,7 +214,7 @@ QUITS = {
 }
 
 
-@pytest.mark.parametrize("how", QUITS)
+@pytest.mark.parametrize("how", values(QUITS, "its own session"))
 def test_a_handler_that_ends_its_session_each_time_is_told_and_nothing_is_lost_or_twice(destination_database: str, how: str) -> None:
     """Nobody else can end this: the server is up, and its process lives."""
     database, epoch = prepared(destination_database)
@@ -236,7 +240,7 @@ def edit(dsn: str, number: int, batch: bytes) -> None:
     raise SystemExit(0 if done else EXIT)
 
 
-@pytest.mark.parametrize("held", ["headrace.apply_error_part", "headrace.apply_error_edit"])
+@pytest.mark.parametrize("held", values(["headrace.apply_error_part", "headrace.apply_error_edit"], "headrace.apply_error_edit"))
 def test_a_process_that_is_killed_while_it_edits_an_error_leaves_it_as_it_was_and_the_next_edit_is_made_once(destination_database: str, held: str) -> None:
     """It stands between two of the edit's statements for as long as another session holds the table of the second."""
     database, epoch = prepared(destination_database)

@@ -12,6 +12,7 @@ from databases.postgres.destination.writing import foreign_keys
 from rules.table_settings import TableSettings
 from streams.scn import Scn
 from tests.support.apply_engine import APPLY, TOPOLOGY
+from tests.support.matrices import values
 from tests.support.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -42,7 +43,7 @@ HOLD = {
 }
 
 
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.parametrize("identity", values(["DEFAULT", "FULL"], "DEFAULT"))
 @pytest.mark.parametrize("statements", HOLD.values(), ids=HOLD.keys())
 def test_what_the_source_has_checked_holds_here(pair: Pair, statements: list[str], identity: str) -> None:
     pair.create(f"{TABLES}; ALTER TABLE o REPLICA IDENTITY {identity}; ALTER TABLE p REPLICA IDENTITY {identity}", TABLES)
@@ -103,7 +104,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.parametrize("identity", values(["DEFAULT", "FULL"], "FULL"))
 @pytest.mark.parametrize(("here", "statements"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_violation_goes_into_the_error_queue_and_nothing_else_waits(pair: Pair, here: str, statements: list[str], identity: str) -> None:
     pair.create(f"{TABLES}; ALTER TABLE o REPLICA IDENTITY {identity}; ALTER TABLE p REPLICA IDENTITY {identity}", TABLES)
@@ -134,7 +135,7 @@ def test_only_the_tables_that_are_listed_are_checked(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("away", ["o", "p"])
-@pytest.mark.parametrize("state", ["COPYING", "COPIED", "FAILED", "JOINING"])
+@pytest.mark.parametrize("state", values(["COPYING", "COPIED", "FAILED", "JOINING"], "JOINING"))
 def test_a_table_that_is_copied_beside_the_others_is_not_checked_until_it_is_where_they_are(pair: Pair, away: str, state: str) -> None:
     """Its rows are older or newer than theirs: what one refers to may not have come yet, or may be gone again."""
     pair.create(TABLES, TABLES)

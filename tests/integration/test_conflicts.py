@@ -20,6 +20,7 @@ from spark_apply.server.conflicts import apply_rows
 from spark_apply.server.resolution import ConflictSettings, Resolution, failed_conflict
 from spark_apply.tables import TableFits
 from tests.support.conflicts import Lcr, batch_of, handler
+from tests.support.matrices import cases
 from tests.support.postgres_network import PostgresNetwork, two_sites
 from tests.support.seeds import seeds
 from tests.support.writes import int4, update, version_of
@@ -147,7 +148,7 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
+@pytest.mark.parametrize("is_binary", cases({"binary": True, "text": False}, {"text"}))
 @pytest.mark.parametrize(("kind", "higher", "lower"), TYPES, ids=[f"{kind} {higher}" for kind, higher, _ in TYPES])
 def test_the_server_puts_values_in_the_order_of_their_type(site: Site, kind: str, higher: str, lower: str, is_binary: bool) -> None:
     site.user.execute("CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE DOMAIN positive AS int CHECK (value > 0)")
@@ -186,7 +187,7 @@ SUMS = [  # type, new, old, what is there, what becomes of it
 ]
 
 
-@pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
+@pytest.mark.parametrize("is_binary", cases({"binary": True, "text": False}, {"binary"}))
 @pytest.mark.parametrize(("kind", "new", "old", "here", "total"), SUMS, ids=[f"{found[0]} {found[1]}" for found in SUMS])
 def test_sums_come_in_the_form_of_the_lcr(site: Site, kind: str, new: str, old: str, here: str, total: str, is_binary: bool) -> None:
     """What is there, plus the new value, minus the old one."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from _pytest.mark import ParameterSet
 
 from databases.embedded import EmbeddedServer
 from rules.conflict_handlers import ConflictRules
@@ -22,16 +23,32 @@ from tests.support.concurrent_writes import TIME_FIRST, Combination, Users, rand
 from tests.support.conflicts import COLUMNS, Shown
 from tests.support.convergence import CONVERGENT, DIVERGENT, OVER_A_HUB, documented, named
 from tests.support.postgres_network import PostgresNetwork
+from tests.support.seeds import scaled, seeds
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-HISTORIES = 2  # of each combination, one after the other, each with rows of its own
+HISTORIES = scaled(2, 6)  # of each combination, one after the other, each with rows of its own
 WRITES = 14
 APART = 100  # between the keys of two histories
 TABLE = f"CREATE TABLE public.c ({', '.join(f'{name} {kind}' for name, kind in COLUMNS)}, PRIMARY KEY (id)); ALTER TABLE public.c REPLICA IDENTITY FULL"
 ROW = "INSERT INTO public.c VALUES (%s, %s, %s, %s, %s, %s)"
 CLOCK = "latest_timestamp, a clock is set back"  # the product waits until the server's clock is ahead: no history of a real server shows it
+
+# What `make test` shows on servers, each kind of handler at two sites or over a hub; the database in memory shows all of them there.
+CORE = {
+    "maximum, always rising (2 sites)", "maximum with insert_exists: maximum and update_missing: overwrite (2 sites)", "minimum, always falling (2 sites)",
+    "delta of one list beside maximum of another (2 sites)", "maximum, delete wins, keys inserted once (2 sites)", "latest_timestamp (2 sites)",
+    "latest_timestamp with tombstones (3 sites)", "site_priority, a list for each column, values never come again (2 sites)",
+    "maximum, delete wins, keys inserted once (3 sites)", "site_priority dbs2 before dbs1 before dbs3 (3 sites)",
+    "no handler (2 sites)", "maximum with key updates (2 sites)", "site_priority at three sites (3 sites)", "latest_timestamp over a hub (3 sites)",
+    "latest_timestamp without tombstones, deletes (2 sites)",
+}
+
+
+def core(combinations: Sequence[Combination]) -> list[ParameterSet]:
+    """The combinations, those that `make test` leaves out for `make soak` alone."""
+    return [pytest.param(each, marks=() if named(each) in CORE else (pytest.mark.soak,)) for each in combinations]
 
 
 class RealSites:
@@ -148,17 +165,18 @@ def sites_of(pg_source: EmbeddedServer, prepared_database: Callable[[EmbeddedSer
         network.close()
 
 
-@pytest.mark.parametrize("combination", [*CONVERGENT, *OVER_A_HUB], ids=named)
+@pytest.mark.seeded
+@pytest.mark.parametrize("combination", [*core(CONVERGENT), *core(OVER_A_HUB)], ids=named)
 def test_sites_end_equal_and_without_errors_where_the_document_says_so(sites_of: Callable[[Combination], RealSites], combination: Combination) -> None:
     sites = sites_of(combination)
-    for history in range(HISTORIES):
+    for history, seed in enumerate(seeds(named(combination), test=HISTORIES, soak=HISTORIES)):
         sites.base = APART * history
-        steps = random_steps(combination, history, WRITES)
+        steps = random_steps(combination, seed, WRITES)
         assert sites.run(steps), steps
     met = [record for site in sites.network.sites.values() for record in site.destination.conflicts("convergence", last=1000)]
     assert len(met) >= HISTORIES, "hardly a conflict: the histories show nothing"
 
 
-@pytest.mark.parametrize("combination", [each for each in DIVERGENT if each.name != CLOCK], ids=named)
+@pytest.mark.parametrize("combination", [each for each in core(DIVERGENT) if each.values[0].name != CLOCK], ids=named)
 def test_the_documented_history_leaves_sites_different_or_an_error(sites_of: Callable[[Combination], RealSites], combination: Combination) -> None:
     assert not sites_of(combination).run(documented()[named(combination)])

@@ -146,6 +146,7 @@ def test_exceptions_are_still_needed(source):
         assert b"invalid" in received.error_message
 
 
+@pytest.mark.soak
 def test_64_mb_value_passes(source, target, session):
     for connection in (source, target):
         connection.execute("DROP TABLE IF EXISTS app.large")

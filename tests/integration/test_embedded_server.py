@@ -20,13 +20,14 @@ import pytest
 from databases import embedded, embedded_place
 from databases.embedded import EmbeddedServer
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
+from tests.fix_postgres import servers_place
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="headrace-test-embedded-"))
+    path = Path(tempfile.mkdtemp(prefix="headrace-test-embedded-", dir=servers_place()))
     path.chmod(0o711)
     yield path / "database"
     if (path / "database").exists():

@@ -32,6 +32,7 @@ from streams.errors import ConfigError
 from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
 from tests.support.lcr_batches import column_values, transactions
+from tests.support.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -165,7 +166,7 @@ def test_error_queue_is_read_while_nothing_runs(destination: str, run: Callable[
     assert "is not up" in said
 
 
-@pytest.mark.parametrize("shown", [1, 2, 3, 10])
+@pytest.mark.parametrize("shown", values([1, 2, 3, 10], 2, 10))
 def test_row_that_failed_is_shown_wherever_it_is_in_a_large_transaction(
     destination: str, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, shown: int,
 ):

@@ -18,6 +18,7 @@ from tests import fix_postgres
 from tests.support.conflicts import Lcr
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
 from tests.support.latest_timestamp import HERE, THERE, WAS, Site, changed, now, site_on, tried
+from tests.support.matrices import values
 from tests.support.postgres_redo import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -106,7 +107,7 @@ def opened(harness: PostgresHarness) -> Site:
     return Site(harness, destination.open_session(TOPOLOGY, APPLY, server=0, epoch=epoch, tag=TAG), tombstones=False)
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("is_lost", values([False, True], True))
 def test_the_first_sample_says_nothing_of_what_began_before_it_and_still_runs(freezing: EmbeddedServer, is_lost: bool) -> None:
     with site_on(freezing, freezing.dsn(), rows=[WAS]) as site:
         harness = site.harness
@@ -128,7 +129,7 @@ def test_the_first_sample_says_nothing_of_what_began_before_it_and_still_runs(fr
         site.session.close()
 
 
-@pytest.mark.parametrize("name", ["pg_15", "pg_16"])
+@pytest.mark.parametrize("name", values(["pg_15", "pg_16"], "pg_15"))
 def test_older_servers_lose_times_alike(request: pytest.FixtureRequest, prepared_database: Callable[[EmbeddedServer], str], name: str) -> None:
     server = request.getfixturevalue(name)
     with site_on(server, prepared_database(server), rows=[WAS]) as site:

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from tests.support.matrices import cases
 from tests.support.queued_network import QueuedNetwork
 from tests.support.topologies import read
 from topology.spec import TopologySpec
@@ -98,7 +99,7 @@ def assert_once(network: QueuedNetwork) -> None:
     network.wait_forgotten()
 
 
-@pytest.mark.parametrize("form", [queued, lambda spec: spec], ids=["queues", "direct"])
+@pytest.mark.parametrize("form", cases({"queues": queued, "direct": lambda spec: spec}, {"direct"}))
 def test_every_change_of_both_sources_reaches_both_destinations_once(make: Make, direct: TopologySpec, form: Callable[[TopologySpec], TopologySpec]) -> None:
     network = make(form(direct))
     assert (network.readers("q1"), network.readers("q4")) in [({"p13", "p14"}, {"a14", "a24"}), ({"a13", "a14"}, set())]
@@ -108,7 +109,7 @@ def test_every_change_of_both_sources_reaches_both_destinations_once(make: Make,
     assert_once(network)
 
 
-@pytest.mark.parametrize("is_direct", [True, False], ids=["from direct", "from queues"])
+@pytest.mark.parametrize("is_direct", cases({"from direct": True, "from queues": False}, {"from queues"}))
 def test_edits_between_queues_and_direct_dequeuing_lose_and_double_nothing_while_a_destination_is_away(make: Make, direct: TopologySpec, *, is_direct: bool) -> None:
     forms = [direct, queued(direct)] if is_direct else [queued(direct), direct]
     network = make(forms[0])

@@ -16,6 +16,7 @@ import pytest
 
 from databases.embedded import EmbeddedServer
 from rules.rule import RuleSet
+from tests.support.matrices import values
 from tests.support.postgres_network import PostgresNetwork
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
@@ -106,7 +107,7 @@ def rows(network: PostgresNetwork, site: str, table: str, where: str = "true") -
     return network.sites[site].user.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY id").fetchall()
 
 
-@pytest.mark.parametrize("name", EXAMPLE_NAMES)
+@pytest.mark.parametrize("name", values(EXAMPLE_NAMES, "n_way", "hub_and_spoke"))
 def test_every_change_reaches_every_site_once_and_none_comes_home(network: Network, name: str) -> None:
     spec, forms = example(name), [form for form in FORMS if form.example == name]
     running = network(spec)

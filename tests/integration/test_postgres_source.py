@@ -27,6 +27,7 @@ from streams.lcr_batch import ABSENT, NULL, UNCHANGED, Command, OldImage
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
 from tests.support.log_reading import TIMEOUT_S, Reading
+from tests.support.matrices import values
 from tests.support.postgres_site import ALL, Site, slot_of, wait_inactive
 from tests.support.server_settings import reload_settings
 from tests.support.system import wait_until
@@ -282,6 +283,7 @@ def test_position_moves_when_only_other_tables_change(any_site: tuple[Site, bool
     assert reading.data == b""
 
 
+@pytest.mark.parametrize("any_site", values(["18 raw", "18 libpq", "16 raw", "16 libpq", "15 raw"], "18 raw", "18 libpq"), indirect=True)
 def test_64_megabyte_value_passes_and_the_buffer_shrinks_again(any_site: tuple[Site, bool]) -> None:
     site, force_libpq = any_site
     site.run("CREATE TABLE t (id int PRIMARY KEY, a bytea)")

@@ -13,6 +13,7 @@ from databases.postgres.builtin_types import BUILTIN_TYPES
 from scripts.generate_builtin_types import QUERY
 from streams.errors import DataError, UnsupportedType
 from streams.lcr_batch import NULL
+from tests.support.matrices import cases
 from tests.support.postgres_site import ALL, Site, wait_inactive
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -39,7 +40,10 @@ NOT_INSERTABLE = {"pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_lis
                   "pg_brin_minmax_multi_summary", "gtsvector"}
 
 
-@pytest.mark.parametrize("form", ["binary", "text"])
+@pytest.mark.parametrize(("any_site", "form"), cases(
+    {f"{name} {form}": (name, form) for name in ("18 raw", "18 libpq", "16 raw", "16 libpq", "15 raw") for form in ("binary", "text")},
+    {"18 raw binary", "18 libpq text", "16 libpq binary", "15 raw binary"},
+), indirect=["any_site"])
 def test_values_of_every_built_in_type_are_what_the_server_itself_would_send(any_site: tuple[Site, bool], form: str) -> None:
     site, force_libpq = any_site
     types = site.run(

@@ -36,6 +36,7 @@ from tests.support.latest_timestamp import (
     site_on,
     tried,
 )
+from tests.support.matrices import cases
 from tests.support.postgres_redo import wait_until
 from tests.support.writes import version_of
 
@@ -173,8 +174,14 @@ def at_once(site: Site, user: psycopg.Connection, apply: Callable[[], object]) -
     return found, committed
 
 
-@pytest.mark.parametrize("sites", [TWO, THREE], ids=["one source", "two sources"])
-@pytest.mark.parametrize("is_later", [False, True])
+# One whose change is later than the user's has to come seconds after it.
+WAITING = cases(
+    {f"{count} {'later' if is_later else 'earlier'}": (sites, is_later) for sites, count in ((TWO, "one source"), (THREE, "two sources")) for is_later in (False, True)},
+    {"one source earlier", "two sources earlier", "two sources later"},
+)
+
+
+@pytest.mark.parametrize(("sites", "is_later"), WAITING)
 def test_what_a_user_commits_while_apply_waits_for_the_row_is_compared(site: Site, sites: tuple[str, ...], is_later: bool) -> None:
     now_of(site, *sites)
     at = now() + (AHEAD_US if is_later else -1)
@@ -194,8 +201,7 @@ def test_what_a_user_commits_while_apply_waits_for_the_row_is_compared(site: Sit
     assert site.rows()[1] == (changed(THERE, id=2) if is_later else mine)
 
 
-@pytest.mark.parametrize("sites", [TWO, THREE], ids=["one source", "two sources"])
-@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize(("sites", "is_later"), WAITING)
 def test_an_insert_that_waits_for_a_users_delete_is_compared_with_it(site: Site, sites: tuple[str, ...], is_later: bool) -> None:
     now_of(site, *sites)
     for _ in range(TRIES_MAX):

@@ -29,6 +29,7 @@ from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
 from tests.support.handlers import code_of
+from tests.support.matrices import cases
 from tests.support.type_literals import LITERALS, NO_BINARY, NO_INPUT, without_exceptions
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -150,7 +151,7 @@ def test_of_types_of_ones_own_only_texts_are_seen_in_copied_rows(source_database
 
 
 @pytest.mark.parametrize("literal", ["25:00:00", "1 day -01:00:00", "-00:00:00.000001", "3 days", "-1 days +02:03:04.5"])
-@pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
+@pytest.mark.parametrize("is_binary", cases({"binary": True, "text": False}, {"binary"}))
 def test_sql_of_a_handler_gets_the_interval_that_was_read(destination_database: str, literal: str, is_binary: bool) -> None:
     with closing(PostgresDestination(destination_database, site="b")) as destination, psycopg.connect(destination_database) as user:
         raw = user.pgconn.exec_params(b"SELECT $1::interval", [literal.encode()], result_format=int(is_binary)).get_value(0, 0)
