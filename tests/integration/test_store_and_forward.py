@@ -32,7 +32,7 @@ from tests.support.system import wait_until
 from topology.schedule import Schedule, Window
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SOURCES, DESTINATIONS = ("dbs1", "dbs2"), ("dbs3", "dbs4")
 HOURLY = Schedule(windows=(Window(hour=None, minute=50, duration_s=600),))

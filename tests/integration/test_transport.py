@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -302,8 +302,22 @@ def test_cut_connection_is_noticed_at_once_and_both_sides_resume(site: Site) -> 
         publisher.close(), subscriber.close()
 
 
+def shorten(monkeypatch: pytest.MonkeyPatch, site: Site, shorter: Mapping[str, int]) -> None:
+    """The server again, and the clients of now on, with other options of gRPC: those that are shipped are given for seconds."""
+    for name in ("_CHANNEL_OPTIONS", "_SERVER_OPTIONS"):
+        monkeypatch.setattr(transport, name, [(key, shorter.get(key, value)) for key, value in getattr(transport, name)])
+    site.restart()
+
+
 @pytest.mark.slow
-def test_half_open_connection_is_noticed_from_both_ends(site: Site) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("is_shipped", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_half_open_connection_is_noticed_from_both_ends(site: Site, is_shipped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_shipped:
+        shorten(monkeypatch, site, {
+            "grpc.keepalive_time_ms": 1000, "grpc.keepalive_timeout_ms": 2000, "grpc.http2.ping_timeout_ms": 2000,
+            "grpc.http2.min_ping_interval_without_data_ms": 500,
+        })
     with Proxy(site.endpoint) as proxy:
         publisher, subscriber = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint)
         publisher.connect()
@@ -444,16 +458,14 @@ def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gon
         client.close()
 
 
+@pytest.mark.long
 def test_idle_streams_outlive_many_pings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server takes pings that come too often for an attack, and ends the connection after a few of them."""
     interval_s, pings = 0.5, 8  # a server that minds ends the connection at the third
-    faster = {
+    shorten(monkeypatch, site, {
         "grpc.keepalive_time_ms": round(interval_s * 1000),
         "grpc.http2.min_ping_interval_without_data_ms": round(interval_s * 500),
-    }
-    for name in ("_CHANNEL_OPTIONS", "_SERVER_OPTIONS"):
-        monkeypatch.setattr(transport, name, [(key, faster.get(key, value)) for key, value in getattr(transport, name)])
-    site.restart()
+    })
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT)

@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import grpc
@@ -29,7 +29,7 @@ from tests.support.system import wait_until
 from tests.support.wire_world import FUZZ, OURS, TOKEN, Host, World
 from topology.spec import TopologySpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 LOW = Limit(messages_per_s=100, calls_per_s=10)  # low, so that a slow machine floods too
 FLOOD_S, ROUNDS_MIN = 1.5, 3
@@ -141,7 +141,12 @@ class Flood:
         self._channel.close()
 
 
-@pytest.mark.parametrize("method", STREAMS)
+def some(methods: Iterable[str], *kept: str) -> list[object]:
+    """A method of each kind, and the others in `make soak`: their services are limited by the same code."""
+    return [pytest.param(method, marks=() if method in kept else pytest.mark.soak) for method in methods]
+
+
+@pytest.mark.parametrize("method", some(STREAMS, "Queue/Enqueue", "Coordinator/Serve"))
 def test_stream_that_floods_is_held_back_and_counted_while_our_clients_go_on(world: World, method: str, caplog: pytest.LogCaptureFixture) -> None:
     began = time.monotonic()
     flood = Flood(world, method)
@@ -176,7 +181,7 @@ def test_stream_that_floods_without_an_end_is_refused_with_its_status(world: Wor
     assert method in status["last_refusal"]
 
 
-@pytest.mark.parametrize("method", CALLS)
+@pytest.mark.parametrize("method", some(CALLS, "Redo/Watch", "Redo/Checkpoint"))
 def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_our_clients_go_on(world: World, method: str) -> None:
     channel = transport.Channel(world.peer(method.partition("/")[0], _site(method)))
     call = channel.grpc.unary_stream(f"/headrace.v1.{method}")

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS = 10.0  # virtual, in which users write: thirty transactions, before, while and after things break
-SEEDS = 10  # of each scenario, in `make soak`
+SEEDS = 6  # of each scenario, in `make soak`
 _SITES = "\n".join(f"  s{number}: {{database: {{kind: embedded}}}}" for number in range(1, 6))
 FIVE: dict[str, str] = {
     "five n-way": f"topology: five\nsites:\n{_SITES}\nreplicate:\n  - {{tables: [t.*], between: [s1, s2, s3, s4, s5]}}\n",

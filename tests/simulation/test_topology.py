@@ -156,7 +156,7 @@ def test_example_that_cannot_be_simulated_is_refused_by_name(name: str, problem:
 @pytest.mark.long
 @pytest.mark.seeded
 def test_topologies_converge_whatever_breaks() -> None:
-    run_until_seen(SIX, KNOWN, KINDS, SEEN, soak_s=240)
+    run_until_seen(SIX, KNOWN, KINDS, SEEN, soak_s=200)
 
 
 @pytest.mark.long

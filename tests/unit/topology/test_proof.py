@@ -19,7 +19,7 @@ from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 from topology.transformations import overlap_findings
 
-TOPOLOGIES = scaled(300, 5_000)
+TOPOLOGIES = scaled(300, 4_000)
 EDITS = scaled(200, 2_000)
 KINDS_OF_EDITS = 12
 OTHER_TAG = b"\x55"  # that no topology knows
