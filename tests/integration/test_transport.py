@@ -195,6 +195,7 @@ def test_gap_ends_the_stream_with_a_protocol_error(site: Site) -> None:
     publisher.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_value_of_64_megabytes_passes(tmp_path: Path) -> None:
     site = Site(tmp_path, memory=1 << 20, spill=1 << 30)  # larger than all of the queue's memory
@@ -356,6 +357,7 @@ def test_newer_stream_takes_over_while_the_older_one_hangs(site: Site) -> None:
             client.close()
 
 
+@pytest.mark.long
 def test_delayed_network_keeps_the_order(site: Site) -> None:
     with Proxy(site.endpoint) as proxy:
         publisher, subscriber, model = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint), Subscriber()
@@ -488,6 +490,7 @@ def test_streams_leave_no_threads_behind(site: Site) -> None:
     until(lambda: threading.active_count() <= before + 8)
 
 
+@pytest.mark.long
 def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

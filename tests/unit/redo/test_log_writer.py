@@ -203,6 +203,7 @@ def test_resume_is_written_with_the_first_data_of_a_new_stream_only(tmp_path):
     assert record_types(tmp_path, writer).count(RecordType.RESUME) == 1
 
 
+@pytest.mark.long
 def test_what_came_before_a_break_is_kept(tmp_path):
     """A break at every few messages still gets on."""
     source = busy(transactions=20)

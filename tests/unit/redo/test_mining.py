@@ -509,6 +509,7 @@ def test_position_from_before_a_purge_is_waited_out(tmp_path):
     assert received(list(mine(reader, writer)), left) == committed(source, ALL, left)
 
 
+@pytest.mark.long
 @pytest.mark.seeded
 @few
 @random_work

@@ -78,6 +78,7 @@ def until_disabled(engine: Engine) -> bool:
     raise AssertionError(f"no end: {engine.state()}")
 
 
+@pytest.mark.long
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), crash=st.sampled_from([0.0, 0.01]), large=st.sampled_from([0, 2]))

@@ -155,6 +155,7 @@ def test_a_call_that_asks_for_more_memory_than_it_may_have_is_an_error_with_its_
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
+@pytest.mark.long
 def test_what_the_process_itself_holds_by_now_is_not_taken_from_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_bounds, "CALL_BYTES_MAX", 512 << 20)
     text = "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 2:\n        bytearray(16 << 20)\n"

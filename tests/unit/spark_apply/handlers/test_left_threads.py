@@ -27,6 +27,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     gate.set()
 
 
+@pytest.mark.long
 def test_a_handler_that_leaves_a_thread_per_row_costs_a_process_now_and_then_and_no_row(gate: threading.Event) -> None:
     at, told, scn = Handled(rules_of(THREADS, dml=["run"])), list[str](), 100
     keys, running, most = range(1, 401), threading.active_count(), 0

@@ -26,6 +26,7 @@ def test_sites_end_equal_and_without_errors_whatever_happens_at_the_same_time(co
     assert applied > len(histories), "hardly a conflict: the histories show nothing"
 
 
+@pytest.mark.long
 @pytest.mark.seeded
 @pytest.mark.parametrize("combination", OVER_A_HUB, ids=named)
 def test_what_makes_two_sites_equal_makes_sites_over_a_hub_equal(combination):
@@ -87,6 +88,7 @@ def test_the_document_has_every_combination_that_fails_with_a_history_that_shows
         assert not Sites(combination).run(found[named(combination)]), named(combination)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("combination", DIVERGENT, ids=named)
 def test_no_shorter_history_than_the_documented_one_shows_that_a_combination_fails(combination):
     shorter = [steps for count in range(len(documented()[named(combination)])) for steps in every_history(combination, count)]
