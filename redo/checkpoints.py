@@ -47,7 +47,7 @@ class CaptureScns:
 
     Args:
         first_scn: the lowest SCN that it can be mined from.
-        start_scn: where it began, or was last told to begin again; FIRST_SCN: with the oldest redo there was.
+        start_scn: where it began, or was last told to begin again; the first SCN, once the redo there is purged.
         required_checkpoint_scn: it does not mine below by itself.
     """
 
@@ -226,7 +226,7 @@ class RequiredCheckpoints:
         """
         return {
             name: CaptureScns(
-                first_scn=max(each.first, oldest_scn), start_scn=max(each.start, each.first), required_checkpoint_scn=each.required,
+                first_scn=(first := max(each.first, oldest_scn)), start_scn=max(each.start, first), required_checkpoint_scn=each.required,
             ) for name, each in list(self._captures.items())
         }
 

@@ -71,6 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     group(items)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Find out whether pytest-xdist has understood the groups: else it would deal out the tests of a topology one by one, and start it twice."""
+    if _is_worker(session.config) and session.config.getoption("loadgroup"):
+        assert all("@" in item.nodeid for item in session.items), "pytest-xdist has not taken the groups of tests: see its version and pytest's"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield

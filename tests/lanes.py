@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tests.support.reporting import REPORT, Report, read_report
 from tests.support.seeds import NEW, SEED
@@ -125,7 +126,7 @@ def _show(lane: str, done: Sequence[_Done]) -> None:
     for each in done:
         seconds.update(each.report.seconds)
     for name, spent in seconds.most_common(SLOWEST):
-        slowest.add_row(f"{spent:.1f}", name)
+        slowest.add_row(f"{spent:.1f}", Text(name))
     console.print(slowest)
     started = Counter(kind for each in done for kind in each.report.started)
     console.print("started: " + (", ".join(f"{count} x {kind}" for kind, count in started.most_common()) or "no topology"))

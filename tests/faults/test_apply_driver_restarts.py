@@ -11,7 +11,7 @@ from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-EXECUTE_TIMEOUT_S = 120.0
+EXECUTE_TIMEOUT_S = 120.0  # a driver may begin again in between
 _REFUSE = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN RAISE EXCEPTION 'permission denied for function secret' USING ERRCODE = '42501'; END $$;

@@ -14,8 +14,8 @@ from tests.support.apply_driver import ApplyDrivers, Driver, digest, end_of_log,
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TABLES = ("accounts", "branches", "history", "notes")
-LOAD_S = 240.0
-ENDED_S = 60.0
+LOAD_S = 240.0  # longer than two drivers and an application take to start on a busy machine
+ENDED_S = 60.0  # a killed process is gone, and missed, within seconds
 Both = tuple[ApplyDrivers, ApplyDrivers]
 
 

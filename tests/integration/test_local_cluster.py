@@ -22,6 +22,8 @@ from spark_apply.application.environment import LOOPBACK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
+ENDED_S = 300.0  # for a program that starts and ends clusters, each in seconds on a quiet machine
+
 
 @pytest.fixture
 def state_dir():
@@ -83,7 +85,7 @@ def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_th
 
     def answer(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", program, started.address()], env=environment, capture_output=True, text=True, timeout=300, check=False,
+            [sys.executable, "-c", program, started.address()], env=environment, capture_output=True, text=True, timeout=ENDED_S, check=False,
         )
 
     token = started.state_dir / "ray_token"
@@ -118,7 +120,7 @@ def test_cluster_ends_whole_and_a_start_cleans_what_a_crash_left(started):
     first = started.facts().processes[0]
     os.kill(first.pid, signal.SIGKILL)
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.wait_procs([psutil.Process(first.pid)], timeout=60)
+        psutil.wait_procs([psutil.Process(first.pid)], timeout=ENDED_S)
     assert started.address() is None
     survivors = {process.pid for process in started.processes()}
     assert started.start() != again
@@ -165,7 +167,7 @@ def test_process_that_turned_to_another_cluster_comes_back_by_the_address_alone(
     try:
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(program), str(state_dir), str(other_dir)],
-            capture_output=True, text=True, timeout=300, check=False,
+            capture_output=True, text=True, timeout=ENDED_S, check=False,
         )
     finally:
         for folder in (state_dir, other_dir):
@@ -183,6 +185,7 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         from actors.cluster.local import LocalCluster
         from streams.errors import PropagationError, ConfigError
 
+        ANSWERED_S = 60.0  # an answer takes milliseconds, unless the machine stalls
         state_dir = Path(sys.argv[1])
         cluster = LocalCluster(state_dir, cpus=2)
         address = cluster.start()
@@ -193,10 +196,10 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         actors.create("site:r", "actors.intermediate_database:build", arguments, **where)
         actors.create("site:r", "actors.intermediate_database:build", arguments, **where)
         assert actors.names() == {"site:r"}
-        actors.call("site:r", "stop_component", timeout_s=30)
+        actors.call("site:r", "stop_component", timeout_s=ANSWERED_S)
         pid = actors.pid("site:r")
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 150
+        deadline = time.monotonic() + 150  # Ray restarts an actor within seconds
         while True:
             assert time.monotonic() < deadline
             try:
@@ -205,7 +208,7 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
             except PropagationError:
                 pass
             time.sleep(0.1)
-        answers = actors.call_all(["site:r", "site:nobody"], "status", timeout_s=30)
+        answers = actors.call_all(["site:r", "site:nobody"], "status", timeout_s=ANSWERED_S)
         assert answers["site:r"]["fingerprint"] == "f"
         assert isinstance(answers["site:nobody"], PropagationError)
         try:
@@ -220,7 +223,7 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
             actors.create(name, "actors.intermediate_database:build", itself, **{**where, "process": "shared"})
 
         def wait_for(holds):
-            deadline = time.monotonic() + 150
+            deadline = time.monotonic() + 150  # Ray restarts an actor within seconds
             while True:
                 with contextlib.suppress(PropagationError):
                     if holds():
@@ -233,13 +236,13 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         wait_for(lambda: actors.pid("site:a") == actors.pid("site:b"))
         assert actors.processes()["shared"] == {"site:a", "site:b"}
         pid = actors.pid("site:b")
-        started = actors.call("site:b", "status", timeout_s=30)["started_us"]
+        started = actors.call("site:b", "status", timeout_s=ANSWERED_S)["started_us"]
         actors.kill("site:a")
         wait_for(lambda: actors.names() == {"site:b"})
         create("site:a")
         wait_for(lambda: actors.call("site:a", "status")["state"] == "READY")
         assert actors.pid("site:a") == actors.pid("site:b") == pid
-        assert actors.call("site:b", "status", timeout_s=30)["started_us"] == started
+        assert actors.call("site:b", "status", timeout_s=ANSWERED_S)["started_us"] == started
         os.kill(pid, signal.SIGKILL)
         for name in ("site:a", "site:b"):
             wait_for(lambda: actors.pid(name) != pid and actors.call(name, "status")["state"] == "READY")
@@ -252,7 +255,7 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
         wait_for(lambda: actors.call("site:a", "status")["state"] == "READY")
         pid = actors.pid("site:a")
         actors._kill_process = lambda process: None
-        actors.end(["site:a"], timeout_s=30)
+        actors.end(["site:a"], timeout_s=ANSWERED_S)
         del actors._kill_process
         assert not actors.names() and actors.processes() == {"shared": set()}
 
@@ -261,12 +264,12 @@ def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(stat
             return actors.call("site:a", "status")["state"] == "READY" and actors.pid("site:a") != pid
 
         wait_for(is_created)
-        actors.end(["site:a", "site:nobody"], timeout_s=30)
+        actors.end(["site:a", "site:nobody"], timeout_s=ANSWERED_S)
         wait_for(lambda: not actors.names() and not actors.processes())
         print("well")
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), str(state_dir)],
-        capture_output=True, text=True, timeout=500, check=False,
+        capture_output=True, text=True, timeout=2 * ENDED_S, check=False,
     )
     assert done.stdout == "well\n", done.stderr

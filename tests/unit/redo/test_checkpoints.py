@@ -48,13 +48,14 @@ def test_scns_of_the_file_are_of_a_capture_process_that_is_new(known: RequiredCh
     assert shown(known) == CaptureScns(first_scn=Scn(20), start_scn=Scn(30), required_checkpoint_scn=Scn(100))
 
 
-def test_the_start_scn_of_one_that_begins_with_the_oldest_redo_is_that(tmp_path: Path) -> None:
+def test_the_start_scn_of_one_that_begins_with_the_oldest_redo_is_that_and_rises_with_the_first_scn_when_redo_is_purged(tmp_path: Path) -> None:
     known = RequiredCheckpoints(tmp_path)
     known.register("c")
     known.keep_from(OLDEST)
     known.record("c", Scn(100))
+    assert shown(known) == CaptureScns(first_scn=OLDEST, start_scn=OLDEST, required_checkpoint_scn=Scn(100))
     known.keep_from(Scn(90))
-    assert known.scns(Scn(90))["c"] == CaptureScns(first_scn=Scn(90), start_scn=OLDEST, required_checkpoint_scn=Scn(100))
+    assert known.scns(Scn(90))["c"] == CaptureScns(first_scn=Scn(90), start_scn=Scn(90), required_checkpoint_scn=Scn(100))
 
 
 def test_first_scn_is_only_raised(known: RequiredCheckpoints) -> None:
