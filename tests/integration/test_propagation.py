@@ -29,6 +29,8 @@ from topology.edits.changes import changes
 from topology.schedule import Schedule, Window
 from topology.spec import PropagationSpec
 
+pytestmark = pytest.mark.long
+
 LOST = (PropagationError, ProtocolError, QueueError)
 
 
@@ -137,7 +139,6 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
         each.close()
 
 
-@pytest.mark.long
 def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one(tmp_path: Path) -> None:
     """Within the bandwidth at the least, which a slow machine cannot exceed; the broken batch is sent again from its beginning."""
     rate, sizes = 200_000, (1_200_000, 10, 100_000)  # the first one takes six seconds: one that stalls finds it under way
@@ -332,7 +333,6 @@ def test_everything_arrives_and_leaves_both_queues_when_it_is_durable(world: Wor
     assert sum(worker.restarts for worker in world.workers) == 0
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize("name", ["q_dbs1", "q_dbs2"])
@@ -349,7 +349,6 @@ def test_cut_network_loses_and_doubles_nothing(world: World, name: str) -> None:
     world.check()
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize("name", ["q_dbs1", "q_dbs2"])
@@ -366,7 +365,6 @@ def test_killed_queue_loses_and_doubles_nothing(world: World, name: str) -> None
     world.check()
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.seeded
 @pytest.mark.fault

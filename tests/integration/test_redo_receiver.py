@@ -24,7 +24,7 @@ from tests.support.standby_redo import RECEIVER, log_bytes
 from tests.support.system import wait_until
 from topology.spec import TopologySpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 class Site:

@@ -17,7 +17,7 @@ from tests.support.served_redo import Source
 from tests.support.standby_redo import log_bytes, standby_log
 from tests.support.system import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture

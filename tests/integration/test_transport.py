@@ -24,6 +24,8 @@ from tests.support.kept_queue import KeptQueue
 from tests.support.lcr_batches import assert_same_batch, insert_batch
 from tests.support.staging import Subscriber, one_way
 
+pytestmark = pytest.mark.long
+
 CREDIT = 4 << 20
 # Keepalive notices a silent network after two of its periods; then a machine under load needs some more.
 NOTICED_S = 2 * (transport.KEEPALIVE_S + transport.KEEPALIVE_TIMEOUT_S)
@@ -195,7 +197,6 @@ def test_gap_ends_the_stream_with_a_protocol_error(site: Site) -> None:
     publisher.close()
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_value_of_64_megabytes_passes(tmp_path: Path) -> None:
     site = Site(tmp_path, memory=1 << 20, spill=1 << 30)  # larger than all of the queue's memory
@@ -311,7 +312,6 @@ def shorten(monkeypatch: pytest.MonkeyPatch, site: Site, shorter: Mapping[str, i
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.parametrize("is_shipped", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_half_open_connection_is_noticed_from_both_ends(site: Site, is_shipped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not is_shipped:
@@ -357,7 +357,6 @@ def test_newer_stream_takes_over_while_the_older_one_hangs(site: Site) -> None:
             client.close()
 
 
-@pytest.mark.long
 def test_delayed_network_keeps_the_order(site: Site) -> None:
     with Proxy(site.endpoint) as proxy:
         publisher, subscriber, model = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint), Subscriber()
@@ -460,7 +459,6 @@ def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gon
         client.close()
 
 
-@pytest.mark.long
 def test_idle_streams_outlive_many_pings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server takes pings that come too often for an attack, and ends the connection after a few of them."""
     interval_s, pings = 0.5, 8  # a server that minds ends the connection at the third
@@ -490,7 +488,6 @@ def test_streams_leave_no_threads_behind(site: Site) -> None:
     until(lambda: threading.active_count() <= before + 8)
 
 
-@pytest.mark.long
 def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

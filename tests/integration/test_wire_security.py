@@ -32,6 +32,8 @@ from tests.support.system import wait_until
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
+pytestmark = pytest.mark.long
+
 CREDIT = 4 << 20
 TOPOLOGY = """
 topology: secure_test
@@ -119,7 +121,6 @@ def test_batches_pass_between_the_sites_that_the_topology_names(queue: Queue, ce
     subscriber.close()
 
 
-@pytest.mark.long
 def test_client_without_tls_without_certificate_or_of_another_authority_is_refused_and_counted(
     queue: Queue, certificates: Certificates, tmp_path: Path
 ) -> None:
@@ -364,7 +365,6 @@ def test_connection_whose_calls_were_refused_too_often_is_not_heard_any_more(que
     channel.close()
 
 
-@pytest.mark.long
 def test_stream_that_says_no_hello_ends_in_time_and_others_are_served_meanwhile(
     queue: Queue, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -409,6 +409,7 @@ def end(process: subprocess.Popen[str]) -> str:
         process.kill()
 
 
+@pytest.mark.long
 def test_pipe_that_is_closed_by_its_reader_is_no_error(topology):
     process = started(topology, "--watch", "--json")
     assert process.stdout is not None
@@ -418,6 +419,7 @@ def test_pipe_that_is_closed_by_its_reader_is_no_error(topology):
     assert (end(process), process.returncode) == ("", DONE)
 
 
+@pytest.mark.long
 def test_table_for_a_reader_who_left_is_no_error(topology):
     process = started(topology, "--watch")
     assert process.stdout is not None

@@ -113,6 +113,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_several_rule_sets_leave_what_clients_one_behind_the_other_leave(batches, first, second):
     for batch in batches:

@@ -13,6 +13,7 @@ WRITES = 14  # in a history: several for each row and site
 HISTORIES, MORE = 20, 300  # of each combination: some hundreds of all together in `make test`, ten thousand in `make soak`
 
 
+@pytest.mark.long
 @pytest.mark.seeded
 @pytest.mark.parametrize("combination", CONVERGENT, ids=named)
 def test_sites_end_equal_and_without_errors_whatever_happens_at_the_same_time(combination):

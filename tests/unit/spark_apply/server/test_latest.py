@@ -129,6 +129,7 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
     return at
 
 
+@pytest.mark.long
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("concurrent changes", test=5, soak=80))
 def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
