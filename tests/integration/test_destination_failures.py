@@ -21,6 +21,7 @@ from spark_apply.groups import GroupAssignment, GroupGo, GroupMode, GroupResult,
 from spark_apply.server.apply_server import ApplyServer
 from streams.errors import DatabaseError
 from streams.lcr_batch import Command, OldImage
+from tests.fix_postgres import KEPT
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.apply_history import Change, Table, Transaction, batch_of
 from tests.support.matrices import values
@@ -28,7 +29,10 @@ from tests.support.postgres_redo import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-_STRANGERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname IS DISTINCT FROM current_database()"
+_STRANGERS = f"""
+SELECT count(*) FROM pg_stat_activity
+WHERE backend_type = 'client backend' AND datname IS DISTINCT FROM current_database() AND application_name <> '{KEPT}'
+"""
 T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 HELD_S = 60.0
 DEADLOCKS_MAX = 5  # tries to have one
