@@ -18,7 +18,7 @@ from tests.support.apply_history import Change, Reference, Table, Transaction, b
 from tests.support.apply_world import MemoryPlace, World, in_order
 from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=scaled(12, 250), suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=scaled(12, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 _SEEDS = st.integers(0, 2**32)
 _SERVERS = st.integers(1, 4)
 _CONFLICTS = st.sampled_from([0, 0, 1, 4])
