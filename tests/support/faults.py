@@ -23,7 +23,7 @@ __all__ = [
 
 CLIENTS = 4
 RATE = 200  # transactions per second: below what a loaded small machine replicates, so that a test ends soon
-SECONDS = 5  # of pgbench at that rate: faults happen in the first of them
+SECONDS = 3  # of pgbench at that rate: faults happen in the first of them
 LATER_RATE = 20  # what broke may take a minute to come back: until then something is always under way, and not much is behind
 DETOUR_S = 600.0  # longer than any test
 LATER_SECONDS = 1  # of pgbench at that rate, before the next check whether to continue
