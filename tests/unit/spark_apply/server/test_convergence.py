@@ -10,7 +10,7 @@ from tests.support.convergence import CONVERGENT, DIVERGENT, DOCUMENT, OVER_A_HU
 from tests.support.seeds import seeds
 
 WRITES = 14  # in a history: several for each row and site
-HISTORIES, MORE = 20, 300  # of each combination: some hundreds of all together in `make test`, ten thousand in `make soak`
+HISTORIES, MORE = 20, 200  # of each combination: eight hundred of all together in `make test`, eight thousand in `make soak`
 
 
 @pytest.mark.long
