@@ -17,7 +17,7 @@ from tests.support.seeds import scaled, seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-HISTORIES = scaled(6, 120)
+HISTORIES = scaled(6, 200)
 _STATE = ("apply_process", "apply_progress", "apply_epoch", "apply_session", "apply_error", "apply_error_part", "apply_error_key", "conflict_history")
 
 

@@ -28,7 +28,7 @@ from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-HISTORIES = scaled(2, 6)  # of each combination, one after the other, each with rows of its own
+HISTORIES = scaled(2, 15)  # of each combination, one after the other, each with rows of its own
 WRITES = 14
 APART = 100  # between the keys of two histories
 TABLE = f"CREATE TABLE public.c ({', '.join(f'{name} {kind}' for name, kind in COLUMNS)}, PRIMARY KEY (id)); ALTER TABLE public.c REPLICA IDENTITY FULL"

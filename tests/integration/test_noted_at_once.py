@@ -389,7 +389,7 @@ def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, s
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("stamps", [True, False])
-@pytest.mark.parametrize("seed", seeds("groups of three sources", test=1, soak=8))
+@pytest.mark.parametrize("seed", seeds("groups of three sources", test=1, soak=12))
 def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
     destination_database: str, seed: int, stamps: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -33,7 +33,7 @@ TWO_OF_THREE = "CREATE TABLE p (a int NOT NULL, b int, v text, UNIQUE (a, b)); A
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("rows with a null in their key", test=1, soak=20))
+@pytest.mark.parametrize("seed", seeds("rows with a null in their key", test=1, soak=40))
 def test_rows_with_a_null_in_their_key_are_told_apart_by_all_their_values(pair: Pair, seed: int) -> None:
     """Several rows may have the key (1, NULL): no change of one may reach another, and none may be merged."""
     pair.create(TWO_OF_THREE, TWO_OF_THREE)

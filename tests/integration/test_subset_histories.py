@@ -132,7 +132,7 @@ def arriving(site: RedoSite, ways: list[Way]) -> Iterator[LcrBatch]:
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("subsets", test=1, soak=20))
+@pytest.mark.parametrize("seed", seeds("subsets", test=1, soak=50))
 def test_destination_has_what_the_source_selects(
     seed: int, source_database: str, destination_database: str, tmp_path: Path,
 ) -> None:

@@ -18,7 +18,7 @@ HERE = "CREATE TABLE p (id int PRIMARY KEY, code text, v int); ALTER TABLE p REP
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("substitute keys", test=1, soak=10))
+@pytest.mark.parametrize("seed", seeds("substitute keys", test=1, soak=25))
 @pytest.mark.parametrize("there", [
     "CREATE TABLE p (own int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id int, code text, v int); CREATE INDEX ON p (code)",
     "CREATE TABLE p (id int, code text UNIQUE, v int)", "CREATE TABLE p (id int, code text, v int)",

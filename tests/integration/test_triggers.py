@@ -51,7 +51,7 @@ def test_a_trigger_finds_the_rows_of_other_tables_that_come_before_its_own_and_n
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("triggers of two tables", test=1, soak=20))
+@pytest.mark.parametrize("seed", seeds("triggers of two tables", test=1, soak=40))
 def test_triggers_of_two_tables_find_what_they_found_at_the_source(pair: Pair, seed: int) -> None:
     """Transactions are applied one after the other, so that what their triggers find does not depend on which is first."""
     prepared(pair, TABLES + ALSO)

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 TYPES = PostgresValueTypes()
 ROWS = 30
-CONDITIONS = scaled(400, 20_000)  # 300 a second; more than half of them are understood
+CONDITIONS = scaled(400, 15_000)  # 300 a second; more than half of them are understood
 NUMBERS = np.arange(ROWS)
 
 
