@@ -149,8 +149,8 @@ def test_stopped_component_stays_stopped_until_it_is_started(one_way: System):
     code, _, err = headrace(one_way, "stop", capture)
     assert code == DONE, err
     one_way.wait_state(capture, "DISABLED")
-    overview = answer(one_way, "status")  # it is as it was told to be
-    assert {c["name"]: c["state"] for c in overview["components"]}[capture] == "DISABLED"
+    # It is as it was told to be, so nothing is found; the controller's overview is a second old.
+    wait_until("status says so", lambda: {c["name"]: c["state"] for c in answer(one_way, "status")["components"]}[capture] == "DISABLED")
     one_way.execute("src", "INSERT INTO notes VALUES (1, 'written meanwhile')")
     code, _, err = headrace(one_way, "wait", "--caught-up", "--timeout", 3)
     assert code == FAILURE, err
