@@ -23,7 +23,7 @@ from streams.clock import SystemClock
 from streams.lcr_batch import LcrBatch
 from tests.support.apply_engine import TOPOLOGY, Engine
 from tests.support.postgres_redo import RedoSite
-from tests.support.seeds import seeds
+from tests.support.seeds import is_soak, seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -162,7 +162,7 @@ def test_destination_has_what_the_source_selects(
             assert admin.execute("SELECT count(*) FROM headrace.apply_error").fetchone() == (0,)
             wanted = {way.name: site.user.execute(way.wanted()).fetchall() for way in ways}
             assert {way.name: admin.execute(way.found()).fetchall() for way in ways} == wanted
-            assert sum(map(len, wanted.values())) > 5
+            assert is_soak() or sum(map(len, wanted.values())) > 5, "a new seed may truncate the tables at the end"
         finally:
             destination.close()
             site.close()
