@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,4 +70,8 @@ def receive(
 
 def log_bytes(folder: Path) -> dict[str, bytes]:
     """Every segment's bytes, by name."""
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.redo"))}
+    found = {}
+    for path in sorted(folder.glob("*.redo")):
+        with contextlib.suppress(FileNotFoundError):  # just archived, or begun anew
+            found[path.name] = path.read_bytes()
+    return found
