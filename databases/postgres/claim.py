@@ -122,6 +122,8 @@ class PostgresClaim:
                 is_own = self._is_own(told)
                 is_later = is_own and int(told.get("began_us", 0)) > self._began_us
                 if (is_later or not is_own) and not take_over:
+                    # The session ends a moment after it is closed: what it holds by then would refuse the copy that it gave way to.
+                    connection.execute("SELECT pg_catalog.pg_advisory_unlock_all()")
                     raise self._elsewhere(holder, told, is_later=is_later)
                 connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (holder[0],))  # an earlier life of this process, or what is taken over
             if time.monotonic() > deadline:

@@ -6,6 +6,7 @@ import pytest
 
 from databases.ports import HandlerSql
 from streams.errors import DataError
+from tests.support.bounds import STALL_S
 from tests.support.conflicts import COLUMNS, raw
 from tests.support.destination_contract import PostgresHarness
 from tests.support.server_settings import reload_settings
@@ -53,7 +54,7 @@ def table(harness):
 
 
 def run(session, sql, *values):
-    return session.run_sql([HandlerSql(sql=sql, values=values)], timeout_s=5)[0]
+    return session.run_sql([HandlerSql(sql=sql, values=values)], timeout_s=STALL_S)[0]
 
 
 def put_row(session, key):

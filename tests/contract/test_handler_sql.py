@@ -11,6 +11,7 @@ from databases.connectors import column_of_type
 from databases.ports import HandlerSql
 from databases.postgres.python_values import decoded
 from streams.errors import BugError, DatabaseUnavailable, DataError
+from tests.support.bounds import STALL_S
 from tests.support.conflicts import COLUMNS, raw
 from tests.support.destination_contract import MemoryHarness, PostgresHarness
 
@@ -29,7 +30,7 @@ def table(harness):
 
 
 def put(session, *keys):
-    session.run_sql([HandlerSql(sql=PUT, values=(key, "x")) for key in keys], timeout_s=5)
+    session.run_sql([HandlerSql(sql=PUT, values=(key, "x")) for key in keys], timeout_s=STALL_S)
 
 
 def keys(harness):
@@ -122,7 +123,7 @@ def test_no_statement_can_end_the_transaction(harness, session, text):
     put(session, 1)
     mark = session.mark()
     with pytest.raises(DataError):
-        session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+        session.run_sql([HandlerSql(sql=text)], timeout_s=STALL_S)
     session.undo_to_mark(mark)
     put(session, 2)
     assert keys(harness) == []
@@ -138,7 +139,7 @@ def test_values_travel_as_python_objects_and_rows_come_back(harness, session):
     (result, changed) = session.run_sql([
         HandlerSql(sql="SELECT id, a, NULL::int, $1::numeric FROM public.c ORDER BY id", values=(1.5,)),
         HandlerSql(sql="UPDATE public.c SET b = 'y' WHERE id > $1", values=(1,)),
-    ], timeout_s=5)
+    ], timeout_s=STALL_S)
     assert result.rows == ((1, "x", None, 1.5), (2, "x", None, 1.5))
     assert changed.row_count == 1
     session.commit((), 0)
@@ -151,7 +152,7 @@ def test_numbers_of_json_that_was_read_are_sent_as_they_were(harness, session):
     text = "0.1234567890123456789"
     read = [decoded(replace(column_of_type("c", "jsonb"), is_binary=False), written) for written in (f'{{"a": {text}}}'.encode(), f"[{text}]".encode())]
     session.begin()
-    (result,) = session.run_sql([HandlerSql(sql="SELECT $1::jsonb ->> 'a', $2::jsonb ->> 'a', $3::jsonb ->> 0", values=(read[0], Json(read[0]), Jsonb(read[1])))], timeout_s=5)
+    (result,) = session.run_sql([HandlerSql(sql="SELECT $1::jsonb ->> 'a', $2::jsonb ->> 'a', $3::jsonb ->> 0", values=(read[0], Json(read[0]), Jsonb(read[1])))], timeout_s=STALL_S)
     assert result.rows == ((text, text, text),)
     session.commit((), 0)
 
@@ -182,9 +183,9 @@ def test_a_text_that_reads_otherwise_the_second_time_still_holds_one_statement(h
     text = "select '\\', '; commit; select 1 --'"
     session.begin()
     put(session, 1)
-    session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+    session.run_sql([HandlerSql(sql=text)], timeout_s=STALL_S)
     with pytest.raises(DataError):
-        session.run_sql([HandlerSql(sql="SELECT pg_catalog.set_config('standard_conforming_strings', 'off', true)")], timeout_s=5)
+        session.run_sql([HandlerSql(sql="SELECT pg_catalog.set_config('standard_conforming_strings', 'off', true)")], timeout_s=STALL_S)
     session.rollback()
     session.begin()
     put(session, 1)
@@ -192,13 +193,13 @@ def test_a_text_that_reads_otherwise_the_second_time_still_holds_one_statement(h
     session._connection.execute("SET LOCAL standard_conforming_strings TO off")
     session._checked_sql.add(text)
     with pytest.raises(DataError):
-        session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+        session.run_sql([HandlerSql(sql=text)], timeout_s=STALL_S)
     session.rollback()
     assert keys(harness) == []
 
 
 def run_and_commit(session, text):
-    session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+    session.run_sql([HandlerSql(sql=text)], timeout_s=STALL_S)
     session.commit((), 0)
 
 
@@ -227,7 +228,7 @@ def test_sql_that_changes_the_session_is_an_error_and_the_next_transaction_has_i
         "SELECT current_setting('synchronous_commit'), current_setting('session_replication_role'), current_setting('lock_timeout'),"
         " current_setting('role'), pg_replication_origin_session_is_setup(),"
         " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"
-    ))], timeout_s=5)
+    ))], timeout_s=STALL_S)
     assert found.rows == (("on", "replica", "5s", "none", True, 2),)
     session.commit((), 0)
     assert keys(harness) == [2]
@@ -246,7 +247,7 @@ def test_what_a_statement_itself_raises_is_its_error_whatever_the_class(harness,
     )
     session.begin()
     with pytest.raises(DataError):
-        session.run_sql([HandlerSql(sql=text)], timeout_s=5)
+        session.run_sql([HandlerSql(sql=text)], timeout_s=STALL_S)
     session.rollback()
 
 
@@ -261,7 +262,7 @@ def test_a_value_that_cannot_be_sent_is_the_statements_error(harness, session, t
         pytest.skip("there is no SQL")
     session.begin()
     with pytest.raises(DataError, match=problem):
-        session.run_sql([HandlerSql(sql=text, values=(value,))], timeout_s=5)
+        session.run_sql([HandlerSql(sql=text, values=(value,))], timeout_s=STALL_S)
     session.rollback()
     session.begin()
     put(session, 1)
@@ -277,7 +278,7 @@ def test_a_statement_that_was_prepared_before_an_alter_is_run_again_in_another_s
 
     def looked_up(session):
         session.begin()
-        (found,) = session.run_sql([HandlerSql(sql="SELECT * FROM public.looked_up")], timeout_s=5)
+        (found,) = session.run_sql([HandlerSql(sql="SELECT * FROM public.looked_up")], timeout_s=STALL_S)
         session.rollback()
         return found.rows[0]
 

@@ -51,12 +51,12 @@ def test_every_acknowledged_transaction_arrives_when_the_source_is_lost_with_all
     receiver = sites.start_receiver()
     sites.wait_for_commits()
     writers = [Writer(sites.server.dsn(), number) for number in range(1, 4)]
-    wait_until("they commit", lambda: all(len(writer.acknowledged) > 40 for writer in writers), timeout_s=60.0)
+    wait_until("they commit", lambda: all(len(writer.acknowledged) > 40 for writer in writers))
     sites.destroy_source()
     for writer in writers:
         writer.stop()
     acknowledged = {row for writer in writers for row in writer.acknowledged}
-    wait_until("the stream to the source has ended", lambda: receiver.status()["state"] == "RETRYING", timeout_s=60.0)
+    wait_until("the stream to the source has ended", lambda: receiver.status()["state"] == "RETRYING")
 
     dsn = prepared_database(pg_destination)
     with psycopg.connect(dsn, autocommit=True) as user, contextlib.closing(PostgresDestination(dsn, site="dbs2")) as destination:
@@ -84,20 +84,20 @@ def test_commits_wait_for_a_sync_receiver_that_is_away_and_the_status_says_so(ma
             row = user.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").fetchone()
         return row == (1,)
 
-    wait_until("the commit waits", waits, timeout_s=60.0)
+    wait_until("the commit waits", waits)
     time.sleep(0.5)
     assert writer.acknowledged == []
-    problem = wait_until("it is told", lambda: "redo:dbs1@dbs3" in (said := sites.site.status()["problem"]) and said, timeout_s=60.0)
+    problem = wait_until("it is told", lambda: "redo:dbs1@dbs3" in (said := sites.site.status()["problem"]) and said)
     assert "headrace_topo_dbs1" in problem or "headrace_topo" in problem
     assert sites.site.status()["state"] != "DATABASE DOES NOT ANSWER"  # what Headrace commits itself does not wait
     receiver = sites.start_receiver()
-    wait_until("it commits", lambda: len(writer.acknowledged) > 20, timeout_s=60.0)
-    wait_until("nothing is told any more", lambda: sites.site.status()["problem"] == "", timeout_s=60.0)
+    wait_until("it commits", lambda: len(writer.acknowledged) > 20)
+    wait_until("nothing is told any more", lambda: sites.site.status()["problem"] == "")
     receiver.stop_component()
-    wait_until("it is told", lambda: "is away" in sites.site.status()["problem"], timeout_s=60.0)
+    wait_until("it is told", lambda: "is away" in sites.site.status()["problem"])
     waiting = len(writer.acknowledged)
     receiver.start_component()
-    writer.stop(wait=lambda: wait_until("it goes on", lambda: len(writer.acknowledged) > waiting or waits() is False, timeout_s=60.0))
+    writer.stop(wait=lambda: wait_until("it goes on", lambda: len(writer.acknowledged) > waiting or waits() is False))
     sites.wait_received(receiver)
     assert log_bytes(redo_folder(sites.spec, source="dbs1", site="dbs3")).keys() >= {
         file.path.name for file in list_segments(redo_folder(sites.spec, source="dbs1", site="dbs1"))
@@ -112,7 +112,7 @@ def test_the_source_works_on_without_an_async_receiver_and_keeps_its_redo_until_
         sites.wait_received(first)
         sites.wait_received(second)
         second.stop_component()
-        wait_until("it is away", lambda: second.status()["state"] == "DISABLED", timeout_s=60.0)
+        wait_until("it is away", lambda: second.status()["state"] == "DISABLED")
         for batch in range(1, 4):
             user.execute("INSERT INTO rows SELECT n + 100_000 * %s, 0 FROM generate_series(1, 30_000) n", (batch,))
         sites.wait_received(first)
@@ -121,7 +121,7 @@ def test_the_source_works_on_without_an_async_receiver_and_keeps_its_redo_until_
     assert len(held) >= 3, "redo is held for the one that is away"
     second.start_component()
     sites.wait_received(second)
-    wait_until("the source purges what both have", lambda: list_segments(redo)[0].number > held[0].number, timeout_s=60.0)
+    wait_until("the source purges what both have", lambda: list_segments(redo)[0].number > held[0].number)
     for receiver, site in ((first, "dbs3"), (second, "dbs4")):
         assert sum(batch.row_count for batch in sites.mined(receiver, site=site)) == 120_000
 
@@ -131,12 +131,12 @@ def test_a_receiver_killed_again_and_again_under_load_has_every_change_once(make
     receiver = sites.start_receiver()
     writers = [Writer(sites.server.dsn(), number) for number in range(1, 3)]
     for turn in range(1, 6):
-        wait_until("they commit", lambda turn=turn: all(len(writer.acknowledged) > 30 * turn for writer in writers), timeout_s=60.0)  # type: ignore[misc]
+        wait_until("they commit", lambda turn=turn: all(len(writer.acknowledged) > 30 * turn for writer in writers))  # type: ignore[misc]
         receiver.end()
         receiver = sites.start_receiver()
         if turn == 3:
             sites.site.stop_component()
-            wait_until("the log writer stops", lambda: sites.site.status()["state"] == "DISABLED", timeout_s=60.0)
+            wait_until("the log writer stops", lambda: sites.site.status()["state"] == "DISABLED")
             sites.site.start_component()
     for writer in writers:
         writer.stop()

@@ -26,6 +26,7 @@ from spark_apply.tables import TableFits
 from streams.cutting import slice_transactions
 from streams.errors import DatabaseUnavailable, DataError
 from streams.lcr_batch import LcrBatch
+from tests.support.bounds import STALL_S
 from tests.support.conflicts import Lcr, batch_of, by_time
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY
 from tests.support.latest_timestamp import (
@@ -134,7 +135,7 @@ def test_a_row_of_which_no_time_is_noted_that_came_while_its_delete_looked_is_no
             if value(site, 9) is None:
                 second.begin()
                 assert write(site, second, update(5), at=now())  # so its origin stands for c
-                second.run_sql([HandlerSql(sql="INSERT INTO public.c VALUES (9, 'handled')")], timeout_s=10)
+                second.run_sql([HandlerSql(sql="INSERT INTO public.c VALUES (9, 'handled')")], timeout_s=STALL_S)
                 second.commit((), 0)
             return found
 
@@ -234,7 +235,7 @@ def test_what_sql_of_a_handler_wrote_in_a_session_that_could_not_stamp_is_not_kn
         assert site.apply(update(5), source="c", at=now() - MINUTE) is None
         early = now()
         second.begin()
-        second.run_sql([HandlerSql(sql="UPDATE public.c SET a = 'handled' WHERE id = 1")], timeout_s=10)
+        second.run_sql([HandlerSql(sql="UPDATE public.c SET a = 'handled' WHERE id = 1")], timeout_s=STALL_S)
         second.commit((), 0)
         site.session = first
         assert "is not noted (any more)" in str(apply(site, 1, early))
@@ -442,7 +443,7 @@ def test_what_sql_of_a_handler_wrote_is_a_change_of_its_source_though_its_apply_
     early = now()
     for value_of in ("first", "handled"):
         made.begin()
-        made.run_sql([HandlerSql(sql=f"UPDATE public.c SET a = '{value_of}' WHERE id = 1")], timeout_s=10)
+        made.run_sql([HandlerSql(sql=f"UPDATE public.c SET a = '{value_of}' WHERE id = 1")], timeout_s=STALL_S)
         made.commit((), 0)
     made.close()
     failure = site.apply(update(1, "there"), source="c", at=early)

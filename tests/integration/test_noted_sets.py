@@ -12,6 +12,7 @@ from databases.postgres.destination import noted_sets as module
 from spark_apply.server.collapse import plan_sets
 from spark_apply.server.conflicts import execute_steps
 from spark_apply.tables import HashedKey
+from tests.support.bounds import STALL_S
 from tests.support.conflicts import Lcr, batch_of
 from tests.support.latest_timestamp import (
     HERE,
@@ -51,7 +52,7 @@ def group(site: Site, *lcrs: Lcr, at: int, source: str = "c", apart: int = LATER
         site.session.savepoint()
     assert execute_steps(site.session, plan_sets([batch], site.fits.fit)) is not None
     if sql:
-        site.session.run_sql([HandlerSql(sql=sql)], timeout_s=10)
+        site.session.run_sql([HandlerSql(sql=sql)], timeout_s=STALL_S)
     site.session.commit((), 0)
 
 
@@ -138,7 +139,7 @@ def test_a_transaction_without_sets_has_not_those_of_an_earlier_one(site: Site) 
     at = now() - MINUTE
     group(site, update(1), at=at)
     site.session.begin()
-    site.session.run_sql([HandlerSql(sql="UPDATE public.c SET a = 'handled' WHERE id = 1")], timeout_s=10)
+    site.session.run_sql([HandlerSql(sql="UPDATE public.c SET a = 'handled' WHERE id = 1")], timeout_s=STALL_S)
     site.session.commit((), 0)
     assert "is not noted (any more)" in str(apply(site, 1, at + 1))
     assert value(site, 1) == "handled"

@@ -126,6 +126,20 @@ def test_a_topology_of_the_same_name_that_calls_the_database_otherwise_is_refuse
         second.hold()
 
 
+def test_a_refused_copy_holds_nothing_any_more_when_it_is_told(source_database: str, monkeypatch: pytest.MonkeyPatch):
+    """Its session may live on for a moment; here it does for long."""
+    def site(name: str, place: str) -> PostgresClaim:
+        return PostgresClaim(source_database, topology="hr", site=name, place=place, identity="1")
+
+    with closing(site("dbs1", HERE)) as first, closing(site("hq", THERE)) as second, closing(site("hq", HERE)) as renamed:
+        first.hold()
+        with monkeypatch.context() as patch:
+            patch.setattr(second, "close", lambda: None)
+            with pytest.raises(RunsElsewhere):
+                second.hold()
+        renamed.hold()
+
+
 TOPOLOGY = """
 topology: copies
 sites:

@@ -22,6 +22,7 @@ from databases.postgres.destination.writing.writes import WritePlan, plan_write
 from databases.postgres.origins import tag_of_origin
 from streams.errors import DatabaseError, DataError, UnfitTableError
 from streams.lcr_batch import ABSENT, TableVersion
+from tests.support.bounds import STALL_S
 from tests.support.server_versions import DESTINATIONS, on_every_version
 from tests.support.writes import delete, insert, int4, int8, key_only, update, version_of
 
@@ -806,7 +807,7 @@ def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_trans
     site.session.write([update(table, [row(number, 0) for number in (1, 2)], [row(number, 1) for number in (1, 2)])])
     site.session.write([delete(table, [row(3, 0)])])
     fetched = "SELECT pg_catalog.pg_stat_get_xact_tuples_fetched(indexrelid) FROM pg_catalog.pg_index WHERE indrelid = 'public.t'::pg_catalog.regclass"
-    (found,) = site.session.run_sql([HandlerSql(sql=fetched)], timeout_s=5)
+    (found,) = site.session.run_sql([HandlerSql(sql=fetched)], timeout_s=STALL_S)
     site.session.commit([], 0)
     assert found.rows == ((3,),)
     assert site.rows("SELECT count(*), sum(v) FROM t") == [(2999, 2)]
@@ -829,7 +830,7 @@ def test_set_never_looks_for_each_of_its_rows_into_an_index_that_finds_many(site
     fetched = (
         "SELECT pg_catalog.sum(pg_catalog.pg_stat_get_xact_tuples_fetched(indexrelid))::int8 FROM pg_catalog.pg_index WHERE indrelid = 'public.t'::pg_catalog.regclass"
     )
-    (found,) = site.session.run_sql([HandlerSql(sql=fetched)], timeout_s=5)
+    (found,) = site.session.run_sql([HandlerSql(sql=fetched)], timeout_s=STALL_S)
     site.session.commit([], 0)
     assert found.rows[0][0] <= 2000
 

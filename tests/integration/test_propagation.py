@@ -21,6 +21,7 @@ from protos import codec, queue_pb2, transport
 from protos.compression import Compressor
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from streams.errors import PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
+from tests.support.bounds import STALL_S
 from tests.support.lcr_batches import insert_batch
 from tests.support.seeds import scaled, seed_of
 from tests.support.staging import History, Subscriber, one_way
@@ -86,7 +87,7 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
     values = [b"abcdefgh" * 50, b"abcdefgh" * 300_000, random.Random(1).randbytes(300_000)]
     sent = [insert_batch([10 * k + 10], previous=10 * k, value=value) for k, value in enumerate(values)]
     for batch in sent:
-        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=60)
+        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=STALL_S)
     for batch in sent:
         delivery = subscriber.poll(60)
         assert delivery is not None
@@ -128,7 +129,7 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
     )
     publisher.connect()
     batch = insert_batch([10])
-    publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=60)
+    publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=STALL_S)
     host.reconfigure(spec, "open")
     wait_until("it is sent", lambda: far.server.service.status()["sources"]["dbs1"]["position_scn"] == 10, 60)
     assert "closed_until" not in host.status()
@@ -159,7 +160,7 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
     sent = [insert_batch([10 * k + 10], previous=10 * k, value=random_bytes(size)) for k, size in enumerate(sizes)]
     began = time.monotonic()
     for batch in sent:
-        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=60)
+        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=STALL_S)
     # A part of the first batch, the rest of which takes seconds: nothing of it is in the queue, and all of it comes again.
     wait_until("pieces are on their way", lambda: far.proxy.forwarded_bytes > 150_000, 60)
     assert far.server.service.status()["sources"]["dbs1"]["position_scn"] == 0

@@ -65,7 +65,7 @@ class Site:
         return [file for file in list_segments(self.source.folder) if file.is_archived]
 
     def wait_copied(self, expected: Callable[[], dict[str, bytes]]) -> None:
-        wait_until("the copy is where the source is", lambda: log_bytes(self.standby) == expected(), timeout_s=60.0)
+        wait_until("the copy is where the source is", lambda: log_bytes(self.standby) == expected())
 
     def close(self) -> None:
         self.receiver.end()
@@ -114,7 +114,7 @@ def test_files_are_taken_while_the_source_is_away_and_it_is_told_when_it_is_back
     assert watch.connect().segment == site.complete()[-1].number, "captures here mine it meanwhile"
     assert site.source.shipped()["segment"] == 0
     site.is_there = True
-    wait_until("the source knows", lambda: site.source.shipped()["segment"] == site.complete()[-1].number, timeout_s=60.0)
+    wait_until("the source knows", lambda: site.source.shipped()["segment"] == site.complete()[-1].number)
     assert watch.checkpoint(Scn(5)) == 5
     watch.close()
 
@@ -127,17 +127,17 @@ def test_a_wrong_file_is_named_in_the_status_and_what_came_before_is_served(site
     site.archive.mkdir()
     shutil.copy(first.path, site.archive)
     shutil.copy(third.path, site.archive / second.path.name)
-    wait_until("it is told", lambda: str(site.archive / second.path.name) in site.receiver.status().get("problem", ""), timeout_s=60.0)
+    wait_until("it is told", lambda: str(site.archive / second.path.name) in site.receiver.status().get("problem", ""))
     assert site.receiver.status()["redo_segment"] == first.number
     shutil.copy(second.path, site.archive / second.path.name)
-    wait_until("it is taken", lambda: (now := site.receiver.status())["redo_segment"] == second.number and now["problem"] == "", timeout_s=60.0)
+    wait_until("it is taken", lambda: (now := site.receiver.status())["redo_segment"] == second.number and now["problem"] == "")
 
 
 def test_a_full_copy_stops_taking_and_goes_on_behind_its_captures(site: Site) -> None:
     site.receiver = RedoReceiver(replace(site.spec, redo_bytes_max=60_000), RECEIVER, "1")
     site.receiver.start()
     site.source.commit(200)
-    wait_until("it is full", lambda: site.receiver.status()["state"] == "PAUSED: REDO IS FULL", timeout_s=60.0)
+    wait_until("it is full", lambda: site.receiver.status()["state"] == "PAUSED: REDO IS FULL")
     assert "raise redo_bytes_max" in site.receiver.status()["problem"]
     watch = RedoWatchClient(
         site.receiver.endpoint(), topology="topo", capture="c_dbs3", source="dbs1", incarnation=new_incarnation()
@@ -148,5 +148,5 @@ def test_a_full_copy_stops_taking_and_goes_on_behind_its_captures(site: Site) ->
         watch.checkpoint(watch.poll().scn)
         return bool(watch.poll().scn == site.source.writer.position.scn)
 
-    wait_until("it goes on", has_gone_on, timeout_s=60.0)
+    wait_until("it goes on", has_gone_on)
     watch.close()

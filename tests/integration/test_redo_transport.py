@@ -13,6 +13,7 @@ from protos.redo_transport import RedoShippingClient
 from protos.standby import StandbyPlace
 from redo.standby.standby_log import StandbyLog
 from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, RedoError, StreamsError
+from tests.support.bounds import STALL_S
 from tests.support.served_redo import Source
 from tests.support.standby_redo import log_bytes, standby_log
 from tests.support.system import wait_until
@@ -30,7 +31,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
 def connected(source: Source, standby: StandbyLog, address: str = "") -> RedoShippingClient:
     standby.rollback()
     client = source.client(address)
-    client.connect(standby.place, timeout_s=20.0)
+    client.connect(standby.place, timeout_s=STALL_S)
     return client
 
 
@@ -46,7 +47,7 @@ def end_of(client: RedoShippingClient) -> StreamsError:
             found.append(error)
         return bool(found)
 
-    wait_until("the stream ends", has_ended, timeout_s=60.0)
+    wait_until("the stream ends", has_ended)
     return found[0]
 
 
@@ -64,7 +65,7 @@ def take_all(source: Source, standby: StandbyLog, client: RedoShippingClient) ->
             client.grant(taken)
         return standby.position == source.writer.position
 
-    wait_until("the copy is where the source is", is_there, timeout_s=60.0)
+    wait_until("the copy is where the source is", is_there)
 
 
 def test_what_becomes_durable_arrives_and_is_acknowledged(source: Source, tmp_path: Path) -> None:

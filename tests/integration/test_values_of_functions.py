@@ -28,6 +28,7 @@ from rules.user_code.source import UserFunction
 from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
+from tests.support.bounds import STALL_S
 from tests.support.handlers import code_of
 from tests.support.matrices import cases
 from tests.support.type_literals import LITERALS, NO_BINARY, NO_INPUT, without_exceptions
@@ -159,7 +160,7 @@ def test_sql_of_a_handler_gets_the_interval_that_was_read(destination_database: 
         destination.prepare("top")
         with closing(destination.open_session("top", "a", server=0, epoch=destination.raise_epoch("top", "a").epoch, tag=b"")) as session:
             session.begin()
-            (found,) = session.run_sql([HandlerSql(sql="SELECT $1::interval::text, ($2::interval[])[2]::text", values=(value, [timedelta(1), value]))], timeout_s=10)
+            (found,) = session.run_sql([HandlerSql(sql="SELECT $1::interval::text, ($2::interval[])[2]::text", values=(value, [timedelta(1), value]))], timeout_s=STALL_S)
             session.rollback()
     assert found.rows == ((literal, literal),)
 

@@ -31,6 +31,7 @@ from protos import codec, queue_pb2, redo_pb2, transport
 from protos.admission import Admission
 from protos.fragments import FRAGMENT_BYTES
 from protos.redo_link import RedoServer
+from tests.support.bounds import STALL_S
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
 from tests.support.seeds import is_soak, scaled, seed_of
@@ -125,7 +126,7 @@ RAW = st.one_of(
 
 def _throw(endpoint: str, data: bytes) -> None:
     host, _, port = endpoint.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as sender:
+    with socket.create_connection((host, int(port)), timeout=STALL_S) as sender:
         try:
             sender.sendall(data)
             sender.settimeout(0.01)
@@ -297,7 +298,7 @@ def test_fragments_that_never_end_cost_no_more_than_what_they_hold(world: World,
             yield queue_pb2.EnqueueRequest(fragment=queue_pb2.Fragment(data=piece)).SerializeToString()
 
     channel = transport.Channel(world.queue.endpoint)
-    call = channel.grpc.stream_stream("/headrace.v1.Queue/Enqueue")(messages(), timeout=60)
+    call = channel.grpc.stream_stream("/headrace.v1.Queue/Enqueue")(messages(), timeout=STALL_S)
     try:
         for _ in call:
             pass
@@ -319,8 +320,8 @@ def handshake_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def test_connections_that_say_nothing_end_in_time(handshake_s: float, world: World) -> None:
     began = time.monotonic()
     host, _, port = world.redo.endpoint.rpartition(":")
-    silent = [socket.create_connection((host, int(port)), timeout=60) for _ in range(20)]
-    half = [socket.create_connection((host, int(port)), timeout=60) for _ in range(5)]
+    silent = [socket.create_connection((host, int(port)), timeout=STALL_S) for _ in range(20)]
+    half = [socket.create_connection((host, int(port)), timeout=STALL_S) for _ in range(5)]
     for each in half:
         each.sendall(PREFACE[:10])
     world.serves()

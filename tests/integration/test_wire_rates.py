@@ -22,6 +22,7 @@ from protos.queue_link import ACKNOWLEDGE_INTERVAL_S, DequeueClient, EnqueueClie
 from protos.rates import Limit
 from protos.redo_link import RedoWatchClient
 from streams.errors import RateExceeded
+from tests.support.bounds import STALL_S
 from tests.support.kept_queue import KeptQueue
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import one_way
@@ -189,7 +190,7 @@ def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_ou
 
     def one() -> None:
         nonlocal answered
-        calling = call(CALLS[method], timeout=60)
+        calling = call(CALLS[method], timeout=STALL_S)
         next(calling)
         calling.cancel()
         answered += 1
@@ -245,7 +246,7 @@ def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World)
         next(call)
         calls.append(call)
     channels.append(transport.Channel(world.peer("Redo", FUZZ)))
-    refused = channels[-1].grpc.unary_stream(method)(CALLS["Redo/Watch"], timeout=60)
+    refused = channels[-1].grpc.unary_stream(method)(CALLS["Redo/Watch"], timeout=STALL_S)
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert f"{share} open calls" in refused.details()
     for _ in range(5):
@@ -255,7 +256,7 @@ def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World)
 
     def is_taken() -> bool:
         try:
-            next(channels[-1].grpc.unary_stream(method)(CALLS["Redo/Watch"], timeout=60))
+            next(channels[-1].grpc.unary_stream(method)(CALLS["Redo/Watch"], timeout=STALL_S))
         except grpc.RpcError:
             return False
         return True

@@ -25,6 +25,7 @@ from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
 from protos.spark_link import serve_tasks
 from streams.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
+from tests.support.bounds import STALL_S
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
 from tests.support.spark_health import fetch_health
@@ -143,7 +144,7 @@ def test_client_without_tls_without_certificate_or_of_another_authority_is_refus
     options = [("grpc.ssl_target_name_override", certificates.of("dbs1").principal)]
     with grpc.secure_channel(queue.endpoint, grpc.ssl_channel_credentials(root), options=options) as channel:
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary("/headrace.v1.Redo/Checkpoint")(b"", timeout=10)
+            channel.unary_unary("/headrace.v1.Redo/Checkpoint")(b"", timeout=STALL_S)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     wait_until("it is counted", lambda: counted() > before, 60)
     # Nothing of it reached the queue, and those who may are served as before.
