@@ -121,6 +121,11 @@ def _show(lane: str, done: Sequence[_Done]) -> None:
         parts.add_row(each.part.name, str(each.part.workers), f"{each.seconds:.0f}", str(len(each.report.seconds)), outcome)
     parts.add_row("all", "", f"{sum(each.seconds for each in done):.0f}", str(sum(len(each.report.seconds) for each in done)), "", style="bold")
     console.print(parts)
+    units = Counter[str]()
+    for name, spent in ((name, spent) for each in done if _GROUPED[0] in each.part.arguments for name, spent in each.report.seconds.items()):
+        units[name.rpartition("@")[2]] += spent
+    if units:
+        console.print("units: " + ", ".join(f"{name} {spent:.0f} s" for name, spent in units.most_common()))
     slowest = Table("seconds", "test", title=f"the {SLOWEST} slowest, with set-up and clean-up")
     seconds = Counter[str]()
     for each in done:

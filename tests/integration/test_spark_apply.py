@@ -389,7 +389,7 @@ def test_tables_of_every_kind_are_copied_whole(make_drivers: Callable[[str], App
 def test_copy_that_was_interrupted_is_made_again_and_finished_tables_are_kept(make_drivers: Callable[[str], ApplyDrivers]):
     drivers = make_drivers("apply_interrupted")
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
-    execute(source, "INSERT INTO notes SELECT n, repeat(md5(n::text), 100) FROM generate_series(1, 150000) n")
+    execute(source, "INSERT INTO notes SELECT n, repeat(md5(n::text), 100) FROM generate_series(1, 60000) n")
     driver = drivers.start()
 
     def copying() -> list[psutil.Process]:

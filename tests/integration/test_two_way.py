@@ -15,7 +15,7 @@ from rules.rule import ANY_TAG
 from streams.errors import PropagationError
 from tests.support.faults import delete_errors
 from tests.support.secrets import places_with
-from tests.support.sites import Sites
+from tests.support.sites import IDLE_BETWEEN, Sites
 from tests.support.system import System, wait_until
 from topology.spec import TopologySpec
 
@@ -31,7 +31,7 @@ def two_way(sites: Sites) -> Sites:
         combined, other = spec.applies
         return replace(spec, applies=(combined, replace(other, combined=False)))
 
-    sites.by(TWO_WAY.replace("sales.*", "idle.rows")).up()  # both keep their Spark applications
+    sites.by(IDLE_BETWEEN).up()  # both keep their Spark applications
     sites.remake("sales", "CREATE TABLE stock (id bigint PRIMARY KEY, amount int)")
     system = sites.by(TWO_WAY, change=queued)
     system.up()

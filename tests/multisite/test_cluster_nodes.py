@@ -241,6 +241,7 @@ def test_sites_are_restarted_one_after_another_under_load(cluster: Cluster):
             assert cluster.system.pid(f"site:{site}") != before
 
 
+@pytest.mark.soak
 @pytest.mark.fault("a site joins, and leaves with its node")
 def test_a_site_is_added_and_removed_under_load(cluster: Cluster):
     with loaded(cluster) as load:

@@ -103,8 +103,9 @@ class Sites(System):
         return self.folder / "sites.yaml"
 
 
-# What runs before the first scenario, and where one needs its schema out of the file.
+# What runs where a scenario needs its schema out of the file; and before the first one, which is of two ways: both Spark applications start at once.
 IDLE = "replicate: [{tables: [idle.rows], from: a, to: [b]}]"
+IDLE_BETWEEN = "replicate: [{tables: [idle.rows], between: [a, b]}]"
 
 
 def opened(stack: ExitStack, folder: Path, address: str) -> Sites:
@@ -119,8 +120,8 @@ def opened(stack: ExitStack, folder: Path, address: str) -> Sites:
     servers: dict[str, EmbeddedServer] = {}
     stack.callback(lambda: [server.destroy() for server in servers.values()])
     file = folder / "sites.yaml"
-    file.write_text(f"{_HEAD}{_SITE.format(name='a', kind='embedded')}{_SITE.format(name='b', kind='embedded')}{IDLE}")
-    sites = Sites(Deployment(read_topology(file), address), servers, folder).by(IDLE)
+    file.write_text(f"{_HEAD}{_SITE.format(name='a', kind='embedded')}{_SITE.format(name='b', kind='embedded')}{IDLE_BETWEEN}")
+    sites = Sites(Deployment(read_topology(file), address), servers, folder).by(IDLE_BETWEEN)
     for server in servers.values():
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("CREATE SCHEMA idle; CREATE TABLE idle.rows (id bigint PRIMARY KEY)")
