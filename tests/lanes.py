@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tests.support.reporting import REPORT, Report, read_report
-from tests.support.seeds import NEW, SEED
+from tests.support.seeds import NEW, SEED, draw_session_seed, is_soak, session_seed
 
 __all__ = ["LANES", "Part", "main"]
 
@@ -94,21 +94,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = [part for part in LANES[chosen.lane] if part.name.startswith(chosen.only or "")]
     if not parts:
         parser.error(f"lane {chosen.lane} has no part {chosen.only}")
-    environment = dict(os.environ)
     if chosen.lane == "soak":
-        environment.setdefault(SEED, NEW)
-    done = [_run(part, more, environment) for part in parts]
+        os.environ.setdefault(SEED, NEW)
+    draw_session_seed()
+    print(f"seeds: {SEED}={session_seed()}{'' if is_soak() else ', fixed'}", flush=True)
+    done = [_run(part, more) for part in parts]
     _show(chosen.lane, done)
-    return max(each.code for each in done)
+    return max(abs(each.code) for each in done)  # below 0: ended by a signal
 
 
-def _run(part: Part, more: Sequence[str], environment: Mapping[str, str]) -> _Done:
+def _run(part: Part, more: Sequence[str]) -> _Done:
     """Run a part in a session of its own."""
     print(f"--- {part.name}: pytest -m '{part.markers}'", flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-report-") as folder:
         command = [sys.executable, "-m", "pytest", "-q", "-n", str(part.workers), *part.arguments, "-m", part.markers, "tests", *more]
         began = time.monotonic()
-        code = subprocess.run(command, cwd=ROOT, env={**environment, REPORT: folder}, check=False).returncode
+        code = subprocess.run(command, cwd=ROOT, env={**os.environ, REPORT: folder}, check=False).returncode
         return _Done(part=part, code=code, seconds=time.monotonic() - began, report=read_report(Path(folder)))
 
 
