@@ -712,10 +712,10 @@ class Controller(Host):
             for site in self._sites:
                 self._actors.call(site.name, "delete_spilled", ended)
         noted = receivers_of(self._actors, self._spec, self._names)
-        present = self._actors.names() if self._is_created else set()
+        going_on = self._actors.names() - set(applies) if self._is_created else set()
         for apply in self._spec.applies:
-            # Before the first change can be missing: if such a table comes back, it is copied again. And not while its driver runs, which is fenced out by it.
-            if f"apply:{apply.name}" not in present:
+            # Before the first change can be missing: if such a table comes back, it is copied again. And not while its driver goes on, which is fenced out by it.
+            if f"apply:{apply.name}" not in going_on:
                 leave_out(self._actors, self._spec, apply, noted[apply.source].tables)
         if self._must_note_kept:
             self._note_kept({

@@ -141,7 +141,9 @@ fi
 # What can be made now is not waited for later: else the first changes of the first topology would wait for kernels, and each of the five JVMs of a Spark
 # application would read and check its classes by itself. Each takes a core for half a minute.
 prepare() {  # words for what happens without it, then the script
-  if ! "$VENV/bin/python" -P "$2" >"$VENV/${2##*/}.log" 2>&1; then
+  "$VENV/bin/python" -P "$2" >"$VENV/${2##*/}.log" 2>&1 &
+  trap "kill $! 2>/dev/null; wait; exit 1" TERM  # it ends what it has started, and nothing outlives the set-up
+  if ! wait $!; then
     say "${2##*/} did not work ($(grep -v '^[[:space:]]*$' "$VENV/${2##*/}.log" | tail -n 1)): $1"
   fi
 }
@@ -149,7 +151,7 @@ say "compiling kernels, and archiving Spark's classes (half a minute)"
 prepare 'they are compiled when they are first needed' scripts/compile_kernels.py &
 prepare 'each JVM reads its classes when it starts' scripts/archive_classes.py &
 # Jobs of a script ignore Ctrl-C.
-trap 'kill $(jobs -p) 2>/dev/null; say "interrupted; the same command goes on from here"; exit 130' INT TERM
+trap 'kill $(jobs -p) 2>/dev/null; wait; say "interrupted; the same command goes on from here"; exit 130' INT TERM
 wait
 wanted_stamp "$VENV/bin/python" >"$STAMP.new"
 mv "$STAMP.new" "$STAMP"

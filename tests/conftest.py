@@ -24,7 +24,7 @@ if str(ROOT) not in sys.path:  # `tests` is not installed
 from tests.support.processes import Process, end, left_over  # noqa: E402 - needs the line above
 from tests.support.reporting import REPORT, Reporting  # noqa: E402 - the same
 from tests.support.seeds import draw_session_seed, is_soak, session_seed  # noqa: E402 - the same
-from tests.support.shared import FAILED, end_unit, group, sort_by_unit  # noqa: E402 - the same
+from tests.support.shared import FAILED, end_all, end_unit, group, sort_by_unit  # noqa: E402 - the same
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
 
@@ -56,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if folder := os.environ.get(REPORT):
             config.pluginmanager.register(Reporting(Path(folder)))
     hypothesis.settings.load_profile("soak" if is_soak() else "test")
+    if is_soak():
+        hypothesis.core.global_force_seed = session_seed()  # as its own option --hypothesis-seed does
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A script's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -87,13 +89,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    yield
-    end_unit(item, nextitem)
+    try:
+        yield
+    finally:
+        end_unit(item, nextitem)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session when a server outlives it; end what was left, so that the next one starts clean."""
+    end_all(session.config)  # Ctrl-C goes past the end of a unit
     if _is_worker(session.config):
         return
     marker = f"{SESSION_VARIABLE}={session.config.stash[SESSION]}"

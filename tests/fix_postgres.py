@@ -217,6 +217,7 @@ def prepared_template() -> Callable[[EmbeddedServer], str]:
 
     def make(server: EmbeddedServer) -> str:
         if server.folder not in made:
+            _execute(server, f"DROP DATABASE IF EXISTS {_TEMPLATE}")  # of a try that failed
             _execute(server, f"CREATE DATABASE {_TEMPLATE}")
             destination = PostgresDestination(server.dsn(_TEMPLATE))
             destination.prepare("any")

@@ -64,8 +64,8 @@ LANES: Mapping[str, tuple[Part, ...]] = {
         Part(name="Ray and Spark", markers="cluster and (soak or seeded)", workers=2, arguments=_GROUPED),
     ),
 }
-# pytest's exit code where a part has no test.
-_NOTHING = 5
+# pytest's exit codes: somebody interrupted it; it had no test.
+_INTERRUPTED, _NOTHING = 2, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +94,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = [part for part in LANES[chosen.lane] if part.name.startswith(chosen.only or "")]
     if not parts:
         parser.error(f"lane {chosen.lane} has no part {chosen.only}")
-    if chosen.lane == "soak":
-        os.environ.setdefault(SEED, NEW)
+    if chosen.lane != "soak":
+        os.environ.pop(SEED, None)  # left by somebody who repeats a soak
+    elif os.environ.get(SEED, "0") in {"", "0"}:
+        os.environ[SEED] = NEW
     draw_session_seed()
     print(f"seeds: {SEED}={session_seed()}{'' if is_soak() else ', fixed'}", flush=True)
     done = [_run(part, more) for part in parts]
     _show(chosen.lane, done)
-    return max(abs(each.code) for each in done)  # below 0: ended by a signal
+    # A part may have none of the tests that were asked for; not all of them.
+    codes = [each.code for each in done if each.code != _NOTHING or not more] or [_NOTHING]
+    return max(map(abs, codes))  # below 0: ended by a signal
 
 
 def _run(part: Part, more: Sequence[str]) -> _Done:
@@ -109,8 +113,19 @@ def _run(part: Part, more: Sequence[str]) -> _Done:
     with tempfile.TemporaryDirectory(prefix="headrace-report-") as folder:
         command = [sys.executable, "-m", "pytest", "-q", "-n", str(part.workers), *part.arguments, "-m", part.markers, "tests", *more]
         began = time.monotonic()
-        code = subprocess.run(command, cwd=ROOT, env={**os.environ, REPORT: folder}, check=False).returncode
+        code = _ended(subprocess.Popen(command, cwd=ROOT, env={**os.environ, REPORT: folder}))
+        if code == _INTERRUPTED:
+            raise SystemExit(_INTERRUPTED)
         return _Done(part=part, code=code, seconds=time.monotonic() - began, report=read_report(Path(folder)))
+
+
+def _ended(session: subprocess.Popen[bytes]) -> int:
+    """Wait until a session has ended, also one that Ctrl-C interrupts: it ends its servers by itself, and says what it left."""
+    while True:
+        try:
+            return session.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 def _show(lane: str, done: Sequence[_Done]) -> None:
@@ -118,7 +133,7 @@ def _show(lane: str, done: Sequence[_Done]) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     parts = Table("part", "workers", "seconds", "tests", "failed", title=f"make {lane}")
     for each in done:
-        outcome = "no test" if each.code == _NOTHING else str(each.report.failed) if each.code else "0"
+        outcome = "no test" if each.code == _NOTHING else str(each.report.failed or f"exit code {each.code}") if each.code else "0"
         parts.add_row(each.part.name, str(each.part.workers), f"{each.seconds:.0f}", str(len(each.report.seconds)), outcome)
     parts.add_row("all", "", f"{sum(each.seconds for each in done):.0f}", str(sum(len(each.report.seconds) for each in done)), "", style="bold")
     console.print(parts)

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 @pytest.mark.fault("SIGKILL of the application's driver, of its JVM, or of the application master, with which the executors end")
 @pytest.mark.parametrize(("victim", "words"), [
-    pytest.param("driver", "SIGKILL", marks=pytest.mark.soak), ("gateway", "JVM"), pytest.param("master", "no executor has come back", marks=pytest.mark.soak),
+    ("driver", "SIGKILL"), ("gateway", "JVM"), pytest.param("master", "no executor has come back", marks=pytest.mark.soak),
 ])
 def test_application_that_lost_its_head_is_replaced_under_the_same_coordinator(one_way: System, victim: str, words: str):
     application, before = one_way.status(application_name(one_way)), _coordinator(one_way)

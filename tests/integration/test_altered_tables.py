@@ -109,7 +109,6 @@ def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: Sy
     altered.execute("dst", 'DROP FUNCTION headrace."public.altered.mood"')
 
 
-@pytest.mark.soak
 def test_renamed_column_is_waited_for_and_keeps_its_values(altered: System):
     write(
         altered, "ALTER TABLE altered RENAME COLUMN name TO title", "INSERT INTO altered (id, name) VALUES ({}, 'kept')",

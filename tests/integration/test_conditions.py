@@ -35,6 +35,7 @@ from tests.support.condition_values import columns, conditions, raw_values, type
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.lcr_batches import column_values
 from tests.support.postgres_site import Site
+from tests.support.seeds import scaled
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -55,7 +56,8 @@ def server(fresh_database: Any, pg_source: Any) -> Any:
         yield connection
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
+@pytest.mark.seeded
+@settings(max_examples=scaled(120, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_server_and_rules_agree_on_every_type(server: Any, data: Any) -> None:
     """The condition goes to the server as `rules.conditions.spelling` writes it; the values come back as its log has them, in both forms."""

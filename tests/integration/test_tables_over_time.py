@@ -71,7 +71,7 @@ def test_table_that_was_made_again_or_swapped_in_is_copied_again(system: Sites):
     up(system)
     system.execute("a", "INSERT INTO over_time.a VALUES (200, 'after')")
     system.assert_converged(["over_time.a", "over_time.b", "hr.ra"])
-    assert system.execute("b", "SELECT count(*) FROM headrace.instantiation WHERE owner IN ('over_time', 'hr') AND name IN ('a', 'b', 'ra')") == [(3,)]
+    assert system.execute("b", "SELECT count(*) FROM headrace.instantiation WHERE owner IN ('over_time', 'hr') AND state <> 'LEFT'") == [(3,)]
 
 
 def test_table_that_was_renamed_at_both_sites_goes_on_with_the_next_driver_too(system: Sites):

@@ -246,6 +246,5 @@ def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chao
 
 def test_the_links_are_direct_again_behind_chaos(hub: System, chaos: Chaos):
     """The last test of the topology."""
-    assert all(count > 0 for count in chaos.invariants.checked.values()), chaos.invariants.checked
     chaos.close()
     assert_identical(hub)

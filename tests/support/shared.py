@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-__all__ = ["FAILED", "UNITS", "Shared", "end_unit", "group", "sort_by_unit", "unit_of"]
+__all__ = ["FAILED", "UNITS", "Shared", "end_all", "end_unit", "group", "sort_by_unit", "unit_of"]
 
 # In the order in which they begin: the longest first, so that no worker ends long after the others.
 UNITS = ("one_way", "sites", "hub", "nodes", "drivers")
@@ -48,10 +48,19 @@ class Shared(Generic[T]):
             item: the test. It fails where it leaves what is shared sick.
         """
         yield self.keep(item.config)
-        illness = self._illness()
-        if illness:
+        illness = "it was not looked at to the end"  # a time-out of the test, which is no Exception
+        try:
+            illness = self._illness()
+        finally:
+            if illness:
+                self._end_sick(illness, item)
+
+    def _end_sick(self, illness: str, item: pytest.Item) -> None:
+        try:
             self.end()
-        if illness and not item.stash.get(FAILED, False):
+        except Exception as error:  # noqa: BLE001 - its illness is what is to be seen
+            illness += f"; it does not end, either: {error}"
+        if not item.stash.get(FAILED, False):
             pytest.fail(f"the test left what it shares with others sick: {illness}", pytrace=False)
 
     def keep(self, config: pytest.Config) -> T:
@@ -112,6 +121,16 @@ def end_unit(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         nextitem: the test that this worker runs next, if it knows.
     """
     if nextitem is None or unit_of(nextitem) != unit_of(item):
-        opened = item.config.stash.get(_OPEN, [])
-        while opened:
-            opened.pop().end()
+        end_all(item.config)
+
+
+def end_all(config: pytest.Config) -> None:
+    """End everything that is shared, the newest first, whatever of it does not end well.
+
+    Args:
+        config: of the session.
+    """
+    with ExitStack() as stack:
+        for each in config.stash.get(_OPEN, []):
+            stack.callback(each.end)
+        config.stash[_OPEN] = []

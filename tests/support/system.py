@@ -132,10 +132,11 @@ class System:
     def _at_rest(self) -> list[str]:
         """The components that do not work, or not yet."""
         overview = self.deployment.overview()
-        return [
-            f"{each['name']} {each['state']}" for each in ({"name": "topology", **overview}, *overview["components"])
+        resting = [
+            f"{each['name']} {each['state']}" for each in overview["components"]
             if each["state"] in _AT_REST or str(each["state"]).startswith("PAUSED: ")
         ]
+        return resting if overview["state"] == "RUNNING" else [f"topology {overview['state']}", *resting]
 
     def status(self, name: str) -> dict[str, Any]:
         return dict(self.call(name, "status"))

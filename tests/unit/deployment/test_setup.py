@@ -8,12 +8,16 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.bounds import STALL_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,7 +36,7 @@ class Clone:
         for tool in ("bash", "dirname", "cat", "rm", "mv", "tail", "env", "mkdir", "cp", "chmod"):
             (self.pythons / tool).symlink_to(str(shutil.which(tool)))
 
-    def add_python(self, name: str, version: str, *, has_venv: bool = True, venv: str = "", pip: str = "exit 0") -> Path:
+    def add_python(self, name: str, version: str, *, has_venv: bool = True, venv: str = "", pip: str = "exit 0", scripts: str = "exit 99") -> Path:
         """A program that answers the questions the set-up asks a Python, and makes a virtual environment of itself."""
         major, minor, _ = version.split(".")
         path = self.pythons / name
@@ -45,6 +49,7 @@ case "$*" in
   "-m pip --version") exit 0 ;;
   "-m pip install"*) echo "pip $*" >>{self.calls}; {pip} ;;
   "- "*) exec {sys.executable} "$@" ;;
+  "-P scripts/"*) {scripts} ;;
   *) echo "unexpected: $*" >&2; exit 99 ;;
 esac
 """)
@@ -134,6 +139,27 @@ def test_setup_waits_for_another_one_of_the_same_clone(clone):
             setup.communicate(timeout=60)
     assert setup.returncode == 0
     assert clone.called() == ["venv", "pip"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_what_the_set_up_prepares_ends_with_it(clone, tmp_path, how):
+    """Kernels and classes are prepared side by side, and jobs of a script ignore Ctrl-C."""
+    pids = tmp_path / "pids"
+    clone.add_python("python3.11", "3.11.7", scripts=f"echo $$ >>{pids}; exec {shutil.which('sleep')} 600")
+
+    def begun() -> list[int]:
+        return [int(line) for line in pids.read_text().split()] if pids.exists() else []
+
+    with clone.start() as setup:
+        deadline = time.monotonic() + STALL_S
+        while len(begun()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        setup.send_signal(how)
+        told = setup.communicate(timeout=STALL_S)[1]
+    assert setup.returncode == 130
+    assert "interrupted; the same command goes on from here" in told
+    assert len(begun()) == 2
+    assert [pid for pid in begun() if Path(f"/proc/{pid}").exists()] == []
 
 
 def test_environment_that_cannot_be_made_leaves_its_reason_and_nothing_else(clone):
