@@ -65,7 +65,9 @@ class Invariants:
                 "home", name, (component.get("counters") or {}).get("returned_changes"), "changes came back to their site", restarts=True,
             )
             wire = component.get("wire") or {}
-            self._look_at_count("refused", name, wire.get("refused_calls"), "calls were refused", restarts=True)
+            self._look_at_count(
+                "refused", name, wire.get("refused_calls"), f"calls were refused, the last one: {wire.get('last_refusal')}", restarts=True,
+            )
             self._look_at_refusals(name, component)
         # Behind the watermarks: components answer one after the other, and what is acknowledged meanwhile may be news to them.
         for component in overview["components"]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 from protos import apply_pb2 as pb
 from protos.apply_link import ServerStream
 from spark_apply.messages import access_to_wire
-from streams.errors import ProtocolError
+from streams.errors import PropagationError, ProtocolError
 
 if TYPE_CHECKING:
     from spark_apply.copy.board import CopyBoard
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from spark_apply.driver.loop import CoordinatorHost
 
 __all__ = ["Gate"]
+
+# Runs that have ended whose tasks may still come: Spark repeats a failed task until the run is cancelled, seconds later. A driver has
+# one run of apply servers at a time and one of each table that is copied or compared beside.
+_ENDED_MAX = 64
 
 
 class Gate:
@@ -30,6 +35,7 @@ class Gate:
         self._config = config
         self._lock = threading.Lock()
         self._tokens: set[str] = set()
+        self._ended: deque[str] = deque(maxlen=_ENDED_MAX)  # tokens of the last runs that have ended
         self.host: CoordinatorHost | None = None
         self.board: CopyBoard | None = None
 
@@ -43,18 +49,22 @@ class Gate:
         return token
 
     def dismiss(self, token: str) -> None:
-        """Refuse all remaining tasks of a run that has ended; open streams end by themselves."""
+        """Turn away all remaining tasks of a run that has ended; open streams end by themselves."""
         with self._lock:
             self._tokens.discard(token)
+            self._ended.append(token)
 
     def check(self, token: str) -> None:
         """Refuse a caller without the token of a current run.
 
         Raises:
-            ProtocolError: it is a task of an older run, or not a task.
+            PropagationError: it is a task of a run that has just ended, and comes late. That is no refusal that an operator should hear of.
+            ProtocolError: it is not a task of this process.
         """
         with self._lock:
-            is_known = token in self._tokens
+            is_known, is_late = token in self._tokens, token in self._ended
+        if is_late:
+            raise PropagationError(f"the run of {self._config.apply} that the task belongs to has ended")
         if not is_known:
             raise ProtocolError(f"the caller is no task of a run of {self._config.apply} that goes on")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from protos import apply_pb2 as pb
+from protos.admission import Admission
+from protos.apply_link import CoordinatorLink, fetch_access, make_server_hello, serve_apply
 from protos.spark_link import serve_tasks
 from protos.transport import Server
 from spark_apply.application.process import ALL_LOST_TIMEOUT_S, FIRST_TIMEOUT_S, SILENCE_MAX_S, ApplicationWatch
@@ -22,7 +25,7 @@ from streams.errors import PropagationError, ProtocolError, StreamsError
 from tests.support.apply_driver import wait_for
 from tests.support.spark_health import fetch_health
 
-SOON_S = 30.0
+SOON_S = 30.0  # what takes milliseconds here
 TOKEN = "the application's token"
 
 
@@ -111,14 +114,43 @@ def test_kept_run_is_asked_for_again_with_another_token_and_tasks_of_the_older_o
     mine.gate.check(application.tokens[0])
     next(iter(application.jobs.values())).set()  # as when its executors and their application die
     wait_for("the next job", lambda: len(application.tokens) == 2 and application.jobs, SOON_S)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(PropagationError, match="has ended"):
         mine.gate.check(application.tokens[0])
     mine.gate.check(application.tokens[1])
     wait_for("what the coordinator is told", lambda: moved == [True, False, True], SOON_S)
     run.close()
     assert run.join(SOON_S)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(PropagationError, match="has ended"):
         mine.gate.check(application.tokens[1])
+    with pytest.raises(ProtocolError):
+        mine.gate.check("a token of nobody")
+
+
+def test_a_task_that_comes_after_its_run_has_ended_is_turned_away_and_is_no_refused_call(server: Server):
+    """Spark repeats a failed task until the run is cancelled; `status` speaks of refused calls as of strangers."""
+    gate = runner(server, "x").gate
+    admission = Admission("apply x")
+    coordinator = serve_apply("127.0.0.1", gate, servers=1, admission=admission)
+    try:
+        token = gate.admit()
+        gate.dismiss(token)
+        with pytest.raises(PropagationError, match="has ended"):
+            fetch_access(coordinator.endpoint, token)
+        arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        link = CoordinatorLink(
+            coordinator.endpoint,
+            make_server_hello(topology="t", apply="x", server=0, incarnation="i", token=token, pid=1, host="here"), arrived.put,
+        )
+        answer = arrived.get(timeout=SOON_S)
+        link.close()
+        assert isinstance(answer, PropagationError)
+        assert "has ended" in answer.message
+        assert admission.status()["refused_calls"] == 0
+        with pytest.raises(ProtocolError):
+            fetch_access(coordinator.endpoint, "a token of nobody")
+        assert admission.status()["refused_calls"] == 1
+    finally:
+        coordinator.stop()
 
 
 def test_run_that_is_not_kept_fails_with_the_job_s_words(application: Application, server: Server):

@@ -48,6 +48,7 @@ from streams.errors import (
     DatabaseUnavailable,
     DestinationRestarted,
     FencedError,
+    PropagationError,
     ProtocolError,
     StreamsError,
 )
@@ -490,13 +491,13 @@ def test_tasks_that_no_application_runs_are_waited_for(driver: Driver) -> None:
         driver.host.turn(0.0)
 
 
-def test_task_of_a_run_that_has_ended_is_refused_and_one_of_the_next_run_is_let_in(driver: Driver) -> None:
+def test_task_of_a_run_that_has_ended_is_turned_away_and_one_of_the_next_run_is_let_in(driver: Driver) -> None:
     driver.start_task(0)
     older, driver.token = driver.token, driver.gate.admit()
     driver.gate.dismiss(older)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(PropagationError):
         driver.gate.accept(Stream(0, token=older))
-    with pytest.raises(ProtocolError):
+    with pytest.raises(PropagationError):
         driver.gate.access(pb.AccessRequest(token=older))
     driver.start_task(0)
 
