@@ -59,6 +59,7 @@ _UNAVAILABLE_STATES = frozenset({"40001", "40003", "40P01", "25006", "25P03", "2
 # Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
 _VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
 _PORTS = re.compile(r"[0-9, ]*")
+_BEHIND_HOST = re.compile(r"\s*postgres(?:ql)?://[^/?]*(.*)", re.DOTALL)
 _DATA_CLASSES = frozenset({"21", "22", "23", "44"})
 
 
@@ -97,8 +98,9 @@ def connection_parameters(dsn: str) -> dict[str, Any]:
     if not is_dsn:
         raise ConfigError("a PostgreSQL dsn cannot be parsed", hint="use key=value pairs or a postgresql:// URI")
     hosts, ports = str(given.get("host") or ""), str(given.get("port") or "")
-    # A leading @ is a socket in Linux's abstract namespace.
-    if any("@" in host[1:] for host in hosts.split(",")) or not _PORTS.fullmatch(ports):
+    behind_host = _BEHIND_HOST.match(dsn)
+    # A leading @ is a socket in Linux's abstract namespace. An @ behind the host of a URI: all before it was the password.
+    if any("@" in host[1:] for host in hosts.split(",")) or not _PORTS.fullmatch(ports) or (behind_host and "@" in behind_host[1]):
         raise ConfigError(
             "a PostgreSQL dsn has a host or a port that cannot be one", hint="in a URI's password, write @ : / ? # as %40 %3A %2F %3F %23",
         )

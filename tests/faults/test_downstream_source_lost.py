@@ -17,7 +17,7 @@ from actors.site.connection import site_folder
 from databases.postgres.source.catalog import slot_name
 from tests.support.downstream_sites import ROWS, Writer
 from tests.support.server_settings import reload_settings
-from tests.support.sites import IDLE, NAME, Sites
+from tests.support.sites import NAME, Sites
 from tests.support.system import wait_until
 
 pytestmark = [pytest.mark.unit("sites", order=9), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -39,7 +39,7 @@ COPIED = 500
 
 @pytest.fixture
 def system(sites_to_lose: Sites) -> Sites:
-    sites_to_lose.by(IDLE).up()
+    sites_to_lose.free(SCHEMA)
     sites_to_lose.remake(SCHEMA, ROWS)
     sites_to_lose.execute("a", "INSERT INTO down.rows SELECT -n, 0 FROM generate_series(1, %s) n", (COPIED,))
     system = sites_to_lose.by(LOCAL)

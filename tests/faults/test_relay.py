@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.sites import IDLE, Sites
+from tests.support.sites import Sites
 from tests.support.system import wait_until
 from tests.support.writers import TABLES, writing
 
@@ -21,7 +21,7 @@ applies: {apply_b: {site: b, source: a, queue: q_b}}
 
 @pytest.fixture
 def relay(sites: Sites) -> Sites:
-    sites.by(IDLE).up()
+    sites.free(SCHEMA)
     sites.remake(SCHEMA, TABLES)
     system = sites.by(RELAY, sites=["a", "relay", "b"])
     system.up()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -250,13 +251,18 @@ def test_domain_that_is_narrower_here_than_at_the_source_is_an_error_and_the_fix
     assert not [finding for finding in checked.about("t") if finding.is_error]
 
 
+def _soak(*case: str) -> Any:
+    """A case of a matrix that `make soak` runs."""
+    return pytest.param(*case, marks=pytest.mark.soak)
+
+
 @pytest.mark.parametrize(("types", "here", "column", "problem"), [
     ("CREATE DOMAIN p AS numeric(9,4)", "CREATE DOMAIN p AS numeric(5,2)", "p[]", "where v[] is numeric(5,2), and at the source numeric(9,4)"),
-    ("CREATE DOMAIN p AS timestamp", "CREATE DOMAIN p AS timestamp(0)", "p[]", "where v[] is timestamp(0), and at the source timestamp"),
+    _soak("CREATE DOMAIN p AS timestamp", "CREATE DOMAIN p AS timestamp(0)", "p[]", "where v[] is timestamp(0), and at the source timestamp"),
     ("CREATE TYPE p AS (a int, b varchar)", "CREATE TYPE p AS (a int, b varchar(3))", "p", "where v.b is varchar(3), and at the source varchar"),
-    ("CREATE TYPE p AS (a numeric[])", "CREATE TYPE p AS (a numeric(5,2)[])", "p[]", "where v[].a is numeric(5,2)[], and at the source numeric[]"),
-    ("CREATE TYPE p AS (a int, b timestamp)", "CREATE TYPE p AS (a int, b date)", "p", "where v.b is date, and at the source timestamp"),
-    ("CREATE DOMAIN p AS float8", "CREATE DOMAIN p AS float4", "p[]", "where v[] is float4, and at the source float8"),
+    _soak("CREATE TYPE p AS (a numeric[])", "CREATE TYPE p AS (a numeric(5,2)[])", "p[]", "where v[].a is numeric(5,2)[], and at the source numeric[]"),
+    _soak("CREATE TYPE p AS (a int, b timestamp)", "CREATE TYPE p AS (a int, b date)", "p", "where v.b is date, and at the source timestamp"),
+    _soak("CREATE DOMAIN p AS float8", "CREATE DOMAIN p AS float4", "p[]", "where v[] is float4, and at the source float8"),
     ("CREATE TYPE p AS (a int, b int)", "CREATE TYPE p AS (b int, a int)", "p", "fields are in another order than at the source (.a, .b)"),
 ])
 def test_types_whose_parts_are_narrower_or_in_another_order_here_are_an_error(checked: Checked, types: str, here: str, column: str, problem: str) -> None:
@@ -286,11 +292,11 @@ def test_a_range_over_a_type_that_would_change_the_values_is_an_error(checked: C
 
 @pytest.mark.parametrize(("types", "here", "column"), [
     ("CREATE DOMAIN p AS numeric(5,2)", "CREATE DOMAIN p AS numeric(9,2)", "p[]"), ("CREATE DOMAIN p AS varchar(5)[]", "CREATE DOMAIN p AS varchar(9)[]", "p"),
-    ("CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS o", "CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS timestamp(6)", "p"),
+    _soak("CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS o", "CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS timestamp(6)", "p"),
     ("CREATE TYPE p AS (a varchar(3), gone int, b int); ALTER TYPE p DROP ATTRIBUTE gone", "CREATE TYPE p AS (a varchar, b int)", "p"),
     ("CREATE TYPE p AS (a int2, b int4, c varchar(5), d numeric(5,2)[])", "CREATE TYPE p AS (a int4, b int8, c text, d numeric(7,2)[])", "p"),
-    ("CREATE DOMAIN d AS numeric(5,2); CREATE TYPE p AS RANGE (subtype = d, subtype_opclass = numeric_ops)", "CREATE TYPE p AS RANGE (subtype = numeric)", "p"),
-    ("CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "p"),
+    _soak("CREATE DOMAIN d AS numeric(5,2); CREATE TYPE p AS RANGE (subtype = d, subtype_opclass = numeric_ops)", "CREATE TYPE p AS RANGE (subtype = numeric)", "p"),
+    _soak("CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "CREATE TYPE m AS ENUM ('x'); CREATE DOMAIN p AS m", "p"),
 ])
 def test_types_whose_parts_take_every_value_are_no_error(checked: Checked, types: str, here: str, column: str) -> None:
     for site, statements in (("a", types), ("b", here)):

@@ -34,7 +34,7 @@ SELECT count(*) FROM pg_stat_activity
 WHERE backend_type = 'client backend' AND datname IS DISTINCT FROM current_database() AND application_name <> '{KEPT}'
 """
 T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
-HELD_S = 60.0
+HELD_S = 60.0  # what is waited for takes a second
 DEADLOCKS_MAX = 5  # tries to have one
 # Raises what the table `fault` says, for every row that is written to `plain`.
 _FAULT = """

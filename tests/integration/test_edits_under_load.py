@@ -16,7 +16,7 @@ import pytest
 
 from redo.segments import list_segments
 from streams.errors import ApplyError, ConfigError
-from tests.support.sites import IDLE, Sites
+from tests.support.sites import Sites
 from tests.support.steady_load import NOTES_AND_EVENTS, steady_load
 from tests.support.system import wait_until
 
@@ -24,7 +24,10 @@ pytestmark = [pytest.mark.unit("sites", order=6), pytest.mark.cluster, pytest.ma
 
 SCHEMA = "edits"
 TABLES = f"{NOTES_AND_EVENTS}CREATE TABLE items (id bigint PRIMARY KEY, body text)"
-FILE = "replicate: [{{tables: [{tables}], from: a, to: [{destinations}]}}]"
+FILE = "replicate: [{{tables: [{tables}], from: a, to: [{destinations}]}}{more}]"
+# Behind the first test c stays, and with it its Spark application: by changes that concern nothing else.
+KEPT = ", {tables: [idle.rows], from: b, to: [c]}"
+IDLE = f"replicate: [{{tables: [idle.rows], from: a, to: [b]}}{KEPT}]"
 PARTED = "combined: never\n"  # else a second destination would end the combination, and its components begin
 EVERY_TABLE = tuple(f"{SCHEMA}.{table}" for table in ("notes", "items", "events"))
 NOTES, ITEMS, EVENTS = EVERY_TABLE
@@ -33,20 +36,118 @@ BETWEEN = {"queue:q_a", "propagation:a_to_b", "queue:q_b_in"}
 ADDED = "apply:apply_from_a_at_c"
 
 
-def _edit(sites: Sites, *added: str, more: str = "", tables: str = f"{SCHEMA}.*") -> Sites:
+def _edit(sites: Sites, *added: str, more: str = "", tables: str = f"{SCHEMA}.*", keeps_c: bool = True) -> Sites:
     """The same topology by another file, not yet up: b, and the sites that are added, are its destinations."""
-    destinations = ["b", *added]
-    return sites.by(FILE.format(tables=tables, destinations=", ".join(destinations)), sites=["a", *destinations], more=more)
+    destinations, kept = ["b", *added], KEPT if keeps_c else ""
+    body = FILE.format(tables=tables, destinations=", ".join(destinations), more=kept)
+    return sites.by(body, sites=("a", "b", "c") if keeps_c else ("a", *destinations), more=more)
 
 
-def _begin(sites: Sites, **file: str) -> Sites:
+def _begin(sites: Sites, **file: Any) -> Sites:
     """One destination, with empty tables at every site that ever is one."""
-    sites.by(IDLE).up()
-    _edit(sites, "c")  # its server runs
+    _edit(sites)  # all servers run
+    sites.execute("c", "CREATE SCHEMA IF NOT EXISTS idle; CREATE TABLE IF NOT EXISTS idle.rows (id bigint PRIMARY KEY)")
+    sites.free(SCHEMA, idle=IDLE, sites=["a", "b", "c"])
     sites.remake(SCHEMA, TABLES, sites=["a", "b", "c"])
     begun = _edit(sites, **file)
     begun.up()
     return begun
+
+
+# --------------------------------------------------------------------------- what an edit does not touch
+
+
+def _write_with_keys(connection: psycopg.Connection[Any], number: int) -> None:
+    for table in (NOTES, ITEMS):
+        connection.execute(f"INSERT INTO {table} VALUES ({number}, 'new')")
+        connection.execute(f"UPDATE {table} SET body = 'changed' WHERE id = {number // 2}")
+
+
+def _pids(system: Sites, names: set[str]) -> dict[str, int]:
+    actors = system.deployment.connect()
+    return {name: actors.pid(name) for name in names}
+
+
+def _opens(system: Sites) -> list[int]:
+    """How often each component between the two sites was opened: more than before, if its streams were interrupted."""
+    names = (CAPTURE, "queue:q_a", "propagation:a_to_b", "queue:q_b_in", APPLY)
+    return [int(system.status(name)["opens_total"]) for name in names]
+
+
+def _footprint_mb(system: Sites, name: str) -> float:
+    """What a component's process has for itself; its share of a library changes with the processes that have it too."""
+    rollup = Path(f"/proc/{system.pid(name)}/smaps_rollup").read_text()
+    return int(re.search(r"^Pss_Anon:\s+(\d+)", rollup, re.MULTILINE)[1]) / 1024
+
+
+class _Gaps:
+    """The longest time for which no row of `notes` arrived at a destination."""
+
+    def __init__(self, system: Sites, site: str) -> None:
+        self._system, self._site, self.longest_s = system, site, 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        seen, at = -1, time.monotonic()
+        with self._system.connection(self._site) as connection:
+            while not self._stop.wait(0.1):
+                (row,) = connection.execute("SELECT coalesce(max(id), 0) FROM edits.notes").fetchall()
+                if row[0] != seen:
+                    seen, at = row[0], time.monotonic()
+                self.longest_s = max(self.longest_s, time.monotonic() - at)
+
+
+def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(sites: Sites):
+    system = _begin(sites, more=PARTED, tables=NOTES, keeps_c=False)
+    everything = {c["name"] for c in system.deployment.overview()["components"]}
+    before = _pids(system, everything)
+    application = system.status("spark:b")["application_pid"]
+    grown = _edit(sites, "c", more=PARTED, tables=NOTES, keeps_c=False)
+    with steady_load(grown, _write_with_keys, site="a"):
+        wait_until("rows arrive", lambda: grown.execute("b", "SELECT count(*) FROM edits.notes") > [(20,)])
+
+        # A destination more: nothing of what ran is another process, and its changes go on all the time.
+        opens, footprint_mb = _opens(grown), _footprint_mb(grown, "queue:q_a")
+        with _Gaps(grown, "b") as gaps:
+            grown.up()
+        print(f"the longest time without a row at the other destination: {gaps.longest_s:.1f} s")
+        assert _pids(grown, everything) == before
+        assert grown.status("spark:b")["application_pid"] == application
+        assert _opens(grown) == opens
+        # The propagation to it runs in the process of the other one and of their queue.
+        assert grown.pid("propagation:a_to_c") == before["queue:q_a"]
+        footprint_mb = _footprint_mb(grown, "queue:q_a") - footprint_mb
+        print(f"one more propagation: {footprint_mb:.1f} MB")
+        assert footprint_mb < 60
+
+        # A table more: only the apply processes, which copy it, begin anew.
+        wider = _edit(sites, "c", more=PARTED, tables=f"{NOTES}, {ITEMS}", keeps_c=False)
+        wider.up()
+        after = _pids(grown, everything)
+        assert {name for name in everything if after[name] != before[name]} == {APPLY}
+    wider.assert_converged((NOTES, ITEMS))
+
+    # A component is stopped alone, and stays so when its process begins again. What Ray restarts is of the topology
+    # that it took over, not of the one that it was created with.
+    wider.call("propagation:a_to_c", "stop_component")
+    for name in (CAPTURE, "queue:q_a"):
+        wider.kill(name)
+    wider.wait_restarted("queue:q_a", before["queue:q_a"])
+    wider.wait_state("propagation:a_to_c", "DISABLED")
+    wider.wait_state("propagation:a_to_b", "WAITING FOR LCRS", "SENDING")
+    wider.call("propagation:a_to_c", "start_component")
+    wider.execute("a", "INSERT INTO edits.items VALUES (-1, 'after the kills')")
+    wider.assert_converged((NOTES, ITEMS))
+    assert wider.execute("c", "SELECT body FROM edits.items WHERE id = -1") == [("after the kills",)]
 
 
 # --------------------------------------------------------------------------- combined capture and apply
@@ -106,103 +207,7 @@ def test_capture_and_apply_are_combined_and_parted_and_killed_under_load_and_not
         _wait_until_rows_arrive(system, "b")
         assert {name: system.pid(name) for name in before} == before
         assert system.execute("b", "SELECT max(epoch) FROM headrace.apply_process") == epoch
-    system.assert_converged([NOTES, EVENTS])
-
-
-# --------------------------------------------------------------------------- what an edit does not touch
-
-
-def _write_with_keys(connection: psycopg.Connection[Any], number: int) -> None:
-    for table in (NOTES, ITEMS):
-        connection.execute(f"INSERT INTO {table} VALUES ({number}, 'new')")
-        connection.execute(f"UPDATE {table} SET body = 'changed' WHERE id = {number // 2}")
-
-
-def _pids(system: Sites, names: set[str]) -> dict[str, int]:
-    actors = system.deployment.connect()
-    return {name: actors.pid(name) for name in names}
-
-
-def _opens(system: Sites) -> list[int]:
-    """How often each component between the two sites was opened: more than before, if its streams were interrupted."""
-    names = (CAPTURE, "queue:q_a", "propagation:a_to_b", "queue:q_b_in", APPLY)
-    return [int(system.status(name)["opens_total"]) for name in names]
-
-
-def _footprint_mb(system: Sites, name: str) -> float:
-    """What a component's process has for itself; its share of a library changes with the processes that have it too."""
-    rollup = Path(f"/proc/{system.pid(name)}/smaps_rollup").read_text()
-    return int(re.search(r"^Pss_Anon:\s+(\d+)", rollup, re.MULTILINE)[1]) / 1024
-
-
-class _Gaps:
-    """The longest time for which no row of `notes` arrived at a destination."""
-
-    def __init__(self, system: Sites, site: str) -> None:
-        self._system, self._site, self.longest_s = system, site, 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        seen, at = -1, time.monotonic()
-        with self._system.connection(self._site) as connection:
-            while not self._stop.wait(0.1):
-                (row,) = connection.execute("SELECT coalesce(max(id), 0) FROM edits.notes").fetchall()
-                if row[0] != seen:
-                    seen, at = row[0], time.monotonic()
-                self.longest_s = max(self.longest_s, time.monotonic() - at)
-
-
-def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(sites: Sites):
-    system = _begin(sites, more=PARTED, tables=NOTES)
-    everything = {c["name"] for c in system.deployment.overview()["components"]}
-    before = _pids(system, everything)
-    application = system.status("spark:b")["application_pid"]
-    grown = _edit(sites, "c", more=PARTED, tables=NOTES)
-    with steady_load(grown, _write_with_keys, site="a"):
-        wait_until("rows arrive", lambda: grown.execute("b", "SELECT count(*) FROM edits.notes") > [(20,)])
-
-        # A destination more: nothing of what ran is another process, and its changes go on all the time.
-        opens, footprint_mb = _opens(grown), _footprint_mb(grown, "queue:q_a")
-        with _Gaps(grown, "b") as gaps:
-            grown.up()
-        print(f"the longest time without a row at the other destination: {gaps.longest_s:.1f} s")
-        assert _pids(grown, everything) == before
-        assert grown.status("spark:b")["application_pid"] == application
-        assert _opens(grown) == opens
-        # The propagation to it runs in the process of the other one and of their queue.
-        assert grown.pid("propagation:a_to_c") == before["queue:q_a"]
-        footprint_mb = _footprint_mb(grown, "queue:q_a") - footprint_mb
-        print(f"one more propagation: {footprint_mb:.1f} MB")
-        assert footprint_mb < 60
-
-        # A table more: only the apply processes, which copy it, begin anew.
-        wider = _edit(sites, "c", more=PARTED, tables=f"{NOTES}, {ITEMS}")
-        wider.up()
-        after = _pids(grown, everything)
-        assert {name for name in everything if after[name] != before[name]} == {APPLY}
-    wider.assert_converged((NOTES, ITEMS))
-
-    # A component is stopped alone, and stays so when its process begins again. What Ray restarts is of the topology
-    # that it took over, not of the one that it was created with.
-    wider.call("propagation:a_to_c", "stop_component")
-    for name in (CAPTURE, "queue:q_a"):
-        wider.kill(name)
-    wider.wait_restarted("queue:q_a", before["queue:q_a"])
-    wider.wait_state("propagation:a_to_c", "DISABLED")
-    wider.wait_state("propagation:a_to_b", "WAITING FOR LCRS", "SENDING")
-    wider.call("propagation:a_to_c", "start_component")
-    wider.execute("a", "INSERT INTO edits.items VALUES (-1, 'after the kills')")
-    wider.assert_converged((NOTES, ITEMS))
-    assert wider.execute("c", "SELECT body FROM edits.items WHERE id = -1") == [("after the kills",)]
+    system.assert_converged([NOTES, EVENTS], source="a")
 
 
 # --------------------------------------------------------------------------- a destination joins after redo was purged
@@ -257,7 +262,7 @@ def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_no
         assert grown.execute("c", "SELECT count(*) FROM edits.events") == [(0,)]
     grown.up()
     _write_rows(grown, first + ROWS)
-    grown.assert_converged(tables)
+    grown.assert_converged(tables, source="a")
     assert grown.execute("c", "SELECT count(*) FROM edits.events") == [(first + 2 * ROWS + 1,)]
     # What the others have was not asked for again.
     assert [grown.status(name)["rewinds"] for name in asked] == rewinds
@@ -275,4 +280,4 @@ def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_no
     # `up` is patient for 20 s with what was stuck before it (tests/unit/headrace/test_deployment.py): a busy machine may need more.
     wait_until("its tables are looked at again", lambda: "FAILED" not in {table["state"] for table in grown.status(ADDED)["instantiation"]})
     grown.up()
-    grown.assert_converged(tables)
+    grown.assert_converged(tables, source="a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.support.sites import IDLE, Sites
+from tests.support.sites import Sites
 from tests.support.type_literals import USER_TYPES, groups, literals_of, make_tables, without_exceptions
 
 pytestmark = [pytest.mark.unit("sites", order=3), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -25,7 +25,7 @@ def is_binary(spelled: str) -> bool:
 
 @pytest.mark.parametrize("form", ["binary", "text"])
 def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form: str):
-    sites.by(IDLE).up()
+    sites.free("app")
     system = sites.by(TYPES)
     with sites.connection("a") as source, sites.connection("b") as target:
         for connection in (source, target):

@@ -47,6 +47,7 @@ from tests.support.latest_timestamp import (
     update,
     value,
 )
+from tests.support.matrices import values
 from tests.support.postgres_redo import wait_until
 from tests.support.seeds import seeds
 from tests.support.writes import version_of
@@ -389,7 +390,7 @@ def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, s
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("stamps", [True, False])
+@pytest.mark.parametrize("stamps", values([True, False], True))
 @pytest.mark.parametrize("seed", seeds("groups of three sources", test=1, soak=12))
 def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
     destination_database: str, seed: int, stamps: bool, monkeypatch: pytest.MonkeyPatch,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults import delete_errors
-from tests.support.sites import IDLE, Sites
+from tests.support.sites import Sites
 from tests.support.system import wait_until
 
 pytestmark = [pytest.mark.unit("sites", order=4), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -55,7 +55,7 @@ DESTINATION = "CREATE TABLE clients (id int PRIMARY KEY, full_name text); CREATE
 
 
 def test_handlers_transformations_and_order_work_on_the_executors(sites: Sites) -> None:
-    sites.by(IDLE).up()
+    sites.free("shop")
     sites.remake("shop", TABLES + SOURCE, sites=["a"])
     sites.remake("shop", TABLES + DESTINATION, sites=["b"])
     code = sites.folder / "code" / "orders.py"

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from actors.controller import CONTROLLER
-from tests.support.sites import IDLE, Sites
+from tests.support.sites import Sites
 from tests.support.steady_load import steady_load
 from tests.support.system import System, wait_until
 
@@ -38,7 +38,7 @@ def _subscribers(system: System) -> set[str]:
 
 
 def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_go_on_as_if_it_were_not_there(sites: Sites):
-    sites.by(IDLE).up()
+    sites.free("split")
     system = sites.by(FILE, sites=["a", "b", "c"], more=THRESHOLDS)
     system.remake("split", "CREATE TABLE notes (id bigint PRIMARY KEY, body text)", sites=["a", "b", "c"])
     system.up()

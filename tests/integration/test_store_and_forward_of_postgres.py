@@ -35,7 +35,7 @@ applies: {a12: {site: dbs2, source: dbs1, queue: q2}}
 WINDOWS, BURSTS = 4, 3  # windows in which the destination can be reached; bursts of writes before each
 TRANSACTIONS, ROWS = 6, 100  # of a burst; a row has 1 KB
 BURST_BYTES = TRANSACTIONS * ROWS * 1000
-WAIT_S = 60.0
+WAIT_S = 60.0  # a window is open for seconds; what goes through it takes a second
 
 
 class Writer:

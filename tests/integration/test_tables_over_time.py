@@ -10,7 +10,7 @@ from headrace.commands.verification import verify_topology
 from headrace.status_view import is_healthy
 from headrace.waiting import NotCaughtUp, wait_caught_up
 from streams.errors import ApplyError
-from tests.support.sites import IDLE, Sites
+from tests.support.sites import Sites
 from tests.support.system import wait_until
 
 pytestmark = [pytest.mark.unit("sites", order=2), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -27,8 +27,7 @@ APPLY = "apply:apply_from_a_at_b"
 
 @pytest.fixture
 def system(sites: Sites) -> Sites:
-    """Tables a, b and hr.ra, made anew, of a hundred rows each, copied from one site to the other."""
-    sites.by(IDLE).up()
+    """Tables a, b and hr.ra, made anew even where they are replicated, of a hundred rows each, copied from one site to the other."""
     sites.remake("over_time", "".join(f"CREATE TABLE {table} (id integer PRIMARY KEY, body text);" for table in ("a", "b")))
     sites.remake("hr", "CREATE TABLE ra (id integer PRIMARY KEY, body text)")
     for table in ("over_time.a", "over_time.b", "hr.ra"):
@@ -101,10 +100,10 @@ def test_table_that_is_renamed_out_of_its_rule_holds_up_its_changes_until_the_ru
     assert "over_time.b2" in paused(system)["detail"]
     wait_until("status says so", lambda: not is_healthy(system.deployment.overview()))
     with pytest.raises(NotCaughtUp, match="no rule takes"):
-        wait_caught_up(system.spec, system.deployment.connect(), timeout_s=10.0, overview=system.deployment.overview)
+        wait_caught_up(system.spec, system.deployment.connect(), timeout_s=3.0, overview=system.deployment.overview)
     with pytest.raises(ApplyError, match="no rule takes"):
         verify_topology(
-            system.spec, system.deployment.connect(), timeout_s=10.0, progress=lambda _: None,
+            system.spec, system.deployment.connect(), timeout_s=3.0, progress=lambda _: None,
             overview=system.deployment.overview,
         )
     system.execute("b", "ALTER TABLE over_time.b RENAME TO b2")

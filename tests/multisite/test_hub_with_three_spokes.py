@@ -147,7 +147,7 @@ def command(hub: System, *arguments: str) -> list[str]:
 
 @pytest.mark.fault("the faults of a seed")
 def test_command_breaks_what_its_seed_says_and_reports_that_all_of_it_healed(hub: System):
-    arguments = ("--for", "1s", "--seed", "11", "--faults", "crash", "--load", "--json")
+    arguments = ("--for", "1s", "--seed", "7", "--faults", "crash", "--load", "--json")  # its first fault kills a capture process
     done = subprocess.run(command(hub, *arguments), capture_output=True, text=True, timeout=2 * HEALED_S, check=False)
     assert done.returncode == DONE, done.stderr + done.stdout
     report = json.loads(done.stdout, parse_constant=pytest.fail)

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.slow
 
 DESTINATIONS = 12
 HOURS = scaled(3, 12)
-STEP_S = 10.0
-OPEN_S = 600
+STEP_S = 10.0  # of simulated time
+OPEN_S = 600  # of simulated time: a window
 BATCH_BYTES = 6_000  # one a minute and destination-independent: 360 kB an hour
 MEMORY, SPILL = 100_000, 2_000_000
 BANDWIDTH = 16_384

@@ -51,8 +51,8 @@ from tests.support.spark_health import fetch_health
 from topology.file.reading import read_topology
 
 STARTED_S = 300.0  # Spark on a loaded two-core machine
-APPLIED_S = 120.0
-ENDED_S = 120.0
+APPLIED_S = 120.0  # a second on a quiet machine; Spark may have to start a task again first
+ENDED_S = 120.0  # a driver that ends waits for its servers, whose statements may wait for a lock time-out
 # Between a client's transactions: what they write while an application starts must not hold it up on a small machine, nor take longer than that to apply.
 LOAD_PAUSE_S = 0.02
 STREAM_UNREAD_S = 1.0  # while redo is mined: so long the log waits

@@ -8,7 +8,7 @@ from databases.postgres.source.database import PostgresSnapshot, PostgresSource
 from streams.scn import FIRST_SCN
 from tests.support.log_reading import Reading
 
-CAPTURED_S = 60.0
+CAPTURED_S = 60.0  # as `STALL_S`: what takes milliseconds
 
 
 class CapturedSource(PostgresSource):

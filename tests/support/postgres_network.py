@@ -31,7 +31,7 @@ from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 from topology.ways import ways_to
 
 PASSES_MAX = 12  # a change that still moves after so many hops goes in circles
-READ_TIMEOUT_S = 0.2
+READ_TIMEOUT_S = 0.2  # a read that finds nothing is repeated by whoever waits
 
 
 class NetworkSite:

@@ -19,7 +19,7 @@ from streams.lcr_batch import LcrBatch
 from streams.scn import FIRST_SCN, Scn
 
 RULES = RuleSet(include=(Rule(owner="public"),))
-READ_TIMEOUT_S = 0.2
+READ_TIMEOUT_S = 0.2  # a read that finds nothing is repeated by whoever waits
 WAIT_S = 60.0  # for a server on a busy machine to take note of what was sent to it, or of a closed connection
 
 

@@ -8,7 +8,7 @@ from tests.support.postgres_redo import wait_until
 
 __all__ = ["reload_settings"]
 
-RELOADED_S = 60.0
+RELOADED_S = 60.0  # as `STALL_S`: what takes milliseconds
 
 
 def reload_settings(dsn: str, name: str, value: str) -> None:

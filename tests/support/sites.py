@@ -10,6 +10,7 @@ of its own, which is made anew at its sites with the tables that it wants.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -28,7 +29,7 @@ from tests.support.system import System
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
-__all__ = ["NAME", "Sites", "opened"]
+__all__ = ["IDLE_BETWEEN", "NAME", "Sites", "opened"]
 
 NAME = "test_sites"
 ALL = ("a", "b", "c", "relay")
@@ -41,6 +42,9 @@ tls: {authority: certs/ca.pem, certificate: "certs/{site}.pem", key: "certs/{sit
 sites:
 """
 _SITE = "  {name}: {{database: {{kind: {kind}}}}}\n"
+# What runs where a scenario needs its schema out of the file; and before the first one, which is of two ways: both Spark applications start at once.
+IDLE = "replicate: [{tables: [idle.rows], from: a, to: [b]}]"
+IDLE_BETWEEN = "replicate: [{tables: [idle.rows], between: [a, b]}]"
 
 
 @dataclass
@@ -80,6 +84,17 @@ class Sites(System):
         assert overview["state"] == "RUNNING", overview["findings"]
         return overview
 
+    def free(self, schema: str, *, idle: str = IDLE, sites: Sequence[str] = ("a", "b")) -> None:
+        """Have the file that runs not name a schema: else another one runs first.
+
+        Args:
+            schema: that a scenario makes anew.
+            idle: body of the other one.
+            sites: in it.
+        """
+        if re.search(rf"\b{schema}\b", repr(self.last[0].spec)):
+            self.by(idle, sites=sites).up()
+
     def remake(self, schema: str, statements: str = "", sites: Sequence[str] = ("a", "b")) -> None:
         """Make a schema anew, which no running file may name, and run statements in it.
 
@@ -101,11 +116,6 @@ class Sites(System):
     @property
     def file(self) -> Path:
         return self.folder / "sites.yaml"
-
-
-# What runs where a scenario needs its schema out of the file; and before the first one, which is of two ways: both Spark applications start at once.
-IDLE = "replicate: [{tables: [idle.rows], from: a, to: [b]}]"
-IDLE_BETWEEN = "replicate: [{tables: [idle.rows], between: [a, b]}]"
 
 
 def opened(stack: ExitStack, folder: Path, address: str) -> Sites:

@@ -22,7 +22,7 @@ ALTER TABLE twins REPLICA IDENTITY FULL
 """
 CLIENTS = 4
 PAUSE_S = 0.04  # between a writer's transactions, on a machine that is not slow
-RECONNECT_S = 0.1
+RECONNECT_S = 0.1  # short beside a restart of a server, which takes a second
 # One row with a key and one without, which would be there twice if it were applied twice.
 _TABLES = ("notes", "twins")
 _NUMBERS = 1_000_000  # of one writer: more transactions than a test makes

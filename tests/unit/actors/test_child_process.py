@@ -12,7 +12,7 @@ import pytest
 
 from actors.child_process import ChildEnded, ChildProcess, ChildRefused
 
-START_S = 30.0
+START_S = 30.0  # a Python process starts in a tenth of a second
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from headrace.status_view import is_healthy, notes
 from streams.backoff import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff
 from streams.errors import BugError, DatabaseUnavailable, LogGone
 
-WAIT_S = 60.0
+WAIT_S = 60.0  # as `STALL_S`: what takes milliseconds
 
 
 class StartedLate(Host):

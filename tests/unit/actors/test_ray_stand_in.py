@@ -18,7 +18,7 @@ from actors.cluster import ray_stand_in
 from tests.support.system import wait_until
 
 _STAND_IN = [sys.executable, "-I", "-S", ray_stand_in.__file__]
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 60.0  # processes start and end in less than a second
 
 # Starts two children, says their ids, and becomes the watch, as Ray's first process does.
 _FIRST = """

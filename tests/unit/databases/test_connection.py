@@ -26,6 +26,8 @@ from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, Data
     "postgresql://user:{}/ss@host/db",  # "user" for the host, and the password for the port
     "postgresql://user:{}%zz@host/db", "host=here password={} and more", "password='{}",
     "postgresql://user@host:{}/db",
+    "postgresql://user:my@{}/x@127.0.0.1:7801/db", "postgresql://user:my@{}?x=1@127.0.0.1:7801/db",  # its beginning for the host, the rest for the database
+    "postgresql://user:my?{}@127.0.0.1:1/db",
 ])
 def test_dsn_that_cannot_be_used_is_refused_without_any_part_of_it(dsn: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -35,7 +37,7 @@ def test_dsn_that_cannot_be_used_is_refused_without_any_part_of_it(dsn: str) -> 
 
 
 @pytest.mark.parametrize(
-    "dsn", ["host=one,two port=5432,5433", "host=@abstract", "postgresql://u:p%40ss@[::1]:5432/db", "host=/run/postgresql", "dbname=x"]
+    "dsn", ["host=one,two port=5432,5433", "host=@abstract", "postgresql://u:p%40ss@[::1]:5432/db", "host=/run/postgresql", "dbname=x", "postgresql://u@h/d?application_name=a%40b"]
 )
 def test_dsn_with_hosts_ports_and_sockets_of_every_kind_is_taken(dsn: str) -> None:
     assert "application_name=test" in connection_string(dsn, application_name="test")

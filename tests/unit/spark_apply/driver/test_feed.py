@@ -19,7 +19,7 @@ from streams.errors import PropagationError, QueueError
 from streams.scn import FIRST_SCN, Scn
 from tests.support.staging import one_way
 
-ENDED_S = 30.0
+ENDED_S = 30.0  # a thread ends within milliseconds
 
 
 class Client:

@@ -15,7 +15,7 @@ from tests.support.apply_driver import wait_for
 from tests.support.lcr_batches import table_version
 
 T, OTHER = table_version("t"), table_version("other")
-ANSWERED_S = 60.0
+ANSWERED_S = 60.0  # a thread answers within milliseconds
 
 
 class Source:

@@ -15,7 +15,7 @@ from spark_apply.handlers.process_bounds import HandlersGrew
 from spark_apply.server import task as tasks
 from spark_apply.server.apply_server import ServerStep
 
-TOLD_S = 30.0
+TOLD_S = 30.0  # a thread tells it within milliseconds
 
 
 class Link:
