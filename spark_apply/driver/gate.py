@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Gate"]
 
 # Runs that have ended whose tasks may still come: Spark repeats a failed task until the run is cancelled, seconds later. A driver has
-# one run of apply servers at a time and one of each table that is copied or compared beside.
+# few runs at a time: one of apply servers, one of a round of copies, and those of comparisons.
 _ENDED_MAX = 64
 
 

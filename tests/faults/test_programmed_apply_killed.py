@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 EXIT = 7
 """What the handler ends its process with, so that no other end of it is taken for the fault."""
 
-LIFE_S = 180.0  # a process of its own, which imports, connects and applies a dozen rows in about two seconds
+LIFE_S = 180.0
 """Bounds one process: it starts, imports and applies three rows in a few seconds, also on a busy machine."""
 
 WAITING = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
@@ -48,7 +48,7 @@ def run(lcr, session):
 """
 
 
-PATIENCE_S = 300.0  # a handler stands still until the test lets it go on, and is not to be interrupted before
+PATIENCE_S = 300.0
 """How long a handler may take in these tests: what it waits for is held until its process was killed."""
 
 LOGGED = """

@@ -25,7 +25,7 @@ from tests.support.lcr_batches import insert_batch
 EXIT, REFUSED = 7, 8
 """What a process ends with: by its function; with an error that says that the function is not called."""
 
-LIFE_S = 180.0  # a process of its own, which imports and calls functions for about two seconds
+LIFE_S = 180.0
 """Bounds one process: it starts and imports in seconds, also on a busy machine."""
 
 ENDS = "import os\ndef mask(lcr):\n    if lcr.commit_scn == 30:\n        os._exit({exit})\n    return lcr\n"
