@@ -1,4 +1,4 @@
-"""Live progress: one line that changes in a terminal, a line per change elsewhere, nothing with `--json`."""
+"""Live progress: one line that changes in a terminal; elsewhere a line per change, and one a minute; nothing with `--json`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ __all__ = ["live_lines", "watch_forever"]
 
 WATCH_INTERVAL_S = 1.0
 QUIET_INTERVAL_S = 2.0  # without a terminal: do not fill a log with progress
+REPEAT_INTERVAL_S = 60.0  # and say the same again: whoever looks at the end of a log sees that it goes on, and what it waits for
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def live_lines(output: Output, what: str) -> Iterator[Callable[[str], None]]:
     def show(text: str) -> None:
         nonlocal last_text, last_at
         now = time.monotonic()
-        if text != last_text and now - last_at >= QUIET_INTERVAL_S:
+        if now - last_at >= (QUIET_INTERVAL_S if text != last_text else REPEAT_INTERVAL_S):
             last_text, last_at = text, now
             output.say(f"{what} [{now - began:.0f} s]: {text}")
 

@@ -41,6 +41,7 @@ class Note:
         is_of_table: only one table is affected; the others are applied.
         is_scheduled: no change passes here until a window of the schedule opens.
         is_remark: intended, or resolves without an operator.
+        is_outage: a database does not answer; what needs it goes on by itself once it does.
     """
 
     component: str
@@ -50,6 +51,7 @@ class Note:
     is_remark: bool = False
     is_of_table: bool = False
     is_scheduled: bool = False
+    is_outage: bool = False
 
 
 def is_healthy(overview: Mapping[str, Any]) -> bool:
@@ -140,8 +142,8 @@ def stuck_notes(overview: Mapping[str, Any]) -> list[Note]:
 
 
 def holding_notes(overview: Mapping[str, Any]) -> list[Note]:
-    """The findings that stop changes until an operator acts, or a window opens."""
-    return [note for note in notes(overview) if note.is_stuck or note.is_scheduled]
+    """The findings that stop changes until an operator acts, a database answers, or a window opens."""
+    return [note for note in notes(overview) if note.is_stuck or note.is_outage or note.is_scheduled]
 
 
 def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
@@ -149,11 +151,11 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
     if state == "DISABLED" and not component.get("enabled", True):
         yield Note(component=name, problem="is stopped", fix=f"headrace start FILE {name}", is_stuck=True, is_remark=True)
     elif error and state in _BAD:
-        yield Note(component=name, problem=error["message"].removeprefix(f"{name}: "), fix=error["hint"], is_stuck=state == "ABORTED")
+        yield Note(component=name, problem=error["message"].removeprefix(f"{name}: "), fix=error["hint"], is_stuck=state == "ABORTED", is_outage=state in _NO_DATABASE)
     if component.get("problem"):
         yield Note(component=name, problem=str(component["problem"]), fix=str(component.get("fix", "")), is_stuck=_is_paused(component))
     if component.get("database_problem"):
-        yield Note(component=name, problem=str(component["database_problem"]), fix=_START_DATABASE)
+        yield Note(component=name, problem=str(component["database_problem"]), fix=_START_DATABASE, is_outage=True)
     yield from _refusals(name, component.get("wire") or {})
     for held_up in component.get("held_up_by", ()):
         yield Note(component=name, problem=f"waits for {held_up}", fix=_END_TRANSACTION, is_remark=True)

@@ -60,6 +60,7 @@ class Evidence:
         way: from the source to the destination's apply process.
         table: as the source calls it.
         source_row, destination_row: the row now, texts by column; None: there is none.
+        is_destination_read: whether the destination answered; else its row is not known.
         is_captured: the source's log has changes of the table; None: not known.
         searched: (from, through) SCN of the redo that was searched; None: it was not.
         changes: of the row, in source order, the newest ones.
@@ -85,6 +86,7 @@ class Evidence:
     errors: Sequence[ErrorTransaction] | None
     statuses: Mapping[str, Mapping[str, Any]]
     unknown: Sequence[str] = ()
+    is_destination_read: bool = True
 
     @property
     def low_watermark_scn(self) -> int:
@@ -135,7 +137,7 @@ class _Stop:
 def explain(found: Evidence) -> Verdict:
     """Find the first place where a change of the row stopped."""
     facts = [*_row_facts(found), *_redo_facts(found)]
-    if found.source_row == found.destination_row or _same(found.source_row, found.destination_row):
+    if found.is_destination_read and (found.source_row == found.destination_row or _same(found.source_row, found.destination_row)):
         words = "the rows are equal now" if found.source_row is not None else "there is no such row at both sites"
         return _verdict(found, _Stop("SAME", "", words, ""), facts)
     if (stop := _left_out_always(found)) is not None:
@@ -345,7 +347,9 @@ def _row_facts(found: Evidence) -> list[str]:
     facts = []
     for site, row in ((found.way.capture.source, found.source_row), (found.way.apply.site, found.destination_row)):
         facts.append(f"{site} now: {'no row' if row is None else 'the row is there'}")
-    if found.source_row is not None and found.destination_row is not None:
+    if not found.is_destination_read:
+        facts[-1] = f"{found.way.apply.site} now: not known, its database does not answer"
+    elif found.source_row is not None and found.destination_row is not None:
         differing = [name for name, value in found.source_row.items() if name in found.destination_row and found.destination_row[name] != value]
         if differing:
             facts[-1] += f"; different in {', '.join(differing)}"

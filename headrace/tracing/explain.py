@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from headrace.tracing.causes import Evidence, Verdict, explain
 from redo.key_search import CHANGES_MAX
 from rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings
 from rules.transformation import columns_at_the_end
-from streams.errors import ConfigError, LogGone, StreamsError
+from streams.errors import ConfigError, DatabaseUnavailable, LogGone, StreamsError
 from streams.scn import FIRST_SCN
 from topology.ways import ways_to
 
@@ -140,7 +140,7 @@ def explain_row(
 
     Raises:
         ConfigError: no apply process there takes changes of that source, there is no such table, or the key is none.
-        DatabaseUnavailable: a database does not answer.
+        DatabaseUnavailable: a source's database does not answer. Without a destination's, redo and the components say where its change is.
     """
     asked = _Asked(spec=spec, actors=actors, question=question, overview=overview, progress=progress)
     verdicts = tuple(asked.verdicts())
@@ -210,6 +210,15 @@ def _may_change(column: str, transformations: Iterable[Transformation]) -> bool:
     return False
 
 
+@contextmanager
+def _named(site: str) -> Iterator[None]:
+    """Have what a database does not answer say whose database it is."""
+    try:
+        yield
+    except DatabaseUnavailable as error:
+        raise DatabaseUnavailable(f"{site}: {error.message}", hint=error.hint) from error
+
+
 class _Asked:
     """The questions to databases and components, each asked once."""
 
@@ -235,10 +244,15 @@ class _Asked:
     def _evidence(self, way: Way) -> Evidence:
         apply, source = way.apply, way.capture.source
         self._find_key(way)
-        source_row, destination_row = self._both_rows(way)
-        is_same = source_row == destination_row
+        there, unknown = self._row(source, self._question.table, self.key), []
+        try:
+            source_row, destination_row = self._both_rows(way)
+        except DatabaseUnavailable as error:
+            source_row, destination_row, unknown = there, None, [f"the row at {error.message}"]
+        is_read = not unknown
+        is_same = is_read and source_row == destination_row
         redo = Findings(searched=None) if is_same else self._searched(way.capture)
-        unknown = [f"{way.capture.name}: {redo.problem}"] if redo.problem else []
+        unknown += [f"{way.capture.name}: {redo.problem}"] if redo.problem else []
         if not is_same and not self._source_scns.get(source):
             unknown.append(f"site:{source} does not tell where its log is")
         instantiation, errors = None, None
@@ -252,14 +266,16 @@ class _Asked:
             spec=self._spec, way=way, table=self._question.table, source_row=source_row, destination_row=destination_row,
             is_captured=self._is_captured(source), searched=redo.searched, changes=redo.changes, left_out=redo.left_out,
             source_scn=self._source_scns.get(source, 0), instantiation=instantiation, errors=errors, statuses=self._statuses, unknown=unknown,
+            is_destination_read=is_read,
         )
 
     def _find_key(self, way: Way) -> None:
         if not self.key:
             from databases.connectors import open_row_reader
 
-            access = replace(self._access(way.capture.source), tables=key_at_source(way, self._question.table))
-            with closing(open_row_reader(access)) as reader:
+            source = way.capture.source
+            access = replace(self._access(source), tables=key_at_source(way, self._question.table))
+            with _named(source), closing(open_row_reader(access)) as reader:
                 self.key = reader.key_of(*self._question.table, self._question.key)
 
     def _both_rows(self, way: Way) -> tuple[Mapping[str, str | None] | None, Mapping[str, str | None] | None]:
@@ -304,7 +320,7 @@ class _Asked:
         if (site, table) not in self._rows:
             from databases.connectors import open_row_reader
 
-            with closing(open_row_reader(self._access(site))) as reader:
+            with _named(site), closing(open_row_reader(self._access(site))) as reader:
                 found = reader.rows_of(*table, key) or ()
             if len(found) > 1:
                 raise ConfigError(f"the key finds several rows of {table} at {site}", hint="name all columns of the key")

@@ -108,6 +108,21 @@ def test_what_stands_still_is_told_while_waiting_and_when_the_time_is_over(spec)
     assert "capture:c: is stopped" in told[-1]
 
 
+@pytest.mark.parametrize("seen", [
+    {"name": "site:b", "kind": "site", "state": "DATABASE DOES NOT ANSWER", "database_problem": "connecting: connection refused"},
+    {"name": "apply:x", "kind": "apply", "state": "WAITING FOR DATABASE", "last_error": {"message": "connecting: connection refused", "hint": "start the database"}},
+], ids=["its site", "its apply process"])
+def test_a_database_that_does_not_answer_is_what_is_waited_for(spec, seen):
+    from_a, from_b = names(spec)
+    actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})
+    told: list[str] = []
+    words = f"{seen['name']}: connecting: connection refused"
+    with pytest.raises(NotCaughtUp, match=words) as caught:
+        wait_caught_up(spec, actors, timeout_s=1.0, progress=told.append, overview=lambda: overview("RUNNING", seen))
+    assert "start the database" in caught.value.hint
+    assert words in told[0], "said at once, not at the end"
+
+
 def test_closed_window_is_what_is_waited_for(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})

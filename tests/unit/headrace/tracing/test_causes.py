@@ -266,6 +266,21 @@ def test_what_could_not_be_asked_is_unknown_and_no_cause_is_claimed(spec: Topolo
     assert fields["unknown"][0] in found.text
 
 
+DOWN = {"is_destination_read": False, "instantiation": None, "errors": None, "unknown": ("the row at b: connecting: refused", "the instantiation and the error queue at b: refused")}
+
+
+def test_while_the_destination_is_down_the_place_that_has_the_change_is_told(spec: TopologySpec) -> None:
+    behind = statuses() | {"apply:apply_b": {"low_watermark_scn": SCN - 1, "received_scn": SCN, "state": "WAITING FOR DATABASE"}}
+    found = explain(evidence(spec, statuses=behind, **DOWN))
+    assert_found(found, "ON THE WAY", "apply:apply_b", "WAITING FOR DATABASE")
+    assert "b now: not known, its database does not answer" in found.evidence
+
+
+@pytest.mark.parametrize("fields", [{}, {"source_row": None, "changes": ()}], ids=["applied", "no row at the source"])
+def test_while_the_destination_is_down_an_applied_row_is_unknown_and_not_missing(spec: TopologySpec, fields: dict[str, Any]) -> None:
+    assert_found(explain(evidence(spec, **DOWN, **fields)), "UNKNOWN", "", "the row at b: connecting: refused", scn=0)
+
+
 def test_change_that_a_condition_leaves_out_names_the_client_and_the_condition(spec: TopologySpec) -> None:
     rules = RuleSet(include=(Rule(owner="public", name="t", condition=parse("new.c0 = 5", "where")),))
     spec = replace(spec, propagations=tuple(replace(each, rules=rules) if each.name == "relay_to_b" else each for each in spec.propagations))
