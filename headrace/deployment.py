@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from actors.processes import process_of
 from actors.records.requests import REQUESTS_FILE
 from actors.records.running import Running
 from actors.site.left import left_in
+from headrace.failures import Failures, together
 from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, notes, summary_line
 from streams.durable_file import remove_file
@@ -44,10 +45,7 @@ POLL_S = 0.2  # between two looks of `up` and `wait`
 CONTROLLER_TIMEOUT_S = 5.0
 STATE_PARENT = ".headrace"  # parent of state folders whose place the file does not set; removed with the last of them
 DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
-LOOKED_S = 3.0  # what a look that was asked for has found is in the overview, which is a second old
 LOOK_CALL_S = 10.0  # an apply process answers after five, whether its look has ended or not
-STUCK_S = 20.0  # tables that need an operator are checked every ten seconds, and the controller's overview is a second old
-LOOK_AT_ALL_S = 5.0  # after the first failure: failures that follow within this time are reported with it
 TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
 LOST_TIMEOUT_S = 90.0  # a process whose cluster has lost its head ends within a minute
@@ -284,10 +282,8 @@ class Deployment:
         self._ensure_controller(dict(environment or {}), keep_call=call if keep_existing else "")
         if take_over:
             self._take_over()
-        stuck: dict[str, ApplyError] | None = None
+        failures, has_started_again = Failures(self._look_at_tables), False
         began = time.monotonic()
-        looked_at: float | None = None
-        failed_at: float | None = None
         while True:
             overview = self.overview()
             if progress is not None:
@@ -297,18 +293,11 @@ class Deployment:
                 was_asked |= self._ask(call, earlier=was_asked)
             if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
                 return overview
-            found = _failures(overview)
-            if stuck is None:
-                # It was stuck before this call: an operator may have fixed it since, and the retry happens only now.
-                stuck = found
+            if errors := failures.told(overview, time.monotonic(), is_settled=state == SETTLED):
+                raise together(errors)
+            if not has_started_again:
+                has_started_again = True
                 self._start_again(overview)
-            if looked_at is None and state == SETTLED:
-                looked_at = self._look_at_tables(overview)
-            patient = time.monotonic() < (began + STUCK_S if looked_at is None else looked_at + LOOKED_S)
-            failures = [error for what, error in found.items() if not (patient and what in stuck)]
-            failed_at = (failed_at or time.monotonic()) if failures else None
-            if failed_at is not None and (_all_looked_at(overview) or time.monotonic() - failed_at > LOOK_AT_ALL_S):
-                raise _together(list(found.values()))
             if timeout_s is not None and time.monotonic() - began > timeout_s:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)
@@ -333,14 +322,12 @@ class Deployment:
             return False
         return True
 
-    def _look_at_tables(self, overview: Mapping[str, Any]) -> float | None:
-        """Have tables that could not be copied looked at, before anybody is told of them; when that was done; None: it is not."""
-        names = [each["name"] for each in overview["components"] if any(table["state"] == "FAILED" for table in each.get("instantiation", ()))]
+    def _look_at_tables(self, name: str) -> bool:
+        """Have an apply process look at its tables that could not be copied, before anybody is told of them; whether it has."""
         try:
-            done = [bool(self.connect().call(name, "look_at_tables", timeout_s=LOOK_CALL_S)) for name in names]
+            return bool(self.connect().call(name, "look_at_tables", timeout_s=LOOK_CALL_S))
         except StreamsError:
-            return None  # it is starting, or gone: it looks by itself
-        return time.monotonic() if done and all(done) else None
+            return False  # it is starting, or gone: it looks by itself
 
     def _check_alone(self) -> None:
         """Refuse to start a second copy on the cluster of the address while one runs on another: both would write the same files.
@@ -725,44 +712,6 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
         return False
     applies = [component for component in components if component["kind"] == "apply" and component.get("enabled", True)]
     return not ready or all(component.get("ready", False) for component in applies)
-
-
-def _failures(overview: Mapping[str, Any]) -> dict[str, ApplyError]:
-    """Aborted components and tables that cannot be copied: waiting does not help.
-
-    These are not all stuck components (`status_view.stuck_notes`): `up` succeeds while one is stopped or waits for an ALTER.
-    """
-    failures = {}
-    if overview["state"] == "ABORTED":
-        failures["controller"] = ApplyError(str(overview.get("problem", "the controller gave up")), hint=str(overview.get("fix", "")))
-    for component in overview["components"]:
-        for table in component.get("instantiation", ()):
-            if table["state"] == "FAILED":
-                failures[f"{component['name']} {table['owner']}.{table['name']}"] = ApplyError(
-                    f"{component['name']}: table {table['owner']}.{table['name']}: {table['problem']}",
-                    hint="correct it: the table is checked again every few seconds, and everything else continues meanwhile",
-                )
-        # One that is about to be bypassed ends with its error.
-        if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:
-            error = component.get("last_error", {})
-            failures[component["name"]] = ApplyError(
-                f"{component['name']}: {error.get('message', 'aborted')}", hint=error.get("hint", ""),
-            )
-    return failures
-
-
-def _all_looked_at(overview: Mapping[str, Any]) -> bool:
-    """Whether every table was checked: then all tables that cannot be copied are known."""
-    return not any(table["state"] == "PENDING" for c in overview["components"] for table in c.get("instantiation", ()))
-
-
-def _together(failures: Sequence[ApplyError]) -> ApplyError:
-    """Several failures as one error that names them all."""
-    if len(failures) == 1:
-        return failures[0]
-    lines = "".join(f"\n  {error.message}" for error in failures)
-    hints = dict.fromkeys(error.hint for error in failures if error.hint)
-    return ApplyError(f"{len(failures)} problems keep the topology incomplete:{lines}", hint="; ".join(hints))
 
 
 def _is_controller(name: str) -> bool:

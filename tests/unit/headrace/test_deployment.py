@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 import headrace.deployment
+import headrace.failures
 from actors.cluster.known_process import known_process
 from actors.cluster.local import ClusterFacts, LocalCluster
 from actors.controller import Controller, fingerprint_of
@@ -318,7 +319,16 @@ def test_up_asks_for_a_look_and_gives_up_as_soon_as_that_has_found_the_same(monk
     with pytest.raises(ApplyError, match=r"table public\.t: not empty"):
         looks.deployment.up()
     assert [method for _, method in looks.calls].count("look_at_tables") == 1
-    assert headrace.deployment.time.monotonic() < headrace.deployment.STUCK_S
+    assert headrace.deployment.time.monotonic() < headrace.failures.STUCK_S
+
+
+@pytest.mark.parametrize("before", [(), (component("INITIALIZING", "FAILED", started_us=1, outdated=True),)], ids=["not there yet", "about to be replaced"])
+def test_up_tells_nobody_what_an_earlier_process_has_recorded_of_its_tables(monkeypatch, spec, before):
+    """A process that has just begun shows it until it has looked at them; `up` used to end with it, as if this call had failed."""
+    recorded, done = overview(component("INITIALIZING", "FAILED", started_us=2)), overview(component("IDLE", "DONE", started_us=2))
+    looks = Looks(monkeypatch, spec, overview(*before), *[recorded] * 3, done)
+    assert looks.deployment.up(timeout_s=100) is done
+    assert ("apply:x", "look_at_tables") in looks.calls
 
 
 def test_up_fails_when_another_one_replaced_the_file(monkeypatch, spec):

@@ -1,0 +1,105 @@
+"""What keeps `up` from its end although waiting does not help: aborted components, and tables that cannot be copied.
+
+A process that begins shows what an earlier one has recorded of its tables until it has looked at them itself, and an operator may just have
+mended what was wrong. So nobody is told of a table before it was looked at again for this call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from streams.errors import ApplyError
+
+__all__ = ["Failures", "together"]
+
+LOOKED_S = 3.0  # what a look that was asked for has found is in the overview, which is a second old
+STUCK_S = 20.0  # tables that need an operator are checked every ten seconds, and the controller's overview is a second old
+LOOK_AT_ALL_S = 5.0  # after the first failure: failures that follow within this time are reported with it
+
+
+class Failures:
+    """Those of one call of `up`.
+
+    Args:
+        look: has an apply process look at its tables at once; returns whether it has.
+    """
+
+    def __init__(self, look: Callable[[str], bool]) -> None:
+        self._look = look
+        self._since: dict[str, float] = {}
+        self._looked_at: dict[str, float] = {}
+        self._before: set[str] | None = None
+        self._failed_at: float | None = None
+
+    def told(self, overview: Mapping[str, Any], now: float, *, is_settled: bool) -> list[ApplyError]:
+        """The failures that end the call; none while one may be of an earlier process, or others are about to be known.
+
+        Args:
+            overview: of the topology, as it is now.
+            now: seconds of a clock that never goes back.
+            is_settled: whether the controller has done what the call asked for.
+        """
+        found = _found(overview)
+        if self._before is None:  # an operator may have mended it since, and the retry happens only now
+            self._before = set(found)
+        self._since = {what: self._since.get(what, now) for what in found}
+        if is_settled:
+            outdated = {each["name"] for each in overview["components"] if each.get("outdated", False)}
+            self._ask_to_look({what: component for what, (component, _) in found.items() if component and component not in outdated}, now)
+        errors = [error for what, (component, error) in found.items() if self._is_of_now(what, component, now)]
+        if not errors:
+            self._failed_at = None
+            return []
+        self._failed_at = now if self._failed_at is None else self._failed_at
+        is_all = len(errors) == len(found) and _all_looked_at(overview)
+        return errors if is_all or now - self._failed_at > LOOK_AT_ALL_S else []
+
+    def _ask_to_look(self, tables: Mapping[str, str], now: float) -> None:
+        for component in {component for what, component in tables.items() if self._looked_at.get(component, -1.0) < self._since[what]}:
+            if self._look(component):
+                self._looked_at[component] = now
+
+    def _is_of_now(self, what: str, component: str, now: float) -> bool:
+        if now - self._since[what] > STUCK_S:
+            return True
+        if not component:
+            return what not in (self._before or ())
+        return self._since[what] <= self._looked_at.get(component, -1.0) < now - LOOKED_S
+
+
+def together(failures: Sequence[ApplyError]) -> ApplyError:
+    """Several failures as one error that names them all."""
+    if len(failures) == 1:
+        return failures[0]
+    lines = "".join(f"\n  {error.message}" for error in failures)
+    hints = dict.fromkeys(error.hint for error in failures if error.hint)
+    return ApplyError(f"{len(failures)} problems keep the topology incomplete:{lines}", hint="; ".join(hints))
+
+
+def _found(overview: Mapping[str, Any]) -> dict[str, tuple[str, ApplyError]]:
+    """By what has failed, in which process: whose tables are to be looked at (empty: it is no table), and the error.
+
+    These are not all stuck components (`status_view.stuck_notes`): `up` succeeds while one is stopped or waits for an ALTER.
+    """
+    failures: dict[str, tuple[str, ApplyError]] = {}
+    if overview["state"] == "ABORTED":
+        failures["controller"] = "", ApplyError(str(overview.get("problem", "the controller gave up")), hint=str(overview.get("fix", "")))
+    for component in overview["components"]:
+        name, process = str(component["name"]), component.get("started_us", 0)
+        for table in component.get("instantiation", ()):
+            if table["state"] == "FAILED":
+                failures[f"{name} {process} {table['owner']}.{table['name']}"] = name, ApplyError(
+                    f"{name}: table {table['owner']}.{table['name']}: {table['problem']}",
+                    hint="correct it: the table is checked again every few seconds, and everything else continues meanwhile",
+                )
+        # One that is about to be bypassed ends with its error.
+        if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:
+            error = component.get("last_error", {})
+            failures[name] = "", ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=error.get("hint", ""))
+    return failures
+
+
+def _all_looked_at(overview: Mapping[str, Any]) -> bool:
+    """Whether every table was checked: then all tables that cannot be copied are known."""
+    return not any(table["state"] == "PENDING" for c in overview["components"] for table in c.get("instantiation", ()))
