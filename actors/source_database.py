@@ -27,6 +27,7 @@ Worked flow
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import threading
@@ -382,7 +383,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
         forget_standby_logs(spec, self._site.name, new)
         is_source, applies = _is_source(spec, self._site.name), _applies_at(spec, self._site.name)
         if is_source:
-            self._begin_as_source()
+            statements += self._begin_as_source()
             with closing(self._open_source()) as source:
                 statements += source.prepare(spec.name, self._rules(spec))
         if applies:
@@ -420,6 +421,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             time.sleep(READ_TIMEOUT_S)
         with closing(self._open_source()) as source:
             statements: tuple[str, ...] = source.remove(self._spec.name)
+        self._refusal.end()
         self._note_prepared(is_source=False)
         return statements
 
@@ -579,19 +581,30 @@ class DatabaseSite(RedoKeeper, SiteHost):
     def _note_prepared(self, *, is_source: bool) -> None:
         replace_file(self._prepared_file, json.dumps({"topology": self._spec.name, "is_source": is_source}) + "\n")
 
-    def _begin_as_source(self) -> None:
-        """Forget what an earlier time as a source left: the log has gone on without it, and its slot is gone."""
+    def _begin_as_source(self) -> tuple[str, ...]:
+        """Forget what an earlier time as a source left: the log has gone on without it, and its slot is gone.
+
+        Returns:
+            Where redo is kept of which no file says that it ended; it is nobody's but an operator's to remove.
+        """
+        kept: tuple[str, ...] = ()
+        redo = self._folder / "redo"
         if not self._is_prepared() and self._writer is None:
-            shutil.rmtree(self._folder / "redo", ignore_errors=True)
+            if not self._prepared_file.exists() and redo.is_dir() and any(redo.iterdir()):
+                aside = next(path for number in itertools.count(1) if not (path := self._folder / f"redo.aside-{number}").exists())
+                redo.rename(aside)
+                kept = (f"-- redo of an earlier time, which no file of the site knows, is kept in {aside}: remove it when nothing of it is needed",)
+            shutil.rmtree(redo, ignore_errors=True)
             self._tables.forget_receivers()
         self._ends_source = False
+        return kept
 
     def _is_prepared(self) -> bool:
-        """Whether it is prepared as a source: a site that was only a destination has no log stream yet."""
+        """Whether it is prepared as a source: a site that was only a destination has no log stream yet. Without its file, redo says so."""
         try:
             return bool(json.loads(self._prepared_file.read_text(encoding="utf-8")).get("is_source"))
         except FileNotFoundError:
-            return False
+            return self._refusal.was_prepared
 
     def _writes_redo(self) -> bool:
         return self._is_source and self._is_prepared() and not self._ends_source

@@ -4,7 +4,7 @@ Two faults of a source show once, and hide afterwards. A database that was resto
 log, or lacks redo's last transaction; later its new log has passed that place, and its new transactions have taken the old numbers. What
 says which changes are in the log (the publication) may be dropped or altered, and made again as it was; changes in between are missing.
 So the first refusal is durable: a restart must not take the other log for the old one's continuation. Both files go with
-the redo log (`headrace down --purge`).
+the redo log (`headrace down --purge`); the second one also when the site ends as a source.
 """
 
 from __future__ import annotations
@@ -51,6 +51,15 @@ class SourceRefusal:
         """Keep a refusal; `check` raises it from now on."""
         if not self._refused.exists():
             self._write(self._refused, {"message": refused.message, "hint": refused.hint})
+
+    @property
+    def was_prepared(self) -> bool:
+        """Whether this redo log is of a source that was prepared and has not ended: it says so without the site's own file."""
+        return self._prepared.exists()
+
+    def end(self) -> None:
+        """Note that the source is none any more: what is here is of no use."""
+        self._prepared.unlink(missing_ok=True)
 
     def check_prepared(self, identity: str) -> None:
         """See that what was prepared is what it was when redo began.

@@ -359,6 +359,42 @@ def test_source_that_is_none_any_more_leaves_no_slot_and_begins_anew_when_it_is_
     assert source.host.status()["opens_total"] <= 3
 
 
+def restarted(source: Source) -> None:
+    """Another process of the site, which prepares it as `up` does without a record of the topology."""
+    source.host.end()
+    (source.folder / "sites" / "dbs1" / "prepared.json").unlink()
+    source.host = DatabaseSite(source.spec, "dbs1", "fingerprint")
+    source.host.start()
+    source.wait("ready", lambda status: status["ready"])
+
+
+def test_redo_goes_on_when_the_file_is_lost_that_says_the_site_was_prepared(make):
+    source = make()
+    source.run("INSERT INTO t VALUES (1)")
+    source.wait_written()
+    restarted(source)
+    source.run("INSERT INTO t VALUES (2)")
+    source.wait("it writes by itself", lambda status: status["state"] in {"IDLE", "WRITING"})
+    assert source.host.prepare(source.spec) == ()
+    source.wait_written()
+    assert sum(batch.row_count for batch in source.mined()) == 2
+
+
+def test_redo_that_no_file_knows_is_kept_aside_and_never_discarded(make):
+    source = make()
+    source.run("INSERT INTO t VALUES (1)")
+    source.wait_written()
+    redo = source.folder / "sites" / "dbs1" / "redo"
+    (redo / "prepared_as.json").unlink()
+    segments = {path.name: path.stat().st_size for path in redo.glob("*.redo")}
+    assert segments
+    restarted(source)
+    (said,) = source.host.prepare(source.spec)
+    assert f"{redo}.aside-1" in said
+    assert {path.name: path.stat().st_size for path in Path(f"{redo}.aside-1").glob("*.redo")} == segments
+    source.wait("it writes", lambda status: status["state"] in {"IDLE", "WRITING"})
+
+
 def test_source_whose_slot_was_dropped_by_hand_can_still_end_as_a_source(make):
     source = make()
     source.drop_slot()
