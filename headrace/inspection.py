@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "check_topology", "handler_findings", "live_sites", "plan_topology"]
 
+_NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
@@ -291,12 +293,23 @@ def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:
             if site.database.kind == "embedded":
                 answers[site.name] = _unseen(spec, site)
             continue
+        findings: list[Finding] = []
         try:
-            answers[site.name] = _ask(spec, site, access)
+            answers[site.name] = _ask(spec, site, access, findings)
         except StreamsError as error:
-            fix = error.hint or "make sure that the database runs and the connection string is right"
-            answers[site.name] = LiveSite(findings=(Finding(path=f"sites.{site.name}", problem=error.message, fix=fix),))
+            answers[site.name] = LiveSite(findings=(*findings, *_unanswered(site.name, error, findings)))
     return answers
+
+
+def _unanswered(site: str, error: StreamsError, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Why a database did not answer everything; nothing where a right is missing that the findings before it name with its GRANT."""
+    if error.context.get("sqlstate") != _NO_RIGHT:
+        fix = "make sure that the database runs and the connection string is right"
+    elif not any(each.is_error for each in findings):
+        fix = "grant that to the role of the connection string"
+    else:
+        return
+    yield Finding(path=f"sites.{site}", problem=error.message, fix=error.hint or fix)
 
 
 def _access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess | None:
@@ -311,11 +324,18 @@ def _access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess | None:
         return None
 
 
-def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess) -> LiveSite:
+def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: list[Finding]) -> LiveSite:
+    """Examine one database.
+
+    Args:
+        spec: the topology.
+        site: whose database it is.
+        access: to it.
+        findings: receives them as they are found: what is asked behind them may fail for what they say.
+    """
     applies = [apply for apply in spec.applies if apply.site == site.name]
     rules = spec.capture_rules(site.name)
     statements: list[PlannedStatement] = []
-    findings: list[Finding] = []
     tables: tuple[SourceTable, ...] = ()
     identity = ""
     logged: tuple[LoggedTable, ...] = ()

@@ -13,13 +13,17 @@ destination is altered already, and only the operator knows what the source's AL
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+
 from databases.ports import DestinationColumn
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, conversion_function
 from streams.lcr_batch import Column, TableVersion
+from streams.table_name import TableName
 
-__all__ = ["column_fits", "conversion_of", "missing_alter", "missing_table", "modifier_fits", "type_with_modifier"]
+__all__ = ["column_fits", "conversion_of", "missing_alter", "missing_tables", "modifier_fits", "type_with_modifier"]
 
 _HEADER_BYTES = 4  # PostgreSQL counts a length word in the modifiers of varchar, bpchar and numeric
 _LENGTH = frozenset({"varchar", "bpchar"})
@@ -36,10 +40,17 @@ _INTERVAL_FIELDS = {
 }
 
 
-def missing_table(version: TableVersion) -> str:
-    """What creates a table that the destination does not have."""
-    table = qualified(version.owner, version.name).replace('"', '\\"')
-    return f'pg_dump --schema-only --table="{table}" SOURCE_DSN | psql DESTINATION_DSN'
+def missing_tables(tables: Sequence[TableName], schemas: Sequence[str] = ()) -> str:
+    """The one command that creates what the destination does not have: in their order, with what refers from one to the other.
+
+    Args:
+        tables: under their names at the source.
+        schemas: of which the destination has nothing: all of them is created, types and functions too.
+    """
+    selected = [f"--schema={shlex.quote(quote(schema))}" for schema in schemas]
+    selected += [f"--table={shlex.quote(qualified(*table))}" for table in tables if table.owner not in schemas]
+    # What was captured, or is subscribed to, at the source is no business of the destination's.
+    return f"pg_dump --schema-only --no-publications --no-subscriptions {' '.join(selected)} SOURCE_DSN | psql DESTINATION_DSN"
 
 
 def missing_alter(version: TableVersion, catalog: CatalogTable | None, now: TableVersion | None = None) -> str:
@@ -54,7 +65,7 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None, now: Tabl
         Statements for a person, one per line; empty when every column fits.
     """
     if catalog is None:
-        return missing_table(version)
+        return missing_tables([TableName.of(version)])
     alter = f"ALTER TABLE {qualified(version.owner, version.name)}"
     renamed, taken = _renamed(version, catalog)
     missing = []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -86,6 +89,78 @@ def test_one_database_under_two_names_is_said(checked: Checked, monkeypatch: pyt
     ]
     monkeypatch.setenv("TEST_B_DSN", checked.dsns["b"])
     assert not [f for f in checked.findings() if "same database" in f.problem]
+
+
+READER = "headrace_reader_of_checks"
+
+
+def test_a_role_that_may_only_read_gets_every_grant_and_they_are_enough(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the schema headrace belongs to somebody else: what it cannot be asked hides nothing."""
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)")
+    with closing(PostgresDestination(checked.dsns["b"], site="b")) as there:
+        there.prepare("checked")
+    checked.execute("b", f"CREATE ROLE {READER} LOGIN PASSWORD 'secret'", f"GRANT SELECT ON t TO {READER}")
+    try:
+        monkeypatch.setenv("TEST_B_DSN", psycopg.conninfo.make_conninfo(checked.dsns["b"], user=READER, password="secret"))
+        done: list[str] = []
+        for _ in range(5):  # a right on a schema shows which ones on its tables are missing, and so on
+            errors = [finding for finding in checked.findings() if finding.is_error]
+            if not errors:
+                break
+            assert [finding for finding in errors if not finding.fix.startswith("GRANT ")] == []
+            done += [finding.fix for finding in errors]
+            checked.execute("b", *(finding.fix for finding in errors))
+        assert errors == []
+        assert any("SCHEMA headrace" in fix for fix in done)
+        assert len(done) == len(set(done))
+    finally:
+        for function in ("create(text)", "session_setup(text)", "xact_setup(pg_lsn, timestamptz)", "session_reset()", "drop(text)"):
+            checked.execute("b", f"REVOKE EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_{function} FROM {READER}")
+        checked.execute("b", f"REVOKE SET ON PARAMETER session_replication_role FROM {READER}", f"DROP OWNED BY {READER}", f"DROP ROLE {READER}")
+
+
+SHOP = """
+CREATE TYPE mood AS ENUM ('good', 'bad'); CREATE SEQUENCE numbers;
+CREATE TABLE customers (id int PRIMARY KEY, email text UNIQUE, m mood);
+CREATE TABLE addresses (id int PRIMARY KEY DEFAULT nextval('numbers'), customer int REFERENCES customers, next int REFERENCES addresses);
+CREATE TABLE events (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
+CREATE TABLE "Odd $HOME ""name" (id int PRIMARY KEY);
+"""
+
+
+def test_tables_that_are_missing_are_made_by_one_command_with_all_that_belongs_to_them(checked: Checked, pg_destination: EmbeddedServer) -> None:
+    checked.execute("a", SHOP)
+    (missing,) = [finding for finding in checked.findings() if finding.is_error]
+    assert missing.problem.startswith("4 tables do not exist here: ")
+    followed(checked, missing.fix, pg_destination)
+    assert [finding for finding in checked.findings() if finding.is_error] == []
+    constraints = "SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND contype <> 'n' ORDER BY 1, 2"
+    assert rows(checked, "a", constraints) == rows(checked, "b", constraints)
+    assert rows(checked, "b", "SELECT count(*) FROM pg_publication") == [(0,)]
+
+    # Of some tables of a schema: those alone, also then in one command and with their keys.
+    checked.execute("b", "DROP TABLE addresses, customers")
+    (missing,) = [finding for finding in checked.findings() if finding.is_error]
+    assert missing.problem == "2 tables do not exist here: public.addresses, public.customers"
+    followed(checked, missing.fix, pg_destination)
+    assert [finding for finding in checked.findings() if finding.is_error] == []
+    assert rows(checked, "a", constraints) == rows(checked, "b", constraints)
+
+
+def followed(checked: Checked, command: str, server: EmbeddedServer) -> None:
+    """Run a command as it is printed."""
+    for name, dsn in (("SOURCE_DSN", checked.dsns["a"]), ("DESTINATION_DSN", checked.dsns["b"])):
+        command = command.replace(name, shlex.quote(dsn))
+    programs = str(server.binary("pg_dump").parent)
+    done = subprocess.run(["sh", "-c", command], env={"PATH": f"{programs}:{os.environ['PATH']}"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def rows(checked: Checked, site: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(checked.dsns[site]) as connection:
+        return connection.execute(query).fetchall()  # type: ignore[call-overload, no-any-return]
 
 
 def test_every_table_that_is_not_empty_is_said_at_once_and_none_that_was_begun(checked: Checked) -> None:

@@ -18,7 +18,7 @@ from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.fencing import STAMP_FUNCTION
 from databases.postgres.destination.schema import VERSION, schema_version
-from databases.postgres.types import conversion_of, missing_alter, missing_table
+from databases.postgres.types import conversion_of, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.lcr_batch import TableVersion
@@ -91,6 +91,12 @@ ORDER BY c.conrelid <> %(oid)s, r.relname, c.conname
 _TRIGGERS = """
 SELECT g.tgname AS name, g.tgenabled AS enabled FROM pg_catalog.pg_trigger g
 WHERE g.tgrelid = %(oid)s AND NOT g.tgisinternal ORDER BY g.tgname
+"""
+
+
+_SCHEMAS_WITH_RELATIONS = """
+SELECT n.nspname FROM pg_catalog.pg_namespace n
+WHERE n.nspname = ANY(%s) AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S'))
 """
 
 
@@ -285,11 +291,24 @@ def preflight_tables(
             path = f"sites.{site} table {version.qualified_name}"
             findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings)
             findings += _substitute_findings(path, version, catalog, settings, at_source.get(TableName.of(version)))
-    missing = [
-        Finding(path=f"sites.{site} table {v.qualified_name}", problem="the table does not exist here", fix=missing_table(v))
-        for v in absent
-    ]
-    return (*missing, *findings)
+    return (*_absent_findings(connection, site, [TableName.of(version) for version in absent], at_source), *findings)
+
+
+def _absent_findings(connection: psycopg.Connection[Any], site: str, absent: Sequence[TableName], at_source: Mapping[TableName, TableName]) -> Iterator[Finding]:
+    """Of tables that are not here. Those with one name at both sites are made by one command: alone, each would lack its types, and keys that refer to others."""
+    alike = [table for table in absent if at_source.get(table, table) == table]
+    if alike:
+        owners = list(dict.fromkeys(table.owner for table in alike))
+        filled = {name for (name,) in connection.execute(_SCHEMAS_WITH_RELATIONS, (owners,))}
+        path = f"sites.{site}" if len(alike) > 1 else f"sites.{site} table {alike[0]}"
+        problem = "the table does not exist here" if len(alike) == 1 else f"{len(alike)} tables do not exist here: {', '.join(map(str, alike))}"
+        yield Finding(path=path, problem=problem, fix=missing_tables(alike, [owner for owner in owners if owner not in filled]))
+    for table in absent:
+        if (source := at_source.get(table, table)) != table:
+            yield Finding(
+                path=f"sites.{site} table {table}", problem=f"the table, which is {source} at the source, does not exist here",
+                fix=f"create it here under this name, as {missing_tables([source]).partition(' | ')[0]} describes it",
+            )
 
 
 def _table_findings(

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import shlex
+import subprocess
 from dataclasses import replace
 
 import pytest
 
 from databases.ports import DestinationColumn, DestinationTable
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, ValueForm, equality_of
-from databases.postgres.types import missing_alter, type_with_modifier
+from databases.postgres.types import missing_alter, missing_tables, type_with_modifier
 from streams.lcr_batch import Column, OldImage, TableVersion
+from streams.table_name import TableName
 
 
 def numeric(digits: int, scale: int) -> int:
@@ -52,7 +55,16 @@ def test_equal_tables_fit_whatever_the_order_of_columns():
 
 def test_missing_table_names_the_command_that_copies_its_definition():
     assert "pg_dump --schema-only" in missing_alter(version(column("a")), None)
-    assert '\\"hr\\".\\"Jobs\\"' in missing_alter(version(column("a")), None)
+    assert """--table='"hr"."Jobs"'""" in missing_alter(version(column("a")), None)
+
+
+def test_command_that_makes_missing_tables_runs_nothing_that_a_name_says():
+    command = missing_tables([TableName("$(touch x)", "a`b'c")], ["$HOME"])
+    words = shlex.split(command)
+    assert '--schema="$HOME"' in words
+    assert """--table="$(touch x)"."a`b'c\"""" in words
+    done = subprocess.run(["sh", "-c", f"echo {command.partition(' | ')[0]}"], capture_output=True, text=True, check=True)
+    assert done.stdout.split("--schema=")[1].startswith('"$HOME"')
 
 
 def test_missing_column_is_added_with_its_type():

@@ -467,7 +467,7 @@ def random_stream(random_: random.Random, size: int) -> list[bytes]:
 
 
 @pytest.mark.seeded
-@hypothesis.settings(max_examples=scaled(60, 1000))
+@hypothesis.settings(max_examples=scaled(36, 1000))
 @hypothesis.given(seed=st.integers(0, 2**32), rows_max=st.integers(1, 50))
 def test_any_stream_cut_anywhere_decodes_like_the_reference(seed: int, rows_max: int) -> None:
     random_ = random.Random(seed)

@@ -64,7 +64,7 @@ def expected_array(values, element, wrapped):
 
 @pytest.mark.seeded
 @given(tables(), st.data())
-@settings(max_examples=scaled(60, 1000))
+@settings(max_examples=scaled(36, 1000))
 def test_array_parameters_are_what_array_recv_reads(columns, data):
     rows = len(columns[0])
     first = data.draw(st.integers(0, rows))
@@ -79,7 +79,7 @@ def test_array_parameters_are_what_array_recv_reads(columns, data):
 
 @pytest.mark.seeded
 @given(tables(), st.data())
-@settings(max_examples=scaled(60, 1000))
+@settings(max_examples=scaled(36, 1000))
 def test_copy_blocks_are_what_copy_reads(columns, data):
     rows = len(columns[0])
     cut = data.draw(st.integers(0, rows))
