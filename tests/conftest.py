@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # `tests` is not installed
     sys.path.insert(0, str(ROOT))
 
-from tests.support.processes import Process, end, left_over  # noqa: E402 - needs the line above
+from tests.support.collected import note_collected  # noqa: E402 - needs the line above
+from tests.support.processes import Process, end, left_over  # noqa: E402 - the same
 from tests.support.reporting import REPORT, Reporting  # noqa: E402 - the same
 from tests.support.seeds import draw_session_seed, is_soak, session_seed  # noqa: E402 - the same
 from tests.support.shared import FAILED, end_all, end_unit, group, sort_by_unit  # noqa: E402 - the same
@@ -34,9 +35,10 @@ SESSION_VARIABLE = "HEADRACE_TEST_SESSION"
 LEFT_OVER_GRACE_S = 45.0
 
 # No deadline per example: numba compiles in the first one, and CI machines stall.
+# Sixty examples of what does not say how many: `make soak` has eight times as many, new ones each time.
 # Not `explain`: to say which lines only failures run, it traces, and CPython 3.11 can then stand for ever at the begin of a function, out of reach of signals.
 _PHASES = tuple(phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain)
-hypothesis.settings.register_profile("test", deadline=None, print_blob=True, phases=_PHASES, derandomize=True)
+hypothesis.settings.register_profile("test", deadline=None, print_blob=True, phases=_PHASES, derandomize=True, max_examples=60)
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, phases=_PHASES, max_examples=500)
 
 SESSION = pytest.StashKey[str]()
@@ -68,7 +70,8 @@ def pytest_report_header() -> str:
 
 
 @pytest.hookimpl(tryfirst=True)  # before the deselected ones are known: each worker has the same order
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    note_collected(config, items)
     sort_by_unit(items)
     group(items)
 

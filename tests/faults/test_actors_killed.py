@@ -6,6 +6,7 @@ import pytest
 
 from actors.controller import CONTROLLER
 from tests.support.faults import pgbench_through
+from tests.support.matrices import values
 from tests.support.system import System
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 @pytest.mark.fault("SIGKILL of an actor")
 # The propagation shares a process with the first of the queues.
-@pytest.mark.parametrize("kind", ["capture", "queue", "site:src", "site:dst", "apply", "spark", CONTROLLER])
+@pytest.mark.parametrize("kind", values(["capture", "queue", "site:src", "site:dst", "apply", "spark", CONTROLLER], "capture", "queue", "site:src", "spark", CONTROLLER))
 def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System, kind: str):
     names = [component["name"] for component in one_way.deployment.overview()["components"]]
     victims = [kind] if kind == CONTROLLER else [name for name in names if name.startswith(kind)]

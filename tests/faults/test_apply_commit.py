@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.faults import armed, pgbench_through
+from tests.support.matrices import values
 from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -13,7 +14,7 @@ TIMES = 3
 
 
 @pytest.mark.fault("SIGKILL at a failpoint of an apply server")
-@pytest.mark.parametrize("name", ["apply.before_commit", "apply.after_commit"])
+@pytest.mark.parametrize("name", values(["apply.before_commit", "apply.after_commit"], "apply.after_commit"))
 def test_apply_server_killed_around_its_commit_loses_and_doubles_nothing(one_way: System, name: str):
     with pgbench_through(one_way) as running:
         running.wait_arriving()

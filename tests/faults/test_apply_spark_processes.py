@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 @pytest.mark.fault("SIGKILL of the application's driver, of its JVM, or of the application master, with which the executors end")
 @pytest.mark.parametrize(("victim", "words"), [
-    ("driver", "SIGKILL"), ("gateway", "JVM"), pytest.param("master", "no executor has come back", marks=pytest.mark.soak),
+    ("driver", "SIGKILL"), pytest.param("gateway", "JVM", marks=pytest.mark.soak), pytest.param("master", "no executor has come back", marks=pytest.mark.soak),
 ])
 def test_application_that_lost_its_head_is_replaced_under_the_same_coordinator(one_way: System, victim: str, words: str):
     application, before = one_way.status(application_name(one_way)), _coordinator(one_way)
@@ -51,6 +51,7 @@ def test_killed_executor_is_replaced_under_the_same_application(one_way: System)
     assert (_application(one_way), _coordinator(one_way)) == (application, before)
 
 
+@pytest.mark.soak
 @pytest.mark.fault("SIGKILL of a Spark executor's Python worker")
 def test_killed_worker_is_replaced_under_the_same_application(one_way: System):
     application, before, attempts = _application(one_way), _coordinator(one_way), _attempts(one_way)

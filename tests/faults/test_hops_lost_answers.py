@@ -38,8 +38,9 @@ def _propagation(system: System) -> str:
     return f"propagation:{system.spec.propagations[0].name}"
 
 
+@pytest.mark.soak
 @pytest.mark.fault("SIGKILL at a failpoint of the log writer")
-@pytest.mark.parametrize("name", [pytest.param("log_writer.before_fsync", marks=pytest.mark.soak), "log_writer.after_fsync"])
+@pytest.mark.parametrize("name", ["log_writer.before_fsync", "log_writer.after_fsync"])
 def test_log_writer_killed_around_its_fsync(one_way: System, name: str):
     _pgbench_through(one_way, "site:src", name)
 
@@ -54,8 +55,9 @@ def test_capture_killed_after_enqueue_before_acknowledgement(one_way: System):
     _pgbench_through(one_way, f"capture:{one_way.spec.captures[0].name}", "capture.after_enqueue")
 
 
+@pytest.mark.soak
 @pytest.mark.fault("SIGKILL at a failpoint of a queue")
-@pytest.mark.parametrize("end", ["from_queue", pytest.param("to_queue", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("end", ["from_queue", "to_queue"])
 def test_queue_killed_after_enqueue_before_acknowledgement(one_way: System, end: str):
     _pgbench_through(one_way, f"queue:{getattr(one_way.spec.propagations[0], end)}", "queue.after_enqueue")
 

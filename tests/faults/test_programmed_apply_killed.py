@@ -139,7 +139,7 @@ def live_through(dsn: str, epoch: int, incarnation: int, name: str) -> None:
     at.apply(*scenario.transactions[done:], is_careful=is_careful)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", values(SCENARIOS, "a procedure DML handler", "an error handler"))
 def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(destination_database: str, name: str) -> None:
     """The process stands inside the handler, or the resolution, for as long as another session holds what it wants to write."""
     scenario = SCENARIOS[name]

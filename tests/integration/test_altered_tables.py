@@ -85,6 +85,7 @@ def test_changed_type_is_waited_for(altered: System):
     altered.assert_converged(["altered"])
 
 
+@pytest.mark.soak
 def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: System):
     """The rows from before the ALTER find the destination altered: a function says what USING said at the source."""
     using = "CASE mood WHEN 'l' THEN 1 ELSE 2 END"

@@ -28,7 +28,7 @@ def place(pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedS
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("parallel groups", test=3, soak=100))
+@pytest.mark.parametrize("seed", seeds("parallel groups", test=2, soak=100))
 def test_parallel_groups_on_a_real_server_leave_what_one_by_one_would(place: PostgresPlace, seed: int) -> None:
     world = World(seed, place, count=40, conflicts=seed % 3 * 2, large=seed % 2 * 3)
     engine = world.engine(seed, parallelism=seed % 3 + 1)
@@ -37,7 +37,7 @@ def test_parallel_groups_on_a_real_server_leave_what_one_by_one_would(place: Pos
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("crashes", test=2, soak=60))
+@pytest.mark.parametrize("seed", seeds("crashes", test=1, soak=60))
 def test_crashes_on_a_real_server_lose_nothing_and_double_nothing(
     place: PostgresPlace, seed: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -57,7 +57,7 @@ def server(fresh_database: Any, pg_source: Any) -> Any:
 
 
 @pytest.mark.seeded
-@settings(max_examples=scaled(120, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(72, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_server_and_rules_agree_on_every_type(server: Any, data: Any) -> None:
     """The condition goes to the server as `rules.conditions.spelling` writes it; the values come back as its log has them, in both forms."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from tests.support.matrices import values
 from tests.support.sites import Sites
 from tests.support.type_literals import USER_TYPES, groups, literals_of, make_tables, without_exceptions
 
@@ -23,7 +24,7 @@ def is_binary(spelled: str) -> bool:
     return not plain.startswith(ONLY_TEXT)
 
 
-@pytest.mark.parametrize("form", ["binary", "text"])
+@pytest.mark.parametrize("form", values(["binary", "text"], "binary"))
 def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form: str):
     sites.free("app")
     system = sites.by(TYPES)

@@ -11,6 +11,7 @@ import pytest
 
 from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
+from tests.support.matrices import values
 from tests.support.postgres_network import PostgresNetwork
 from tests.support.seeds import is_soak, seeds
 from topology.file.reading import read_topology
@@ -263,7 +264,7 @@ def test_an_update_of_which_a_table_can_set_nothing_is_the_last_change_of_its_ro
     assert [[row[0] for row in rows] for rows in rows_of(network)] == [[1, 2]] * 3
 
 
-@pytest.mark.parametrize("change", ["UPDATE shop.rooms SET name = 'taken' WHERE id = 1", "INSERT INTO shop.rooms VALUES (5, 'taken', 1, 'new')"])
+@pytest.mark.parametrize("change", values(["UPDATE shop.rooms SET name = 'taken' WHERE id = 1", "INSERT INTO shop.rooms VALUES (5, 'taken', 1, 'new')"], "INSERT INTO shop.rooms VALUES (5, 'taken', 1, 'new')"))
 def test_error_transaction_is_executed_as_a_role_that_may_only_read_what_is_noted(network_of: Maker, change: str) -> None:
     network = network_of(PLAIN, f"{PLAIN}; CREATE UNIQUE INDEX ON shop.rooms (name) WHERE name = 'taken'", PLAIN, keys=[1, 2])
     apply = next(apply.name for apply in network.spec.applies if (apply.source, apply.site) == ("dbs1", "dbs2"))

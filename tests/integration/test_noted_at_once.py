@@ -47,7 +47,7 @@ from tests.support.latest_timestamp import (
     update,
     value,
 )
-from tests.support.matrices import values
+from tests.support.matrices import cases, values
 from tests.support.postgres_redo import wait_until
 from tests.support.seeds import seeds
 from tests.support.writes import version_of
@@ -148,7 +148,7 @@ def test_a_row_of_which_no_time_is_noted_that_came_while_its_delete_looked_is_no
     assert value(site, 9) == "handled"
 
 
-@pytest.mark.parametrize("sites", [TWO, THREE], ids=["one source", "two sources"])
+@pytest.mark.parametrize("sites", cases({"one source": (TWO,), "two sources": (THREE,)}, core=("two sources",)))
 def test_a_row_that_a_user_is_making_is_deleted_if_the_delete_is_later_by_a_clock_that_is_ahead(site: Site, sites: tuple[str, ...]) -> None:
     now_of(site, *sites)
     new = changed(HERE, id=9)

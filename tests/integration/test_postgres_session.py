@@ -108,6 +108,9 @@ def site_18(destination_database: str) -> Iterator[Site]:
     made.close()
 
 
+TWO_COLUMNS = """id int, k text COLLATE "C" DEFAULT 'k', PRIMARY KEY (k, id)"""
+
+
 # --------------------------------------------------------------------------- columns that cannot be set
 
 
@@ -791,7 +794,7 @@ def test_wide_tables_pass(site):
 
 
 
-@pytest.mark.parametrize("key", ["id int PRIMARY KEY", "id int, k text COLLATE \"C\" DEFAULT 'k', PRIMARY KEY (k, id)"])
+@pytest.mark.parametrize("key", values(["id int PRIMARY KEY", TWO_COLUMNS], TWO_COLUMNS))
 def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_transaction_filled_it(site, key):
     """PostgreSQL takes it for empty then, as nothing in it is committed, and would read it whole for each set."""
     table = site.table(f"CREATE TABLE t ({key}, v int)")
@@ -817,7 +820,7 @@ def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_trans
 @on_every_version("site")
 @pytest.mark.parametrize("further", values([
     "CREATE INDEX ON t (k)", "CREATE INDEX ON t (v, k)", "CREATE INDEX ON t (k, v)", "CREATE UNIQUE INDEX ON t (k, v, id)", "CREATE INDEX ON t USING hash (k)",
-], "CREATE INDEX ON t (k)", "CREATE INDEX ON t USING hash (k)"))
+], "CREATE INDEX ON t (k)"))
 def test_set_never_looks_for_each_of_its_rows_into_an_index_that_finds_many(site, further):
     """Of a table that the server takes for empty each index costs the same. Where there is another one the table is read once for a set, as it always was, and not once for each row."""
     table = site.table(f"CREATE TABLE t (k int, id int, v int, PRIMARY KEY (k, id)); {further}")

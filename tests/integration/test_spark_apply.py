@@ -389,6 +389,7 @@ def test_tables_of_every_kind_are_copied_whole(make_drivers: Callable[[str], App
     assert {each.equal for each in driver.client.compare(pb.CompareRequest())} == {True}
 
 
+@pytest.mark.soak
 @pytest.mark.fault("SIGKILL of a copying task, then of the driver")
 def test_copy_that_was_interrupted_is_made_again_and_finished_tables_are_kept(make_drivers: Callable[[str], ApplyDrivers]):
     drivers = make_drivers("apply_interrupted")

@@ -73,6 +73,7 @@ def test_table_that_was_made_again_or_swapped_in_is_copied_again(system: Sites):
     assert system.execute("b", "SELECT count(*) FROM headrace.instantiation WHERE owner IN ('over_time', 'hr') AND state <> 'LEFT'") == [(3,)]
 
 
+@pytest.mark.soak
 def test_table_that_was_renamed_at_both_sites_goes_on_with_the_next_driver_too(system: Sites):
     for site in ("a", "b"):
         system.execute(site, "ALTER TABLE hr.ra RENAME TO ra2")
@@ -112,6 +113,7 @@ def test_table_that_is_renamed_out_of_its_rule_holds_up_its_changes_until_the_ru
     assert system.execute("b", "SELECT scn FROM headrace.instantiation WHERE name = 'b2'") == scn  # not copied again
 
 
+@pytest.mark.soak
 def test_table_that_is_renamed_away_is_left_out_by_another_up(system: Sites):
     system.execute("a", "ALTER TABLE over_time.b RENAME TO b_away")
     system.execute("a", "INSERT INTO over_time.b_away VALUES (301, 'nobody wants it')")
@@ -122,6 +124,7 @@ def test_table_that_is_renamed_away_is_left_out_by_another_up(system: Sites):
     assert system.execute("b", "SELECT count(*) FROM over_time.b WHERE id = 301") == [(0,)]
 
 
+@pytest.mark.soak
 def test_rename_out_of_the_rules_behind_the_capture_process_holds_up_its_changes_too(system: Sites):
     """A propagation that drops the new name would lose rows, and positions would advance."""
     up(system, "over_time.a, hr.*", WIDE_CAPTURE)

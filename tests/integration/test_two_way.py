@@ -92,6 +92,7 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: Loca
     _assert_keys_nowhere(two_way, ray_cluster)
 
 
+@pytest.mark.soak
 def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(two_way: Sites):
     """The file cannot say so, and `check` would refuse it."""
     spec = two_way.spec

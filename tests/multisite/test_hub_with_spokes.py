@@ -1,6 +1,7 @@
-"""Chaos on a hub with three spokes that all write: real servers, Ray and Spark, and the faults of `headrace chaos`, one after the other.
+"""Chaos on a hub with two spokes, all of which write: real servers, Ray and Spark, and the faults of `headrace chaos`, one after the other.
 
-One topology for the unit. Before and behind each scenario everything is as it should be; while it lasts, clients write at all four sites. `make test` has
+One topology for the unit: that of the example with a spoke less, as the third one is like the second. Before and behind each scenario everything is as it
+should be; while it lasts, clients write at all sites. `make test` has
 each kind of fault that no other topology meets; `make soak` has the rest, each in another place.
 """
 
@@ -35,7 +36,7 @@ pytestmark = [pytest.mark.unit("hub"), pytest.mark.cluster, pytest.mark.postgres
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hub_and_spoke.yaml"
 SCHEMA = "stock"
-HUB, SPOKE, OTHER, THIRD = SITES = ("dbs1", "dbs2", "dbs3", "dbs4")
+HUB, SPOKE, OTHER = SITES = ("dbs1", "dbs2", "dbs3")
 TABLES = (f"{SCHEMA}.{ROWS_TABLE}", f"{SCHEMA}.{LOG_TABLE}")
 A_WHILE_S = 3.0  # in force: several tries in vain
 WRITTEN_MIN = 3  # transactions of each site that is not the target: the fault met a topology that works
@@ -71,7 +72,7 @@ def at(name: str) -> Target:
 SCENARIOS: dict[str, tuple[str, Target, float]] = {
     "the hub's server loses power": ("database down", at(HUB), 0.0),
     "a spoke's apply process stands still": ("frozen", component("apply", SPOKE, HUB), A_WHILE_S),
-    "a spoke's server hangs": ("database frozen", at(THIRD), A_WHILE_S),
+    "a spoke's server hangs": ("database frozen", at(OTHER), A_WHILE_S),
     "a spoke is parted from all others": ("parted", at(OTHER), A_WHILE_S),
     "the link from a spoke to the hub is slow": ("delayed", link(SPOKE, HUB), A_WHILE_S),
 }
@@ -81,11 +82,20 @@ ELSEWHERE: dict[str, tuple[str, Target, float]] = {
     "the hub's capture process is killed": ("kill capture", component("capture", HUB), 0.0),
     "a spoke's queues and propagations are killed": ("kill queue", component("queue", SPOKE), 0.0),
     "an apply process of the hub is killed": ("kill apply", component("apply", HUB, OTHER), 0.0),
-    "an apply server of a spoke is killed": ("task killed", apply(THIRD, HUB), 0.0),
+    "an apply server of a spoke is killed": ("task killed", apply(OTHER, HUB), 0.0),
     "the link from the hub to a spoke is cut": ("cut", link(HUB, SPOKE), A_WHILE_S),
-    "the link from a spoke to the hub is half-open": ("half-open", link(THIRD, HUB), A_WHILE_S),
+    "the link from a spoke to the hub is half-open": ("half-open", link(OTHER, HUB), A_WHILE_S),
     "the hub's disk is full": ("disk full", at(HUB), A_WHILE_S),
 }
+
+
+def of_the_example() -> str:
+    """The example's file with one spoke less, and its state beside it."""
+    text = EXAMPLE.read_text().replace("../.headrace/hub_and_spoke", "state")
+    for spoke in ("  dbs4: {database: {kind: embedded}}\n", ", dbs4"):
+        assert text.count(spoke) == 1
+        text = text.replace(spoke, "")
+    return text
 
 
 class Hub:
@@ -98,7 +108,7 @@ class Hub:
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         file = folder / "hub.yaml"
-        file.write_text(EXAMPLE.read_text().replace("../.headrace/hub_and_spoke", "state"))
+        file.write_text(of_the_example())
         self.system = stack.enter_context(
             running(read_topology(file), folder, lambda servers: [make_tables(server.dsn(), SCHEMA) for server in servers.values()])
         )
@@ -130,7 +140,7 @@ def hub(lent: Hub) -> System:
 
 
 def assert_identical(hub: System) -> None:
-    """Everything is applied, nothing is in an error queue, and all four sites have the same rows."""
+    """Everything is applied, nothing is in an error queue, and all sites have the same rows."""
     hub.wait_caught_up()
     for each in hub.spec.applies:
         assert hub.call(f"apply:{each.name}", "errors") == []
@@ -218,7 +228,7 @@ def chaos(lent: Hub) -> Chaos:
     return lent.chaos()
 
 
-@pytest.mark.fault("a fault of headrace chaos, while clients write at four sites")
+@pytest.mark.fault("a fault of headrace chaos, while clients write at every site")
 @pytest.mark.parametrize("scenario", [*SCENARIOS, *(pytest.param(name, marks=pytest.mark.soak) for name in ELSEWHERE)])
 def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chaos):
     action, target, seconds = {**SCENARIOS, **ELSEWHERE}[scenario]

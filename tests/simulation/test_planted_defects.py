@@ -11,7 +11,7 @@ from tests.support.simulated import example
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
-@pytest.mark.parametrize("planted", [pytest.param(each, marks=pytest.mark.soak if each.is_jam else (), id=each.name) for each in PLANTED])
+@pytest.mark.parametrize("planted", [pytest.param(each, marks=pytest.mark.soak if each.is_slow else (), id=each.name) for each in PLANTED])
 def test_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch, planted: Planted) -> None:
     planted.plant(monkeypatch)
     for seed in range(planted.first, planted.first + planted.seeds):

@@ -231,4 +231,4 @@ class PropagationHistories(RuleBasedStateMachine):
 
 
 TestPropagationHistories = pytest.mark.seeded(pytest.mark.long(PropagationHistories.TestCase))
-TestPropagationHistories.settings = settings(max_examples=scaled(15, 300), stateful_step_count=30, deadline=None)
+TestPropagationHistories.settings = settings(max_examples=scaled(9, 300), stateful_step_count=30, deadline=None)

@@ -269,4 +269,4 @@ class QueueHistories(RuleBasedStateMachine):
 
 
 TestQueueHistories = pytest.mark.seeded(pytest.mark.long(QueueHistories.TestCase))
-TestQueueHistories.settings = settings(max_examples=scaled(30, 400), stateful_step_count=40, deadline=None)
+TestQueueHistories.settings = settings(max_examples=scaled(18, 400), stateful_step_count=40, deadline=None)

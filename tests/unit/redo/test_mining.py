@@ -58,7 +58,7 @@ random_work = given(
     segment=st.integers(500, 20_000), record=st.sampled_from([1, 300, 1 << 20]), rows_max=st.sampled_from([1, 3, 16, 4096]),
     bytes_max=st.sampled_from([1, 200, 1 << 20]),
 )
-few = settings(max_examples=scaled(8, 100), suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=scaled(5, 100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from tests.support.redo_logs import SOURCE, committed, drain, log_writer, mine, 
 from tests.support.seeds import scaled
 from tests.support.workloads import Workload
 
-few = settings(max_examples=scaled(30, 500), suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=scaled(18, 500), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

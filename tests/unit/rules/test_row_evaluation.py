@@ -304,7 +304,7 @@ def test_another_rule_that_takes_a_row_takes_it_as_it_is():
 
 
 @pytest.mark.seeded
-@settings(max_examples=scaled(100, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(60, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(
     st.sampled_from(["INSERT", "UPDATE", "DELETE"]), st.integers(1, 3), st.sampled_from([50, 60, None]), st.integers(1, 3),
     st.sampled_from([50, 60, None]), st.sampled_from(["a", UNCHANGED]),
@@ -340,7 +340,7 @@ def test_subset_of_the_changes_makes_the_subset_of_the_rows(drawn):
 
 
 @pytest.mark.seeded
-@settings(max_examples=scaled(70, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(42, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(list(MIGRATIONS)), min_size=1, max_size=5), st.sampled_from(["department_id = 50", "note <> 'a' or id = 2"]))
 def test_migration_of_columns_agrees_with_single_rows(changes, text):
     batch = batch_of(*changes)

@@ -113,7 +113,7 @@ def of_one_row(batch: LcrBatch, number: int, operations, columns: list[str]):
 
 
 @pytest.mark.seeded
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], max_examples=scaled(60, 1000), deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], max_examples=scaled(36, 1000), deadline=None)
 @given(batch=lcr_batches(), operations=st.lists(OPERATIONS, min_size=1, max_size=5), data=st.data())
 def test_whole_batches_become_what_their_rows_become_one_by_one(batch, operations, data):
     named = [

@@ -68,7 +68,7 @@ def run(engine: Engine, world: World, renamed: dict[str, Table], *, early: bool)
     return alters
 
 
-_SETTINGS = settings(max_examples=scaled(20, 200), suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=scaled(12, 200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.long

@@ -195,7 +195,7 @@ def test_everything_after_a_barrier_depends_on_it() -> None:
 
 @pytest.mark.long
 @pytest.mark.seeded
-@settings(max_examples=scaled(25, 500))
+@settings(max_examples=scaled(15, 500))
 @given(st.integers(0, 2**32))
 def test_the_tracker_finds_what_a_plain_dictionary_finds(seed: int) -> None:
     rng = random.Random(seed)

@@ -21,7 +21,7 @@ from tests.support.apply_history import Change, Reference, Table, Transaction, b
 from tests.support.apply_world import MemoryPlace, World, in_order
 from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=scaled(8, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=scaled(5, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 _SEEDS = st.integers(0, 2**32)
 ONE = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 

@@ -16,7 +16,7 @@ from tests.support.apply_world import MemoryPlace, World
 from tests.support.copies_beside import CopiesBeside, record_of
 from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=scaled(6, 100), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_SETTINGS = settings(max_examples=scaled(5, 100), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 _SEEDS = st.integers(0, 2**32)
 LATE = ("plain", "history", "twice")
 

@@ -79,7 +79,7 @@ class TransformedPlace(MemoryPlace):
         return columns
 
 
-_SETTINGS = settings(max_examples=scaled(12, 200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_SETTINGS = settings(max_examples=scaled(7, 200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 _SEEDS = st.integers(0, 2**32)
 
 

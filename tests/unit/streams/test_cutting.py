@@ -88,7 +88,7 @@ def test_selected_rows_keep_every_value(columns, chosen):
 
 @pytest.mark.long
 @pytest.mark.seeded
-@settings(max_examples=scaled(40, 500))
+@settings(max_examples=scaled(24, 500))
 @given(st.data())
 def test_slices_of_a_batch_hold_its_transactions_in_a_chain(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches().filter(lambda found: len(found.transactions) > 1))

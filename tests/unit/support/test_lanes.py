@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
-import subprocess
-import sys
+import functools
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,79 +12,59 @@ import pytest
 from _pytest.mark.expression import Expression
 
 from tests.lanes import LANES, ROOT
+from tests.support.collected import Collected, collected
 from tests.support.reporting import REPORT, note_started, read_report
 from tests.support.seeds import SEED, seed_of
 
-_COLLECT = """
-import json, sys
-import pytest
-
-class Told:
-    def pytest_collection_finish(self, session):
-        found = [
-            [item.nodeid, [mark.name for mark in item.iter_markers()], list(item.fixturenames), hasattr(item.obj, "hypothesis") or hasattr(item.obj, "_hypothesis_state_machine_class")]
-            for item in session.items
-        ]
-        open(sys.argv[1], "w").write(json.dumps(found))
-
-sys.exit(pytest.main(["-q", "--collect-only", "tests"], plugins=[Told()]))
-"""
 # Fixtures from which everything that starts a server follows, and the markers of the tests that use them.
 _NEEDS = {
     "postgres_folder": "postgres", "copied_database": "postgres", "make_site": "postgres", "ray_cluster": "cluster", "one_way": "cluster",
     "lent": "cluster",
 }
-
-Tests = list[tuple[str, set[str], set[str], bool]]
-
-
-@pytest.fixture(scope="module")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> Tests:
-    """Every test there is: its name, its markers, its fixtures, and whether hypothesis makes it up."""
-    file = tmp_path_factory.mktemp("collected") / "tests.json"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run([sys.executable, "-c", _COLLECT, str(file)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [(name, set(markers), set(fixtures), is_random) for name, markers, fixtures, is_random in json.loads(file.read_text())]
+# A statement that may import a test: of the others no syntax tree is needed.
+_MAY_IMPORT = re.compile(r"^\s*(?:from|import)\s[^#\n]*(?:\(|\btest_)", re.MULTILINE)
 
 
-def parts_with(lane: str, markers: set[str]) -> list[str]:
+@pytest.fixture
+def every_test(pytestconfig: pytest.Config) -> list[Collected]:
+    return collected(pytestconfig)
+
+
+@functools.cache  # thousands of tests have few sets of markers
+def parts_with(lane: str, markers: frozenset[str]) -> list[str]:
     """The parts of a lane that a test with these markers is in."""
     return [part.name for part in LANES[lane] if Expression.compile(part.markers).evaluate(lambda name, **_: name in markers)]
 
 
-@pytest.mark.long
-def test_every_test_is_in_one_part_of_one_lane_and_a_seeded_one_in_two(collected: Tests):
-    assert len(collected) > 7000
-    for name, markers, *_ in collected:
-        test, soak, check = (parts_with(lane, markers) for lane in ("test", "soak", "check"))
-        assert (len(test), len(soak)) == ((0, 1) if "soak" in markers else (1, int("seeded" in markers))), name
-        assert set(check) <= set(test), name
-    assert set(Counter(part for _, markers, *_ in collected for part in parts_with("soak", markers))) == {part.name for part in LANES["soak"]}
+def test_every_test_is_in_one_part_of_one_lane_and_a_seeded_one_in_two(every_test: list[Collected]):
+    assert len(every_test) > 7000
+    for each in every_test:
+        test, soak, check = (parts_with(lane, each.markers) for lane in ("test", "soak", "check"))
+        assert (len(test), len(soak)) == ((0, 1) if "soak" in each.markers else (1, int("seeded" in each.markers))), each.name
+        assert set(check) <= set(test), each.name
+    assert set(Counter(part for each in every_test for part in parts_with("soak", each.markers))) == {part.name for part in LANES["soak"]}
 
 
-@pytest.mark.long
-def test_every_file_of_tests_has_tests(collected: Tests):
+def test_every_file_of_tests_has_tests(every_test: list[Collected]):
     files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
-    assert files == {name.partition("::")[0] for name, *_ in collected}
+    assert files == {each.name.partition("::")[0] for each in every_test}
 
 
-@pytest.mark.long
-def test_who_starts_a_server_says_so_by_a_marker(collected: Tests):
-    assert [(name, fixture) for name, markers, fixtures, _ in collected for fixture, marker in _NEEDS.items() if fixture in fixtures and marker not in markers] == []
+def test_who_starts_a_server_says_so_by_a_marker(every_test: list[Collected]):
+    assert [(each.name, fixture) for each in every_test for fixture, marker in _NEEDS.items() if fixture in each.fixtures and marker not in each.markers] == []
 
 
-@pytest.mark.long
-def test_what_hypothesis_makes_up_is_made_up_anew_in_the_soak(collected: Tests):
-    assert sum(is_random for *_, is_random in collected) > 50
-    assert [name for name, markers, _, is_random in collected if is_random and not markers & {"seeded", "soak"}] == []
+def test_what_hypothesis_makes_up_is_made_up_anew_in_the_soak(every_test: list[Collected]):
+    assert sum(each.is_random for each in every_test) > 50
+    assert [each.name for each in every_test if each.is_random and not each.markers & {"seeded", "soak"}] == []
 
 
-@pytest.mark.long
 def test_no_test_imports_another_one():
     """What two of them need is in `tests.support`."""
+    texts = {path: text for path in (ROOT / "tests").rglob("*.py") if _MAY_IMPORT.search(text := path.read_text())}
+    assert texts
     found = [
-        f"{path.relative_to(ROOT)}: {module}" for path in (ROOT / "tests").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+        f"{path.relative_to(ROOT)}: {module}" for path, text in texts.items() for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Import | ast.ImportFrom) for module in modules_of(node) if module.startswith("tests.") and ".test_" in f"{module}."
     ]
     assert found == []

@@ -267,7 +267,7 @@ def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counte
 @pytest.mark.long
 @pytest.mark.seeded
 @given(topologies())
-@settings(max_examples=scaled(60, 1500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(36, 1500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_ways_agree_with_sending_every_change_through_the_topology(spec):
     """What `carry` says arrives is applied once, and nothing else; and what could come over any path, does."""
     assume(not list(overlap_findings(spec, ChangeClasses.of(spec))))  # which rule is followed is undefined

@@ -79,7 +79,7 @@ def as_bits(values: frozenset[bool | None]) -> int:
 
 @pytest.mark.long
 @pytest.mark.seeded
-@settings(max_examples=scaled(80, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=scaled(48, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_columns_and_single_rows_give_the_same_truth_values(data):
     condition = data.draw(conditions())
@@ -90,7 +90,7 @@ def test_columns_and_single_rows_give_the_same_truth_values(data):
 
 
 @pytest.mark.seeded
-@settings(max_examples=scaled(60, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=scaled(36, 1000), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_what_is_found_was_possible_before_the_rows_were_looked_at(data):
     condition = data.draw(conditions())

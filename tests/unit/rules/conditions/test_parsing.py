@@ -162,7 +162,7 @@ def test_condition_travels_with_its_tree():
 
 
 @pytest.mark.seeded
-@settings(max_examples=scaled(100, 3000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(60, 3000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(conditions(with_attributes=False))
 def test_condition_that_is_written_as_sql_again_is_the_same(tree):
     """Or a destination would be asked something else than what the rules decide."""

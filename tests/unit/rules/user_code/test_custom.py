@@ -103,7 +103,7 @@ def test_only_rows_of_its_tables_are_given_to_a_function() -> None:
 
 
 @pytest.mark.seeded
-@settings(max_examples=scaled(40, 500), deadline=None)
+@settings(max_examples=scaled(24, 500), deadline=None)
 @given(batch=lcr_batches())
 def test_a_function_that_changes_nothing_leaves_every_batch_as_it_is(batch: LcrBatch) -> None:
     # What a partition's rows are is said over columns that a function might change.
@@ -118,7 +118,7 @@ def test_a_function_that_changes_nothing_leaves_every_batch_as_it_is(batch: LcrB
 
 
 @pytest.mark.seeded
-@settings(max_examples=scaled(40, 500), deadline=None)
+@settings(max_examples=scaled(24, 500), deadline=None)
 @given(batch=lcr_batches())
 def test_at_capture_each_lcr_becomes_as_many_as_are_returned_in_order(batch: LcrBatch) -> None:
     """As many as the row's place in its transaction says, so that every number of copies meets every other."""

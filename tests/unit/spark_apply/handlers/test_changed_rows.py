@@ -101,7 +101,7 @@ def row_by_row(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.seeded
-@settings(max_examples=scaled(50, 700), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(30, 700), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     found=histories(), operations=st.sampled_from([("insert", "update", "delete"), ("update",), ("insert", "delete"), ("update", "delete")]),
     resolves=st.booleans(),
@@ -118,7 +118,7 @@ def test_groups_of_rows_that_handlers_change_leave_what_one_by_one_leaves(
 
 @pytest.mark.long
 @pytest.mark.seeded
-@settings(max_examples=scaled(50, 700), deadline=None)
+@settings(max_examples=scaled(30, 700), deadline=None)
 @given(
     found=histories(), left_out=st.lists(st.booleans(), min_size=36, max_size=36), image=st.sampled_from([OldImage.FULL, OldImage.KEY]), resolves=st.booleans(),
 )

@@ -20,7 +20,7 @@ from tests.support.apply_world import MemoryPlace, World
 from tests.support.handlers import code_of
 from tests.support.seeds import scaled
 
-_SETTINGS = settings(max_examples=scaled(12, 120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=scaled(7, 120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LOG = "INSERT INTO public.log (number, position, name) VALUES ($1, $2, $3)"
 CODE = code_of(
     "def run(lcr, session):\n"

@@ -148,7 +148,7 @@ def applied(texts: Sequence[tuple[str, str]], found: dict[str, list[Shown]], his
 
 @pytest.mark.long
 @pytest.mark.seeded
-@settings(max_examples=scaled(80, 1500), deadline=None)
+@settings(max_examples=scaled(48, 1500), deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_group_leaves_what_its_transactions_leave_one_by_one(seed: int) -> None:
     rng = random.Random(seed)

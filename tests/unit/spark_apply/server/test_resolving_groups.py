@@ -262,7 +262,7 @@ def test_what_dies_while_a_conflict_is_resolved_resolves_it_neither_twice_nor_no
 
 @pytest.mark.long
 @pytest.mark.seeded
-@settings(max_examples=scaled(50, 600))
+@settings(max_examples=scaled(30, 600))
 @given(st.integers(0, 2**32), st.sampled_from(range(len(HANDLERS))))
 def test_groups_end_as_row_by_row_does_with_the_same_history(seed: int, chosen: int) -> None:
     rng = random.Random(seed)

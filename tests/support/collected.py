@@ -1,0 +1,53 @@
+"""Every test there is, as a session that collects all of them knows it before its lane's markers leave out the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+__all__ = ["Collected", "collected", "note_collected"]
+
+_ALL = ["tests"]  # what tests/lanes.py has pytest collect
+_COLLECTED = pytest.StashKey[tuple[pytest.Item, ...]]()
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A test.
+
+    Args:
+        name: its node id.
+        markers: names of its markers.
+        fixtures: names of the fixtures that it needs, directly or not.
+        is_random: whether hypothesis makes it up.
+    """
+
+    name: str
+    markers: frozenset[str]
+    fixtures: frozenset[str]
+    is_random: bool
+
+
+def note_collected(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Note what a session has collected, before any of it is deselected."""
+    if config.args == _ALL:
+        config.stash[_COLLECTED] = tuple(items)
+
+
+def collected(config: pytest.Config) -> list[Collected]:
+    """Every test there is; skips the caller in a session of some files."""
+    if (items := config.stash.get(_COLLECTED, None)) is None:
+        pytest.skip("needs a session that collects every test: make check ARGS='-k test_lanes'")
+    return [_told(item) for item in items]
+
+
+def _told(item: pytest.Item) -> Collected:
+    function = getattr(item, "obj", None)
+    return Collected(
+        name=item.nodeid,
+        markers=frozenset(mark.name for mark in item.iter_markers()),
+        fixtures=frozenset(getattr(item, "fixturenames", ())),
+        is_random=hasattr(function, "hypothesis") or hasattr(function, "_hypothesis_state_machine_class"),
+    )
