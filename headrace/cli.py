@@ -63,6 +63,7 @@ app.add_typer(errors_app)
 
 File = Annotated[Path, typer.Argument(help="The topology's YAML file.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="List each finding; without it several of one kind are told once.")]
 Address = Annotated[
     str, typer.Option("--address", help="Ray cluster to run on; without it a private one on this machine.", envvar="HEADRACE_RAY_ADDRESS")
 ]
@@ -153,6 +154,7 @@ def _deployment(file: Path, address: str = "", *, to_start: bool = False) -> Ite
 def check(
     file: File, as_json: Json = False,
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the databases.")] = False,
+    verbose: Verbose = False,
 ) -> int:
     """Report every problem of a topology, and of its databases as far as they can be reached."""
     from headrace.inspection import check_topology
@@ -161,7 +163,7 @@ def check(
     checked = check_topology(file, ask_databases=not offline)
     findings = checked.findings
     output.json({"findings": [asdict(finding) for finding in findings], "reach": [asdict(line) for line in checked.reach]})
-    output.findings(findings)
+    output.findings(findings, is_verbose=verbose)
     if checked.is_proven:
         output.result("proven from the file: every change arrives once wherever it goes, and none comes home (`headrace plan` shows who gets what)")
     problems = sum(1 for finding in findings if finding.is_error)
@@ -264,6 +266,7 @@ def up(
         bool, typer.Option("--take-over", help="Take the databases from a copy of this topology that was started elsewhere.")
     ] = False,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Longest wait in seconds; what was started keeps running.")] = None,
+    verbose: Verbose = False,
 ) -> int:
     """Start a topology, or bring a running one in line with the file. Idempotent."""
     from headrace.progress import live_lines
@@ -279,7 +282,7 @@ def up(
         )
         shells = deployment.embedded_shells()
     output.json(overview)
-    output.findings(overview["findings"])
+    output.findings(overview["findings"], is_verbose=verbose)
     for line in shells:
         output.say(line)
     if overview["state"] == "REFUSED":

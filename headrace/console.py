@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,10 @@ FINDING = 1  # a difference, a problem of the topology or of a database, somethi
 WRONG_USE = 2
 PIPE_WIDTH = 200
 FAILURE = 3
+OF_A_KIND_MIN = 3  # findings that are told once
+PLACES_MAX = 8  # of findings of one kind: a line's length; `--verbose` has the others
+# What names one thing in a sentence: without it, sentences of one kind are equal.
+_NAMES = re.compile(r'"(?:[^"]|"")*"|\'[^\']*\'|\b[\w$]+(?:\.[\w$]+)+|\b\d+\b')
 
 
 class ReaderLeft(Exception):  # noqa: N818 - no error
@@ -36,6 +42,11 @@ def exit_code_of(error: StreamsError) -> int:
     if isinstance(error, TopologyError):
         return FINDING
     return WRONG_USE if isinstance(error, ConfigError) else FAILURE
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What findings of one kind have in common: the site, and the sentence without its names."""
+    return row["is_error"], row["path"].partition(" ")[0], _NAMES.sub("", row["problem"])
 
 
 class Output:
@@ -116,14 +127,32 @@ class Output:
         if error.hint:
             self._console(err=True).print(f"fix: {error.hint}")
 
-    def findings(self, findings: Iterable[Finding | Mapping[str, Any]]) -> None:
-        """List findings, errors first."""
-        rows = [finding if isinstance(finding, Mapping) else asdict(finding) for finding in findings]
-        console = self._console(err=True)
-        for row in sorted(rows, key=lambda row: not row["is_error"]):
-            style, word = ("red", "error") if row["is_error"] else ("yellow", "warning")
-            console.print(f"{word}: {row['path']}: {row['problem']}", style=style)
-            console.print(f"  fix: {row['fix']}")
+    def findings(self, findings: Iterable[Finding | Mapping[str, Any]], *, is_verbose: bool = False) -> None:
+        """List findings where the verdict goes, errors first; with `--json`, where it is in the document, they go to standard error.
+
+        Args:
+            findings: all of them.
+            is_verbose: each on its own; else several of one kind are told once, errors with every fix.
+        """
+        rows = sorted((each if isinstance(each, Mapping) else asdict(each) for each in findings), key=lambda row: not row["is_error"])
+        count = Counter(map(_kind, rows))
+        kinds: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for number, row in enumerate(rows):
+            kind = _kind(row)
+            kinds.setdefault((number,) if is_verbose or count[kind] < OF_A_KIND_MIN else kind, []).append(row)
+        for of_a_kind in kinds.values():
+            self._findings_of_a_kind(of_a_kind)
+
+    def _findings_of_a_kind(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        console, (first, *others) = self._console(err=self.as_json), rows
+        style, word = ("red", "error") if first["is_error"] else ("yellow", "warning")
+        console.print(f"{word}: {first['path']}: {first['problem']}", style=style)
+        for fix in dict.fromkeys(row["fix"] for row in (rows if first["is_error"] else rows[:1])):
+            console.print(f"  fix: {fix}")
+        if others:
+            places = ", ".join(row["path"].rpartition(" ")[2] for row in others[:PLACES_MAX])
+            more = f", and {len(others) - PLACES_MAX} more" if len(others) > PLACES_MAX else ""
+            console.print(f"  {len(others)} more of this kind: {places}{more}; --verbose lists each", style=style)
 
 
 def scn_text(scn: int | None) -> str:

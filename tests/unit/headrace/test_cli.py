@@ -58,7 +58,7 @@ def test_problem_of_a_topology_is_a_finding_with_its_fix(run, tmp_path, capsys):
     file = tmp_path / "bad.yaml"
     file.write_text(ONE_WAY.replace("to: [b]", "to: [c]"))
     assert run("check", file) == FINDING
-    told = capsys.readouterr().err
+    told = capsys.readouterr().out
     assert "error: " in told
     assert "fix: " in told
 
@@ -233,7 +233,7 @@ def test_down_of_what_never_ran_claims_nothing(run, topology, capsys):
 
 def test_check_says_which_databases_it_could_not_ask(run, topology, capsys):
     assert run("check", topology) == DONE
-    told = capsys.readouterr().err
+    told = capsys.readouterr().out
     assert "warning: sites.a: its embedded server does not run: its contents were not checked" in told
     assert f"headrace up {topology}" in told
 
@@ -321,7 +321,7 @@ def test_refused_preflight_is_a_finding(run, topology, monkeypatch, capsys):
     refused = {**overview(), "state": "REFUSED", "findings": [finding]}
     monkeypatch.setattr(Deployment, "up", lambda self, **_: refused)
     assert run("up", topology) == FINDING
-    assert "fix: ALTER SYSTEM SET wal_level = logical" in capsys.readouterr().err
+    assert "fix: ALTER SYSTEM SET wal_level = logical" in capsys.readouterr().out
 
 
 def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
@@ -352,13 +352,13 @@ def test_doctor_reports_findings(run, monkeypatch, capsys):
     report = headrace.commands.doctor.Report({"python": "3.11"}, (Finding(path="java", problem="is missing", fix="make setup"),))
     monkeypatch.setattr(headrace.commands.doctor, "examine", lambda: report)
     assert run("doctor") == FINDING
-    assert "fix: make setup" in capsys.readouterr().err
+    assert "fix: make setup" in capsys.readouterr().out
 
 
 def test_doctor_names_a_place_from_which_ray_cannot_run(run, monkeypatch, capsys):
     monkeypatch.setattr(sys, "prefix", "/home/my clone/.venv")
     assert run("doctor") == FINDING
-    assert "error: python: lies in /home/my clone/.venv: Ray cannot run from a path with ' '" in capsys.readouterr().err
+    assert "error: python: lies in /home/my clone/.venv: Ray cannot run from a path with ' '" in capsys.readouterr().out
 
 
 def test_demo_ends_with_one_json_object(run, monkeypatch, capsys):
@@ -505,6 +505,6 @@ def test_odd_schema_name_is_refused_with_the_way_to_write_it(run, tmp_path, caps
     file = tmp_path / "odd.yaml"
     file.write_text(ONE_WAY.replace("tables: [public.*]", "schemas: [Ünï cödé]"))
     assert run("check", file, "--offline") == FINDING
-    assert """'"Ünï cödé"'""" in capsys.readouterr().err
+    assert """'"Ünï cödé"'""" in capsys.readouterr().out
     file.write_text(ONE_WAY.replace("tables: [public.*]", """schemas: ['"Ünï cödé"']"""))
     assert run("check", file, "--offline") == DONE

@@ -8,6 +8,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
+from databases.ports import Finding
 from headrace.console import Output
 from headrace.progress import watch_forever
 
@@ -42,3 +43,37 @@ def test_a_view_that_changes_is_folded_to_the_terminal(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         watch_forever(Output(), lambda: Text("WAL grows at the source\n  fix: raise redo_bytes_max: [a] :a:"))
     assert "[a]" in terminal.getvalue()
+
+
+def unkeyed(number: int) -> Finding:
+    return Finding(path=f"sites.b table public.t{number}", problem=f'"t{number}" has no key', fix=f"ALTER TABLE t{number} ...;", is_error=False)
+
+
+def test_findings_go_where_the_verdict_goes_and_many_of_a_kind_are_told_once(capsys):
+    many = [unkeyed(number) for number in range(12)]
+    wrong = [Finding(path=f"sites.b table public.u{number}", problem="it does not fit", fix=f"ALTER TABLE u{number};") for number in range(3)]
+    Output().findings([*many, Finding(path="sites.a", problem="another kind", fix="mend it", is_error=False), *wrong])
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.splitlines() == [
+        "error: sites.b table public.u0: it does not fit", "  fix: ALTER TABLE u0;", "  fix: ALTER TABLE u1;", "  fix: ALTER TABLE u2;",
+        "  2 more of this kind: public.u1, public.u2; --verbose lists each",
+        'warning: sites.b table public.t0: "t0" has no key', "  fix: ALTER TABLE t0 ...;",
+        "  11 more of this kind: public.t1, public.t2, public.t3, public.t4, public.t5, public.t6, public.t7, public.t8, and 3 more; --verbose lists each",
+        "warning: sites.a: another kind", "  fix: mend it",
+    ]
+    Output().findings(many, is_verbose=True)
+    assert capsys.readouterr().out.count("  fix: ") == 12
+
+
+def test_findings_of_different_sites_are_of_different_kinds_and_two_are_told_each(capsys):
+    here = [unkeyed(1), unkeyed(2)]
+    there = [Finding(path=f"sites.c table public.t{number}", problem=f'"t{number}" has no key', fix="x", is_error=False) for number in (1, 2)]
+    Output().findings([*here, *there])
+    assert capsys.readouterr().out.count("  fix: ") == 4
+
+
+def test_with_json_findings_are_in_the_document_and_not_between(capsys):
+    Output(as_json=True).findings([unkeyed(1)])
+    printed = capsys.readouterr()
+    assert (printed.out, "t1" in printed.err) == ("", True)
