@@ -421,8 +421,9 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh every second until Ctrl-C; with --json, print one document per line.")
     ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="With SCNs and details of every component.")] = False,
 ) -> int:
-    """Show the state, throughput, lag and errors of every component.
+    """Show what needs an operator, then lag and errors of every flow, and the components' states.
 
     Exits with 1 when something does not work or needs an operator.
     """
@@ -435,10 +436,10 @@ def status(
         if watch and as_json:
             _watch_in_lines(output, deployment)
         if watch:
-            watch_forever(output, lambda: render(deployment.overview()))
+            watch_forever(output, lambda: render(deployment.overview(), is_verbose=verbose))
         overview = deployment.overview()
         output.json(with_descriptions(overview, deployment.connect) if as_json else overview)
-    output.result(render(overview))
+    output.result(render(overview, is_verbose=verbose))
     return DONE if is_healthy(overview) else FINDING
 
 

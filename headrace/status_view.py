@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,13 @@ from streams.errors import COPY_ONE_AGAIN, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
 __all__ = ["STARTING", "Note", "copying_line", "holding_notes", "is_healthy", "notes", "render", "split_waits_for", "stuck_notes", "summary_line"]
 
 # An overview older than this shows a problem of the controller, not the state of the topology.
 STALE_S = 10.0
+SHOWN_MAX = 12  # components in the short form: with the flows and a finding or two they fit 24 lines
 LOSS_TOLD_S = 86_400.0  # after it is over: an operator looks at least once a day
 REFUSAL_TOLD_S = LOSS_TOLD_S  # for the same reason
 _LOST_COMMITS = "find out why it lost commits; Headrace repairs only its own changes, not what others wrote there"
@@ -250,37 +253,76 @@ def _table_notes(component: str, tables: Sequence[Mapping[str, Any]]) -> Iterato
         )
 
 
-def render(overview: Mapping[str, Any]) -> RenderableType:
-    """Render the findings first, so that a terminal never cuts them off, then the overview as tables."""
+def render(overview: Mapping[str, Any], *, is_verbose: bool = False) -> RenderableType:
+    """Render the findings first, so that a terminal never cuts them off, then the flows and the components.
+
+    Args:
+        overview: of the topology.
+        is_verbose: with SCNs and details of every component; else what two sites have fits 80 columns and 24 lines.
+    """
     from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
 
     parts: list[RenderableType] = [_head(overview), *_told_first(overview)]
     if overview["flows"]:
-        flows = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("flow", "lag", "applied SCN", "source SCN", "behind", "errors"):
-            flows.add_column(column, overflow="fold")
-        for flow in overview["flows"]:
-            flows.add_row(
-                f"{flow['source']} -> {flow['destination']} ({flow['apply']})", seconds_text(flow["lag_s"]),
-                scn_text(flow["applied_scn"]), scn_text(flow["source_scn"]), bytes_text(flow["scn_gap"]),
-                "unknown" if flow["errors"] is None else str(flow["errors"]),
-            )
-        parts += [flows, Text()]
+        parts += [_flows(overview["flows"], is_verbose=is_verbose), ""]
+    return Group(*parts, *(_every_component(overview["components"]) if is_verbose else _components(overview["components"])))
+
+
+def _flows(flows: Sequence[Mapping[str, Any]], *, is_verbose: bool) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("flow", "lag", *(("applied SCN", "source SCN") if is_verbose else ()), "behind", "errors"):
+        table.add_column(column, overflow="fold", no_wrap=column == "lag")
+    ways = Counter((flow["source"], flow["destination"]) for flow in flows)
+    for flow in flows:
+        is_one_of_several = ways[flow["source"], flow["destination"]] > 1
+        table.add_row(
+            f"{flow['source']} -> {flow['destination']}" + (f" ({flow['apply']})" if is_verbose or is_one_of_several else ""), seconds_text(flow["lag_s"]),
+            *((scn_text(flow["applied_scn"]), scn_text(flow["source_scn"])) if is_verbose else ()), bytes_text(flow["scn_gap"]),
+            "unknown" if flow["errors"] is None else str(flow["errors"]),
+        )
+    return table
+
+
+def _every_component(components: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("component", "site", "state", "throughput", "details"):
-        table.add_column(column, overflow="fold")
-    for component in overview["components"]:
-        state = str(component["state"])
-        style = "red" if state in _BAD else "yellow" if state.startswith(("PAUSED", "DISABLED", "CLOSED")) else "green"
-        state += f" until {component['closed_until']}" if component.get("closed_until") else ""
-        table.add_row(
-            component["name"], component.get("site", ""), Text(state, style=style), _throughput(component),
-            _details(component),
-        )
-    parts.append(table)
-    return Group(*parts)
+        table.add_column(column, overflow="fold", no_wrap=column == "component")  # a name that is broken cannot be copied
+    for component in components:
+        table.add_row(component["name"], component.get("site", ""), _state(component), _throughput(component), _details(component))
+    yield table
+
+
+def _components(components: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """What does not run because of a bypass is left out; of many, those that work are counted alone."""
+    from rich.table import Table
+    from rich.text import Text
+
+    present = [component for component in components if component["state"] != "BYPASSED"]
+    shown = present if len(present) <= SHOWN_MAX else [component for component in present if _style(component) != "green"]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("component", "state", "throughput"):
+        table.add_column(column, overflow="fold", no_wrap=column == "component")
+    for component in shown:
+        table.add_row(component["name"], _state(component), _throughput(component))
+    if shown:
+        yield table
+    if len(shown) < len(present):
+        yield Text(f"{counted(len(present) - len(shown), 'component')} {'work' if shown else 'work, all there are'} (--verbose shows each)")
+
+
+def _style(component: Mapping[str, Any]) -> str:
+    state = str(component["state"])
+    return "red" if state in _BAD else "yellow" if state.startswith(("PAUSED", "DISABLED", "CLOSED", _NOT_CREATED)) or state in STARTING else "green"
+
+
+def _state(component: Mapping[str, Any]) -> Text:
+    from rich.text import Text
+
+    return Text(str(component["state"]) + (f" until {component['closed_until']}" if component.get("closed_until") else ""), style=_style(component))
 
 
 def _told_first(overview: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -128,7 +128,7 @@ def _assert_nowhere(secret: str, system: System, cluster: LocalCluster) -> None:
     """Not in what is shown, in no file of the topology or of Ray, and in no process list; it is looked for where it is, too."""
     overview = system.wait_overview()
     console = Console(record=True, file=io.StringIO(), width=200)
-    console.print(render(overview))
+    console.print(render(overview, is_verbose=True))
     assert secret not in json.dumps(overview) + console.export_text()
     facts = cluster.facts()
     assert facts is not None

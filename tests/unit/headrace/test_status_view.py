@@ -139,9 +139,9 @@ def test_progress_of_a_start_names_what_is_missing_and_why():
     assert summary_line(overview(component("IDLE"), state="STARTING SITES")) == "starting sites"
 
 
-def shown(seen: dict[str, Any], *, width: int = 80) -> list[str]:
+def shown(seen: dict[str, Any], *, width: int = 80, is_verbose: bool = True) -> list[str]:
     console = Console(file=io.StringIO(), width=width, soft_wrap=True)
-    console.print(render(seen))
+    console.print(render(seen, is_verbose=is_verbose))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -306,7 +306,7 @@ def test_what_an_apply_process_has_applied_is_shown_with_what_its_destination_ha
 def test_versions_of_functions_are_among_the_details_of_who_calls_them() -> None:
     text = io.StringIO()
     found = component("ENABLED", functions={"masks:mask": "0123456789ab", "orders:apply_order": "ba9876543210"})
-    Console(file=text, width=400).print(render(overview(found)))
+    Console(file=text, width=400).print(render(overview(found), is_verbose=True))
     assert "runs masks:mask (0123456789ab), orders:apply_order (ba9876543210)" in text.getvalue()
 
 
@@ -314,3 +314,38 @@ def test_components_that_wait_for_the_same_are_named_together_once() -> None:
     busy = [component("UNREACHABLE", problem="has not answered the last call of status yet") | {"name": name} for name in ("spark:b", "apply:x")]
     line = summary_line(overview(*busy, state="PREPARING"))
     assert line == "preparing: spark:b, apply:x unreachable; spark:b, apply:x: has not answered the last call of status yet"
+
+
+def flow(source: str, destination: str, apply: str = "") -> dict[str, Any]:
+    return {
+        "apply": apply or f"apply_from_{source}_at_{destination}", "source": source, "destination": destination, "lag_s": 0.2,
+        "applied_scn": 0x1A2B3C4D5E, "source_scn": 0x1A2B3C4D5F, "scn_gap": 1, "errors": 0,
+    }
+
+
+def test_short_form_of_two_sites_that_send_each_other_everything_fits_a_small_terminal() -> None:
+    kinds = ("site:{0}", "spark:{0}", "capture:capture_{0}", "queue:q_{0}", "propagation:{0}_to_{1}", "apply:apply_from_{1}_at_{0}")
+    components = [{**component("IDLE"), "name": kind.format(*names), "site": names[0]} for names in (("dbs1", "dbs2"), ("dbs2", "dbs1")) for kind in kinds]
+    bypassed = [{**component("BYPASSED"), "name": f"queue:q_{n}_in"} for n in range(4)]
+    stuck = {**components[-1], "state": "PAUSED: WAITING FOR ALTER", "detail": "does not fit", "hint": ALTER}
+    lines = shown({**overview(*components[:-1], *bypassed, stuck), "flows": [flow("dbs1", "dbs2"), flow("dbs2", "dbs1")]}, is_verbose=False)
+    assert len(lines) <= 24
+    assert all(len(line) <= 80 for line in lines if ALTER not in line)
+    assert all(any(each["name"] in line for line in lines) for each in components)
+    assert not any("BYPASSED" in line for line in lines)
+    assert lines[1:3] == ["apply:apply_from_dbs1_at_dbs2: does not fit", f"  fix: {ALTER}"] or ALTER in "\n".join(lines[:4])
+
+
+def test_short_form_of_many_components_names_those_that_do_not_work_and_counts_the_others() -> None:
+    many = [{**component("IDLE"), "name": f"queue:q_{n}"} for n in range(40)]
+    lines = shown(overview(*many, {**component("RETRYING", last_error=ERROR), "name": "site:a"}), is_verbose=False)
+    assert not any("queue:q_" in line for line in lines)
+    assert any(line.startswith("site:a") and "RETRYING" in line for line in lines)
+    assert lines[-1] == "40 components work (--verbose shows each)"
+    assert shown(overview(*many), is_verbose=False)[-1] == "40 components work, all there are (--verbose shows each)"
+
+
+def test_flows_between_the_same_sites_are_told_apart_by_their_apply_processes() -> None:
+    seen = {**overview(component("IDLE")), "flows": [flow("a", "b", "one"), flow("a", "b", "two"), flow("b", "a")]}
+    lines = [line.split("  ")[0] for line in shown(seen, is_verbose=False) if " -> " in line]
+    assert lines == ["a -> b (one)", "a -> b (two)", "b -> a"]
