@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
@@ -73,6 +74,7 @@ Component = Annotated[
 Propagation = Annotated[str, typer.Argument(help="A propagation of the topology.", show_default=False)]
 Number = Annotated[int, typer.Argument(help="Number of an error transaction.", show_default=False)]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of error transactions.", show_default=False)]
+CAUGHT_UP_S = 600.0  # before tables are compared: a backlog of some minutes
 Tables = Annotated[list[str] | None, typer.Argument(help="Tables with their schemas, as the source calls them.", show_default=False)]
 Apply = Annotated[str, typer.Option("--apply", help="Only this apply process.")]
 
@@ -519,11 +521,13 @@ def explain(
 @app.command()
 def verify(
     file: File, tables: Tables = None, address: Address = "", as_json: Json = False,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until caught up.")] = 600.0,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until caught up.")] = CAUGHT_UP_S,
 ) -> int:
     """Compare every replicated table at source and destination, or those named; rows that differ are named by their keys."""
+    from headrace.commands.table_copies import different_tables
     from headrace.commands.verification import comparison_line, difference_lines, table_name, verify_topology
     from headrace.progress import live_lines
+    from streams.table_name import TableName, quoted_name
 
     output = Output(as_json=as_json)
     with _deployment(file, address) as deployment, live_lines(output, "verify") as show:
@@ -535,39 +539,57 @@ def verify(
     output.json({"identical": identical, "tables": comparisons})
     for comparison in comparisons:
         output.result("\n".join([comparison_line(comparison), *difference_lines(comparison)]))
-    output.result("identical" if identical else "different")
-    if not identical:
+    differing, uncompared = different_tables(comparisons), sum(bool(each["problem"]) for each in comparisons)
+    words = ["different"] if differing else []
+    words += [f"{counted(uncompared, 'table')} not compared"] if uncompared else []
+    output.result(", ".join(words) or "identical")
+    if differing:
         output.say(
-            f"fix: transactions that could not be applied are in the error queue (headrace errors list {file}); correct rows "
-            f"that were changed by hand at the destination, or copy the table again: headrace copy {file} TABLE"
+            f"fix: transactions that could not be applied are in the error queue (headrace errors list {file}); correct rows that were changed by hand at the"
+            f" destination, or copy again: headrace copy {file} {shlex.join(quoted_name(TableName(*table)) for table in differing)}"
         )
     return DONE if identical else FINDING
 
 
 @app.command()
 def copy(
-    file: File, table: Annotated[str, typer.Argument(help="The table, with its schema, as the source calls it.")],
-    address: Address = "", as_json: Json = False, apply: Apply = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the destination table is emptied.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the table is copied and has joined the others.")] = True,
+    file: File, tables: Tables = None, address: Address = "", as_json: Json = False, apply: Apply = "",
+    different: Annotated[bool, typer.Option("--different", help="Compare first (all tables, or those named), and copy those that differ, where they differ.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the destination tables are emptied.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the tables are copied and have joined the others.")] = True,
 ) -> int:
-    """Empty one table at its destinations and copy it again, while the others are applied."""
-    from headrace.commands.table_copies import copy_again, wait_copied
-    from headrace.commands.verification import table_name
+    """Empty tables at their destinations and copy them again, while the others are applied."""
+    from headrace.commands.table_copies import copy_again, different_tables, wait_copied
+    from headrace.commands.verification import comparison_line, table_name, verify_topology
     from headrace.progress import live_lines
 
-    output, name = Output(as_json=as_json), table_name(table)
+    output, names = Output(as_json=as_json), [table_name(table) for table in tables or ()]
+    if not names and not different:
+        raise ConfigError("no table is named", hint=f"headrace copy {file} TABLE ..., or those that differ: headrace copy {file} --different")
     with _deployment(file, address) as deployment, live_lines(output, "copy") as show:
-        if not yes and not typer.confirm(f"Remove the rows of {table} at its destinations and copy them again?", err=True):
+        wanted = {name: [apply] if apply else [] for name in names}
+        if different:
+            compared = verify_topology(deployment.spec, deployment.connect(), timeout_s=CAUGHT_UP_S, progress=show, overview=deployment.overview, tables=names)
+            wanted = different_tables([each for each in compared if apply in {"", each["apply"]}])
+            for each in compared:
+                if each["problem"]:
+                    output.say(comparison_line(each))
+        if wanted and not yes and not typer.confirm(f"Remove the rows of {_listed(wanted)} at their destinations and copy them again?", err=True):
             output.say("nothing was done")
             return FINDING
-        begun = copy_again(deployment.spec, deployment.connect(), name, apply)
+        begun = copy_again(deployment.spec, deployment.connect(), wanted)
         with goes_on(output, f"the copy goes on: `headrace status {file}` shows it"):
             copied = wait_copied(deployment.overview, begun, progress=show) if wait else begun
     output.json({"tables": copied})
     for each in copied:
         output.result(f"{each['owner']}.{each['name']} at {each['destination']}: {each['state'].lower()}, {each['rows']} rows")
+    if not copied:
+        output.result("no table differs")
     return DONE
+
+
+def _listed(tables: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(".".join(table) for table in tables)
 
 
 @app.command()

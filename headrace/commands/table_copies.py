@@ -1,21 +1,21 @@
-"""One table copied again: asked of the apply processes that replicate it, and followed until it has joined the others."""
+"""Tables copied again: asked of the apply processes that replicate them, and followed until they have joined the others."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.commands.verification import KNOWN_TABLES
 from headrace.status_view import copying_line
-from streams.errors import NOT_REPLICATED, ApplyError, ConfigError
+from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, StreamsError
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
     from headrace.waiting import Look
-    from topology.spec import TopologySpec
+    from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["copy_again", "wait_copied"]
+__all__ = ["copy_again", "different_tables", "wait_copied"]
 
 POLL_S = 0.5
 # The overview is a second old, and an apply process looks twice a second at what it is asked: a table that FAILED before still
@@ -27,28 +27,49 @@ _CALL_TIMEOUT_S = 15.0
 _ENDED = frozenset({"ABORTED", "DISABLED"})  # states of an apply process in which nothing is copied before an operator acts
 
 
-def copy_again(spec: TopologySpec, actors: RayActors, table: tuple[str, str], apply: str = "") -> list[dict[str, Any]]:
-    """Have a table emptied and copied again at every destination, or by one apply process.
+Table = tuple[str, str]
+"""Schema and name at the source."""
+
+
+def copy_again(spec: TopologySpec, actors: RayActors, tables: Mapping[Table, Collection[str]]) -> list[dict[str, Any]]:
+    """Have tables emptied and copied again, each at every destination or by some apply processes.
 
     Args:
         spec: the topology.
         actors: its actors.
-        table: schema and name at the source.
-        apply: only this apply process; empty: each that replicates the table.
+        tables: each with the names of the apply processes; none: each that replicates the table.
 
     Returns:
-        One entry per apply process: the table as it was before.
+        One entry per table and apply process: the table as it was before.
 
     Raises:
-        ConfigError: there is no such apply process, or none replicates the table.
-        ApplyError: the table must not be emptied at a destination; the message names those where the copy was begun.
+        ConfigError: there is no such apply process, or none replicates a table.
+        ApplyError: a table must not be emptied at a destination; the message names what was begun.
     """
-    names = [each for each in spec.applies if apply in {"", each.name}]
-    if not names:
-        raise ConfigError(f"no apply process {apply!r}", hint=", ".join(each.name for each in spec.applies))
+    known = {each.name: each for each in spec.applies}
+    for name in (name for names in tables.values() for name in names):
+        if name not in known:
+            raise ConfigError(f"no apply process {name!r}", hint=", ".join(known))
     begun: list[dict[str, Any]] = []
-    refused: list[ApplyError] = []
-    for each in names:
+    refused: list[StreamsError] = []
+    for table, names in tables.items():
+        found, problems = _begin(actors, table, [known[name] for name in names or known])
+        begun += found
+        refused += problems
+        if not found and not problems:
+            refused.append(ConfigError(f"no apply process replicates {'.'.join(table)}", hint=KNOWN_TABLES))
+    if refused:
+        elsewhere = "; ".join(f"{each['owner']}.{each['name']} at {each['destination']}" for each in begun)
+        kind = ConfigError if all(isinstance(error, ConfigError) for error in refused) and not begun else ApplyError
+        raise kind("; ".join(error.message for error in refused) + (f" (begun: {elsewhere})" if begun else ""), hint=refused[0].hint)
+    return begun
+
+
+def _begin(actors: RayActors, table: Table, applies: Sequence[ApplySpec]) -> tuple[list[dict[str, Any]], list[StreamsError]]:
+    """Ask apply processes to copy a table again: what they will, and why others do not."""
+    begun: list[dict[str, Any]] = []
+    refused: list[StreamsError] = []
+    for each in applies:
         try:
             before = actors.call(f"apply:{each.name}", "copy_again", (table,), timeout_s=_CALL_TIMEOUT_S)
         except ApplyError as error:
@@ -56,12 +77,20 @@ def copy_again(spec: TopologySpec, actors: RayActors, table: tuple[str, str], ap
                 refused.append(error)
         else:
             begun += [{"apply": each.name, "destination": each.site, **found} for found in before]
-    if refused:
-        elsewhere = f" (begun at {', '.join(str(each['destination']) for each in begun)})" if begun else ""
-        raise ApplyError("; ".join(error.message for error in refused) + elsewhere, hint=refused[0].hint)
-    if not begun:
-        raise ConfigError(f"no apply process replicates {'.'.join(table)}", hint=KNOWN_TABLES)
-    return begun
+    return begun, refused
+
+
+def different_tables(comparisons: Sequence[Mapping[str, Any]]) -> dict[Table, list[str]]:
+    """The tables that differ, each with the apply processes at whose destination it does. What could not be compared is none of them.
+
+    Args:
+        comparisons: from `verify_topology`.
+    """
+    found: dict[Table, list[str]] = {}
+    for each in comparisons:
+        if not each["equal"] and not each["problem"]:
+            found.setdefault((each["owner"], each["name"]), []).append(each["apply"])
+    return found
 
 
 def wait_copied(
@@ -97,9 +126,9 @@ def wait_copied(
                     f"{found['apply']}: table {found['owner']}.{found['name']}: {found['problem']}",
                     hint="correct it: the table is looked at again every few seconds",
                 )
-        old = {before["apply"]: before["instantiation_scn"] for before in begun}
+        old = {_key(before): before["instantiation_scn"] for before in begun}
         if len(now) == len(begun) and all(
-            found["state"] in {"DONE", "KEPT"} and found["instantiation_scn"] > old[found["apply"]] for found in now
+            found["state"] in {"DONE", "KEPT"} and found["instantiation_scn"] > old[_key(found)] for found in now
         ):
             return now
         if time.monotonic() - began > FAILED_AFTER_S:
@@ -111,6 +140,10 @@ def wait_copied(
             )
         progress(copying_line(now) or "to be copied")
         time.sleep(POLL_S)
+
+
+def _key(table: Mapping[str, Any]) -> tuple[str, str, str]:
+    return table["apply"], table["owner"], table["name"]
 
 
 def _check_runs(applies: Sequence[Mapping[str, Any]]) -> None:

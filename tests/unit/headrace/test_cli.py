@@ -341,9 +341,26 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     assert run("verify", topology) == DONE
     monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same, other])
     assert run("verify", topology) == FINDING
-    told = capsys.readouterr().out
+    told, err = capsys.readouterr()
+    assert f"headrace copy {topology} '\"public\".\"u\"'" in err
+    assert told.splitlines()[-1] == "different"
     assert "public.u a -> b public.v: DIFFERENT" in told
     assert "  id=7, site=NULL: only at the source\n  ... and others\n" in told
+
+
+def test_table_that_could_not_be_compared_is_not_called_different_and_nobody_is_told_to_copy_it(run, topology, monkeypatch, capsys):
+    import headrace.commands.verification
+
+    unknown = {
+        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t", "destination_owner": "public", "destination_name": "t",
+        "equal": False, "problem": "digesting a table: a value is too large",
+    }
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [unknown])
+    assert run("verify", topology) == FINDING
+    told, err = capsys.readouterr()
+    assert told.splitlines()[-1] == "1 table not compared"
+    assert "copy" not in err
 
 
 def test_doctor_reports_findings(run, monkeypatch, capsys):

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from headrace.commands import table_copies
-from headrace.commands.table_copies import copy_again, wait_copied
+from headrace.commands.table_copies import copy_again, different_tables, wait_copied
 from streams.errors import ApplyError, ConfigError
 
 SPEC: Any = SimpleNamespace(applies=(SimpleNamespace(name="to_b", site="b"), SimpleNamespace(name="to_c", site="c")))
+
+
+T = ("public", "t")
 
 
 class Actors:
@@ -32,24 +35,48 @@ def table(state: str = "DONE", scn: int = 100, **more: Any) -> dict[str, Any]:
 
 def test_only_apply_processes_that_replicate_the_table_copy_it_again():
     actors: Any = Actors(to_b=[table()], to_c=ApplyError("public.t: apply process to_c does not replicate it"))
-    assert [each["apply"] for each in copy_again(SPEC, actors, ("public", "t"))] == ["to_b"]
+    assert [each["apply"] for each in copy_again(SPEC, actors, {T: []})] == ["to_b"]
     actors = Actors(to_b=[table()], to_c=[table()])
-    copy_again(SPEC, actors, ("public", "t"), "to_c")
+    copy_again(SPEC, actors, {T: ["to_c"]})
     assert [name for name, *_ in actors.asked] == ["apply:to_c"]
 
 
 def test_refusal_of_one_destination_is_told_although_another_begins():
     actors: Any = Actors(to_b=[table()], to_c=ApplyError("public.t: not emptied", hint="correct the rows"))
-    with pytest.raises(ApplyError, match=r"not emptied \(begun at b\)"):
-        copy_again(SPEC, actors, ("public", "t"))
+    with pytest.raises(ApplyError, match=r"not emptied \(begun: public\.t at b\)"):
+        copy_again(SPEC, actors, {T: []})
 
 
 def test_table_or_apply_process_that_is_unknown_is_wrong_use():
     nobody = ApplyError("public.t: apply process x does not replicate it")
     with pytest.raises(ConfigError, match=r"no apply process replicates public\.t"):
-        copy_again(SPEC, Actors(to_b=nobody, to_c=nobody), ("public", "t"))  # type: ignore[arg-type]
+        copy_again(SPEC, Actors(to_b=nobody, to_c=nobody), {T: []})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no apply process 'to_x'"):
-        copy_again(SPEC, Actors(), ("public", "t"), "to_x")  # type: ignore[arg-type]
+        copy_again(SPEC, Actors(), {T: ["to_x"]})  # type: ignore[arg-type]
+
+
+def test_several_tables_are_followed_each_by_its_own_scn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_copies, "POLL_S", 0.0)
+    begun = [{"apply": "to_b", "destination": "b", **table(scn=100)}, {"apply": "to_b", "destination": "b", **table(scn=300, name="u")}]
+    looks = iter([[table(scn=200), table(scn=300, name="u")], [table(scn=200), table(scn=400, name="u")]])
+    found = wait_copied(lambda: {"components": [{"name": "apply:to_b", "instantiation": next(looks)}]}, begun, progress=lambda text: None)
+    assert [each["instantiation_scn"] for each in found] == [200, 400]
+    assert next(looks, None) is None
+
+
+def test_a_table_is_copied_where_it_differs_and_not_where_it_could_not_be_compared():
+    def compared(name: str, apply: str, *, equal: bool = False, problem: str = "") -> dict[str, Any]:
+        return {"owner": "public", "name": name, "apply": apply, "equal": equal, "problem": problem}
+
+    found = different_tables([
+        compared("t", "to_b"), compared("t", "to_c", equal=True), compared("u", "to_b", problem="a value is too large"), compared("v", "to_b"), compared("v", "to_c"),
+    ])
+    assert found == {("public", "t"): ["to_b"], ("public", "v"): ["to_b", "to_c"]}
+    actors: Any = Actors(to_b=[table()], to_c=[table()])
+    copy_again(SPEC, actors, found)
+    assert [(name, tables) for name, _, tables in actors.asked] == [
+        ("apply:to_b", (("public", "t"),)), ("apply:to_b", (("public", "v"),)), ("apply:to_c", (("public", "v"),)),
+    ]
 
 
 def test_copy_is_over_when_the_table_has_joined_with_a_later_scn(monkeypatch: pytest.MonkeyPatch):
