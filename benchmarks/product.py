@@ -48,7 +48,7 @@ class HeadraceTopology:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.write_text(text, encoding="utf-8")
-        self._headrace("up", str(self.file))
+        self.command("up", str(self.file))
 
     def start(self) -> None:
         """Start the log writers: everything behind them waits for redo."""
@@ -64,7 +64,7 @@ class HeadraceTopology:
 
     def wait_caught_up(self) -> None:
         """Wait until a marker written now is below every low watermark."""
-        self._headrace("wait", str(self.file), "--caught-up", "--timeout", str(_COMMAND_TIMEOUT_S))
+        self.command("wait", str(self.file), "--caught-up", "--timeout", str(_COMMAND_TIMEOUT_S))
 
     def tear_down(self) -> None:
         """Stop the topology and remove everything it created."""
@@ -72,7 +72,7 @@ class HeadraceTopology:
             from actors.runtime import disconnect
 
             disconnect()  # a process that stays connected to a cluster ends a minute after it
-        self._headrace("down", str(self.file), "--purge", "--yes")
+        self.command("down", str(self.file), "--purge", "--yes")
 
     def roots(self) -> tuple[int, ...]:
         """Process ids whose descendants are Headrace's."""
@@ -110,7 +110,8 @@ class HeadraceTopology:
         prepare_process(address, cluster.client_environment())
         return connect(address, "bench")
 
-    def _headrace(self, *arguments: str) -> None:
+    def command(self, *arguments: str) -> None:
+        """Run `headrace` with these arguments; it must succeed."""
         done = subprocess.run(
             [str(Path(sys.executable).parent / "headrace"), *arguments], env={**os.environ, **self._environment},
             capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S + 60, check=False,

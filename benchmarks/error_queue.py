@@ -1,0 +1,198 @@
+"""How fast an error queue is executed: inserts into a table without a key, all behind one transaction that failed.
+
+    python -m benchmarks.error_queue [--errors 10000] [--ways memory server product] [--profile]
+
+    memory   coordinator and one apply server in this process, at the database in memory: what the product's own code takes
+    server   the same at a private PostgreSQL: what the destination takes beside it
+    product  a topology of two sites with Ray and Spark: the queue is filled by a transaction that fails and by those behind it, the cause is
+             removed, and `headrace errors execute FILE --all` is timed, from its start to its end (two to three seconds of it are Python's and Ray's start)
+
+Each error transaction has one row. The rows are counted at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from benchmarks.apply_server import running_server
+from benchmarks.product import HeadracePeer
+from benchmarks.servers import bench_servers, wait_true
+from databases.memory.destination import MemoryDestination
+from databases.memory.store import MemoryStore, destination_column
+from databases.ports import ErrorTransaction
+from databases.postgres.destination.database import PostgresDestination
+from protos import codec
+from spark_apply.dependencies import hash_batch
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.server.apply_server import ApplyServer
+from spark_apply.tables import TableFits
+from streams.lcr_batch import Column, ColumnValues, Command, LcrBatch, OldImage, RowGroup, TableVersion, Transactions
+from streams.scn import ObjectNumber, Scn
+
+TOPOLOGY, APPLY, SOURCE = "bench", "apply", "a"
+FILLED_TIMEOUT_S = 900.0  # until the queue has everything
+SHOWN = 30  # lines of a profile
+EACH = 100  # transactions that are put into the queue in one destination transaction
+_COLUMNS = (("at", "int8", 20), ("what", "text", 25))
+
+
+def insert_of(number: int) -> LcrBatch:
+    """A transaction that inserts one row into table log."""
+    scn = number * 10
+    table = TableVersion(
+        object_number=ObjectNumber(16384), version=1, owner="public", name="log", old_image=OldImage.FULL,
+        columns=tuple(Column(name=n, type_name=f"pg_catalog.{t}", type_number=o, is_binary=True) for n, t, o in _COLUMNS),
+    )
+    cells = [np.array([number], ">i8").view(np.uint8), np.frombuffer(f"what happened in transaction {number}".encode(), np.uint8)]
+    values = ColumnValues(
+        lengths=np.array([[cell.shape[0]] for cell in cells], np.int32), data=np.concatenate(cells),
+        starts=np.cumsum([0, *[cell.shape[0] for cell in cells]]).astype(np.int64),
+    )
+    group = RowGroup(table=0, command=Command.INSERT, row_numbers=np.zeros(1, np.int32), old=None, new=values)
+    return LcrBatch(
+        source=SOURCE, previous_scn=Scn(scn - 10), through_scn=Scn(scn), tables=(table,), groups=(group,), transactions=Transactions(
+            transaction_id=np.array([number], np.int64), order_scn=np.array([scn - 5], np.int64), commit_scn=np.array([scn], np.int64),
+            commit_time_us=np.array([time.time_ns() // 1000], np.int64), tag=np.full(1, -1, np.int16), first_row=np.array([0, 1], np.int32),
+        ),
+    )
+
+
+@contextmanager
+def in_memory() -> Iterator[tuple[Any, Callable[[], int]]]:
+    """A destination in memory, and how many rows its table has."""
+    store = MemoryStore()
+    store.create_table("public", "log", [destination_column(name, f"pg_catalog.{kind}") for name, kind, _ in _COLUMNS])
+    yield MemoryDestination(store=store), lambda: len(store.rows("public", "log"))
+
+
+@contextmanager
+def at_server() -> Iterator[tuple[Any, Callable[[], int]]]:
+    """A destination at a private PostgreSQL, and how many rows its table has."""
+    with running_server() as server, psycopg.connect(server.dsn(), autocommit=True) as user:
+        user.execute("CREATE TABLE log (at bigint, what text)")
+        destination = PostgresDestination(server.dsn())
+        destination.prepare(TOPOLOGY)
+        yield destination, lambda: _count(user)
+        destination.close()
+
+
+def _count(user: psycopg.Connection[Any]) -> int:
+    row = user.execute("SELECT count(*) FROM log").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def execute_here(destination: Any, count: int) -> float:
+    """Fill the queue, execute all of it in this process; seconds that the execution took."""
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    server = ApplyServer(
+        apply=APPLY, source=SOURCE, decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
+        open_session=lambda: destination.open_session(TOPOLOGY, APPLY, server=0, epoch=epoch, tag=b"\0"),
+    )
+    _fill(destination, epoch, count)
+    progress = destination.progress(TOPOLOGY, APPLY)
+    assert progress is not None
+    coordinator = ApplyCoordinator(
+        progress=progress, errors=destination.error_key_hashes(TOPOLOGY, APPLY), encode=codec.encode, group_transactions=2000, group_rows=10_000,
+    )
+    server.connect()
+    coordinator.server_joined(0, progress)
+    numbers = [number for number, _ in destination.error_key_hashes(TOPOLOGY, APPLY)]
+    assert len(numbers) == count
+    begun, done = time.monotonic(), 0
+    coordinator.execute_errors(numbers)
+    while done < count:
+        for _, message in coordinator.messages():
+            server.receive(message)
+        for report in server.step(time.monotonic()).reports:
+            coordinator.report(0, report)
+        outcomes = coordinator.take_outcomes()
+        assert not any(outcome.failure for outcome in outcomes), outcomes
+        done += len(outcomes)
+    took = time.monotonic() - begun
+    server.close()
+    return took
+
+
+def _fill(destination: Any, epoch: int, count: int) -> None:
+    """Put transactions into the error queue, each with what it depends on, as apply servers do."""
+    session = destination.open_session(TOPOLOGY, APPLY, server=1, epoch=epoch, tag=b"\0")
+    fits = TableFits(destination.describe, lambda _: "")
+    for number in range(1, count + 1):
+        batch = insert_of(number)
+        if number % EACH == 1:
+            session.begin()
+        session.put_error(ErrorTransaction(
+            number=0, apply=APPLY, source=SOURCE, transaction_id=number, commit_scn=Scn(number * 10), commit_time_us=0, row_count=1, failed_position=-1,
+            depends_on=0, conflict_type="", sqlstate="", message="made by the benchmark", created_us=0,
+        ), codec.encode(batch), hash_batch(batch, fits.fit).part(0, 1).stored(), part=0)
+        if number % EACH == 0 or number == count:
+            session.commit([], Scn(0))
+    session.close()
+
+
+def execute_by_command(count: int) -> float:
+    """Fill the queue of a topology, execute all of it by the command; seconds that the command took."""
+    with bench_servers() as servers:
+        pair = servers.make_pair("errors")
+        for dsn in (pair.source, pair.destination):
+            with psycopg.connect(dsn, autocommit=True) as user:
+                user.execute("CREATE TABLE log (at bigint, what text)")
+                user.execute("ALTER TABLE log REPLICA IDENTITY FULL")
+        peer = HeadracePeer(pair, servers.folder / "errors")
+        try:
+            peer.set_up(("log",))
+            with psycopg.connect(pair.source, autocommit=True) as source, psycopg.connect(pair.destination, autocommit=True) as destination:
+                return _fill_and_execute(peer, source, destination, count)
+        finally:
+            peer.tear_down()
+
+
+def _fill_and_execute(peer: HeadracePeer, source: psycopg.Connection[Any], destination: psycopg.Connection[Any], count: int) -> float:
+    source.execute("INSERT INTO log VALUES (0, 'of before')")
+    wait_true(destination, "SELECT count(*) = 1 FROM log")
+    destination.execute("DELETE FROM log")
+    # It fails, and everything behind it waits: an UPDATE may find any row of a table without a key.
+    source.execute("UPDATE log SET what = 'of before, changed'")
+    for number in range(1, count):
+        source.execute("INSERT INTO log VALUES (%s, %s)", (number, f"what happened in transaction {number}"))
+    wait_true(destination, f"SELECT count(*) = {count} FROM headrace.apply_error", FILLED_TIMEOUT_S)
+    destination.execute("INSERT INTO log VALUES (0, 'of before')")
+    begun = time.monotonic()
+    peer.command("errors", "execute", str(peer.file), "--all")
+    took = time.monotonic() - begun
+    assert _count(destination) == count, _count(destination)
+    return took
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--errors", type=int, default=10_000)
+    parser.add_argument("--ways", nargs="+", choices=("memory", "server", "product"), default=("memory", "server", "product"))
+    parser.add_argument("--profile", action="store_true", help="print where the time goes, of the first two ways")
+    given = parser.parse_args()
+    for way in given.ways:
+        if way == "product":
+            took = execute_by_command(given.errors)
+        else:
+            with (in_memory if way == "memory" else at_server)() as (destination, rows):
+                profile = cProfile.Profile()
+                took = profile.runcall(execute_here, destination, given.errors) if given.profile else execute_here(destination, given.errors)
+                assert rows() == given.errors, rows()
+            if given.profile:
+                pstats.Stats(profile).sort_stats("cumulative").print_stats(SHOWN)
+        print(f"{way:8} {given.errors:7,} error transactions in {took:7.1f} s: {1000 * took / given.errors:6.2f} ms each, {given.errors / took:,.0f} a second", flush=True)
+
+
+if __name__ == "__main__":
+    main()
