@@ -8,7 +8,7 @@ The low bits distinguish three kinds:
 
     ...0    a row's key
     ...01   use of a table: any row of it
-    ...11   exclusive use of a table: TRUNCATE, a table whose values do not show all dependencies, a row
+    ...11   exclusive use of a table: TRUNCATE, a table whose values do not show all dependencies (of one without any key, not its INSERTs), a row
             whose key is not in the log. Depends on every use and every exclusive use of the same table.
 
 Foreign keys and virtual dependencies (`relations`) are hashed in the same kinds: a row uses the row that it refers to, and one that appears
@@ -220,7 +220,8 @@ def _hash_group(
     """Add the hashes of a group's rows; returns which rows need exclusive use of the table, and which may take a key's values that are not in the log."""
     taking = np.zeros(group.row_count, np.bool_)
     if fit.is_serialised:
-        return ~taking, taking
+        is_free = fit.has_free_inserts and group.command is Command.INSERT
+        return (taking if is_free else ~taking), taking
     exclusive = taking.copy()
     for key in fit.hashed_keys:
         for values, is_new in ((group.old, False), (group.new, True)):

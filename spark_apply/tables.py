@@ -239,6 +239,17 @@ class TableFit:
             or any(Equality.NONE in key.equalities for key in self.hashed_keys)
         )
 
+    @cached_property
+    def has_free_inserts(self) -> bool:
+        """Whether INSERTs of a serialised table depend on no other INSERT of it: nothing at the destination can refuse a row because of another one.
+
+        No value of an LCR is in a unique key there. An UPDATE, a DELETE or a TRUNCATE may reach any row, so it has the table to itself.
+        Not where rows must keep their order for another reason: `DestinationTable.ordered` (an exclusion constraint, a unique index over an expression
+        or over a part of the rows, a trigger that fires for what apply writes), a key that the file sets, conflict handlers.
+        """
+        is_refused = any(self._is_mixed(key) or self._arriving(key) for key in self.table.unique_keys)
+        return not (is_refused or self.table.ordered or self.table.is_substitute or self.conflicts.handlers)
+
 
 _EVERY_HANDLER = ("", "")  # no table: what every handled row uses alone
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
 
+_NO_KEY = (0,)  # in place of a key's seed: 64 bits of a hash
 _SEVERAL: tuple[int, ...] = ()  # a key changed its form within a transaction: nothing may follow before it is applied
 
 
@@ -396,7 +397,7 @@ class ApplyReader:
         return True
 
     def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[int, ...]]:
-        """What each table is called, by its number. Canonical form of each key, by its seed, and the key that finds rows, by its table; without tables whose transactions run serially anyway.
+        """What each table is called, by its number. Canonical form of each key, by its seed, and the key that finds rows, by its table (none: its INSERTs are in no order); without tables whose transactions run serially anyway.
 
         That key changes with the replica identity: rows that are found by one have no hashes of the other's old values. All hashes of a table
         are others under another name.
@@ -410,6 +411,8 @@ class ApplyReader:
             if not fit.is_serialised:
                 mine[fit.touch] = (fit.hashed_keys[0].seed,)
                 mine |= {key.seed: key.equalities for key in fit.hashed_keys}
+            elif fit.has_free_inserts:  # only use of the table shows them: what is found by a key does not depend on that
+                mine[fit.touch] = _NO_KEY
             for seed, form in mine.items():
                 if forms.setdefault(seed, form) != form:
                     forms[seed] = _SEVERAL

@@ -61,6 +61,8 @@ class Reference:
             name = change.table.name
             uses.add(("use", name))
             needs.add(("alone", name))
+            if change.table.keyless and change.command is Command.INSERT:
+                continue
             if change.table.keyless or change.command is Command.TRUNCATE:
                 uses.add(("alone", name))
                 needs.add(("use", name))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import struct
+from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -154,7 +156,16 @@ def update(table: Table, old: tuple[bytes | None, ...], new: tuple[bytes | None,
     ([insert(TWICE, key(1), None)], [insert(TWICE, key(2), None)], False),
     ([Change(FULL, Command.DELETE, old=(key(1), b"u"))], [insert(FULL, key(2), b"u")], True),
     ([Change(TWICE, Command.DELETE, old=(key(1), b"u"))], [insert(TWICE, key(2), b"u")], False),
-    ([insert(KEYLESS, b"a", b"b")], [insert(KEYLESS, b"c", b"d")], True),
+    ([insert(KEYLESS, b"a", b"b")], [insert(KEYLESS, b"c", b"d")], False),
+    ([insert(KEYLESS, b"a", b"b")], [insert(KEYLESS, b"a", b"b")], False),
+    ([insert(KEYLESS, b"a", b"b")], [update(KEYLESS, (b"c", b"d"), (b"c", b"e"))], True),
+    ([update(KEYLESS, (b"c", b"d"), (b"c", b"e"))], [insert(KEYLESS, b"a", b"b")], True),
+    ([insert(KEYLESS, b"a", b"b")], [Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], True),
+    ([Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], [insert(KEYLESS, b"a", b"b")], True),
+    ([Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], [Change(KEYLESS, Command.DELETE, old=(b"a", b"b"))], True),
+    ([insert(KEYLESS, b"a", b"b")], [Change(KEYLESS, Command.TRUNCATE)], True),
+    ([Change(KEYLESS, Command.TRUNCATE)], [insert(KEYLESS, b"a", b"b")], True),
+    ([insert(KEYLESS, b"a", b"b"), Change(KEYLESS, Command.DELETE, old=(b"c", b"d"))], [insert(KEYLESS, b"a", b"b")], True),
     ([Change(KEYED, Command.TRUNCATE)], [insert(KEYED, key(1), b"x")], True),
     ([insert(KEYED, key(1), b"x")], [Change(KEYED, Command.TRUNCATE)], True),
     ([Change(KEYED, Command.TRUNCATE)], [insert(TWICE, key(1), b"x")], False),
@@ -173,6 +184,32 @@ def test_a_table_whose_key_has_no_canonical_form_is_serialised() -> None:
     made = [Transaction(1, [insert(KEYED, key(1), b"x")]), Transaction(2, [insert(KEYED, key(2), b"x")])]
     found = hash_batch(batch_of(made, 0), fits.fit)
     assert held_transactions(found, [0]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("described", "apart"), [
+    ({}, True),
+    ({"ordered": True}, False),  # an exclusion constraint, an index over an expression, a trigger that fires
+    ({"unique_keys": ((0,),)}, False),  # of a column that may be NULL: a row can be refused because of another one
+    ({"unique_keys": ((2,),)}, True),  # the destination fills it
+    ({"unique_keys": ((0, 2),)}, False),
+    ({"unique_keys": ((2,),), "fires": True}, False),
+], ids=repr)
+def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_one_can_refuse_another(described: dict[str, Any], *, apart: bool) -> None:
+    columns = tuple(replace(destination_column(name), number=place) for place, name in enumerate(("a", "b", "filled_here")))
+    store = MemoryStore()
+    there = store.create_table("public", "history", columns)
+    fits = TableFits(lambda *_: replace(there, **described), lambda _: "")
+    found = hash_batch(batch_of([Transaction(n, [insert(KEYLESS, b"a", b"b")]) for n in (1, 2)], 0), fits.fit)
+    assert (held_transactions(found, [0]).tolist() == [0, -1]) is apart
+
+
+def test_inserts_of_a_table_that_has_its_key_at_the_source_alone_do_not_depend_on_each_other() -> None:
+    store = MemoryStore()
+    there = store.create_table("public", "plain", [destination_column("id", "pg_catalog.int4", equality="integer"), destination_column("v")])
+    fits = TableFits(lambda *_: there, lambda _: "")
+    made = [insert(KEYED, key(1), b"x"), insert(KEYED, key(1), b"x"), update(KEYED, (key(2), b"x"), (key(2), b"y")), insert(KEYED, key(1), b"x")]
+    found = hash_batch(batch_of([Transaction(n + 1, [change]) for n, change in enumerate(made)], 0), fits.fit)
+    assert held_transactions(found, [0]).tolist() == [0, -1, 0, 2], "an UPDATE has the table to itself"
 
 
 def test_a_group_depends_on_the_last_unfinished_group_with_its_key() -> None:

@@ -188,6 +188,21 @@ def test_rows_of_a_table_under_its_new_name_wait_for_those_under_the_old_one(*, 
     assert commits(reading.read(replace(insert_batch([40], previous=30), tables=(replace(later.tables[0], name="renamed", version=2),)))) == [40]
 
 
+def test_rows_of_a_table_that_got_a_key_wait_for_those_that_were_inserted_before_it_had_one() -> None:
+    """Those have no hashes of a key, and use the table as others do: nothing else would show that a later UPDATE finds one of them."""
+    reading = Reading()
+    keyed = reading.store.tables["public", "t"].table
+    reading.store.tables["public", "t"].table = replace(keyed, key=(), unique_keys=(), serialise=True)
+    without_key = replace(insert_batch([10]).tables[0], columns=tuple(replace(c, is_key=False) for c in insert_batch([10]).tables[0].columns))
+    assert commits(reading.read(replace(insert_batch([10, 20]), tables=(without_key,)))) == [10, 20]
+    reading.store.tables["public", "t"].table = keyed
+    reading.fits.forget()
+    assert reading.read(insert_batch([30], previous=20)) == []
+    assert reading.reader.must_settle
+    assert reading.reader.retry_unfit()
+    assert commits(reading.take()) == [30]
+
+
 def test_an_open_transaction_is_given_back_while_its_next_part_waits_for_an_alter() -> None:
     """What it has written holds locks that the ALTER needs."""
     reading = Reading()
