@@ -21,7 +21,7 @@ from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.types import conversion_of, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from streams.lcr_batch import TableVersion
+from streams.lcr_batch import OldImage, TableVersion
 from streams.table_name import TableName
 
 __all__ = ["ADMINISTRATIVE_NAME", "has_rows", "preflight", "preflight_tables"]
@@ -343,10 +343,16 @@ def _table_findings(
     yield from _key_findings(path, version, catalog, constraints)
     # A deferrable constraint is no key either, but that is said above.
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):
-        yield Finding(
-            path=path, problem="no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table",
-            fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False,
-        )
+        yield _without_key(path, version)
+
+
+def _without_key(path: str, version: TableVersion) -> Finding:
+    """What the lack of a key costs: time, and where rows are changed, an error queue that grows with all that is written to the table."""
+    problem = "no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table"
+    # Without a replica identity the source refuses to change a row of a table that is published.
+    if version.old_image is OldImage.FULL or any(column.is_key for column in version.columns):
+        problem += ", and once its transaction is in the error queue, every later transaction with a row of the table joins it there"
+    return Finding(path=path, problem=problem, fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False)
 
 
 def _reference_right_findings(connection: psycopg.Connection[Any], path: str, name: str, referred: int) -> Iterator[Finding]:
