@@ -211,7 +211,7 @@ class ApplyHost(Host):
         return self._live().look_at_tables()
 
     def execute_errors(self, numbers: Sequence[int], role: str = "", handler: bytes = b"") -> list[dict[str, Any]]:
-        """Execute error transactions again.
+        """Execute error transactions again; answers when all of them were tried.
 
         Args:
             numbers: of the error transactions; empty: all.
@@ -222,6 +222,44 @@ class ApplyHost(Host):
 
         request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers, role=role, handler=handler)
         return [_plain(answer) for answer in self._live().execute_errors(request)]
+
+    def begin_execution(
+        self, numbers: Sequence[int], role: str = "", handler: bytes = b"", stops: bool = False, besides: Sequence[int] = (),  # noqa: FBT001, FBT002 - a call through Ray has no keywords
+    ) -> dict[str, Any]:
+        """Begin to execute error transactions again: the number of the `execution`, and how many it has.
+
+        Args:
+            numbers: of the error transactions; empty: all that are in the queue now.
+            role: see `execute_errors`.
+            handler: see `execute_errors`.
+            stops: behind the first that fails, the others are not tried.
+            besides: of all, without these.
+        """
+        from protos import apply_pb2 as pb
+
+        request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers, role=role, handler=handler, stops=stops, besides=list(besides))
+        execution, count = self._live().begin_execution(request)
+        return {"execution": execution, "count": count}
+
+    def execution_outcomes(self, execution: int, wait_s: float) -> dict[str, Any]:
+        """The outcomes of an execution that were not asked for yet.
+
+        Args:
+            execution: from `begin_execution`.
+            wait_s: how long to wait for one.
+
+        Returns:
+            The `outcomes`, as `execute_errors` answers them; whether it `is_over`, and then how many are `left` in the queue and how many of these `arrived` since.
+        """
+        from spark_apply.driver.control import outcome_message
+
+        page = self._live().execution_outcomes(execution, wait_s)
+        outcomes = [_plain(outcome_message(outcome)) for outcome in page.outcomes]
+        return {"outcomes": outcomes, "is_over": page.is_over, "left": page.left, "arrived": page.arrived}
+
+    def end_execution(self, execution: int) -> None:
+        """Execute nothing of an execution that no apply server has begun."""
+        self._live().end_execution(execution)
 
     def edit_error(self, number: int, edit: int, position: int, values: Sequence[Mapping[str, Any]], edited_by: str) -> dict[str, Any]:
         """Edit one row LCR of an error transaction; answers what is recorded of it.

@@ -678,14 +678,14 @@ def errors_edit(
 @errors_app.command("execute")
 def errors_execute(  # noqa: PLR0913, PLR0917 - one per option
     file: File, numbers: Numbers = None, address: Address = "", as_json: Json = False, apply: Apply = "",
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, also those that enter the queue meanwhile.")] = False,
     role: Annotated[str, typer.Option("--role", help="A role of the destination: its rights are checked, not the apply process's.")] = "",
     handler: Annotated[
         str, typer.Option("--handler", help="module:function that gets each row LCR instead of the usual way, in the file's code folder or installed.")
     ] = "",
     stop: Annotated[bool, typer.Option("--stop", help="Stop at the first that fails again. Default: go on with the others.")] = False,
 ) -> int:
-    """Execute error transactions again, in the order of their SCNs."""
+    """Execute error transactions again, in the order of the queue."""
     return _errors(
         file, address, as_json,
         lambda queue, output: queue.execute(output, _chosen(numbers, everything), apply, role=role, handler=handler, stops=stop),

@@ -283,7 +283,7 @@ class HeldTransaction(_message.Message):
     def __init__(self, transaction: _Optional[int] = ..., depends_on: _Optional[int] = ...) -> None: ...
 
 class GroupAssignment(_message.Message):
-    __slots__ = ("group", "attempt", "mode", "streamed", "batches", "after_scn", "through_scn", "first_transaction", "error_number", "failure", "role", "is_careful", "handler")
+    __slots__ = ("group", "attempt", "mode", "streamed", "batches", "after_scn", "through_scn", "first_transaction", "error_number", "failure", "role", "is_careful", "handler", "error_numbers")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -297,6 +297,7 @@ class GroupAssignment(_message.Message):
     ROLE_FIELD_NUMBER: _ClassVar[int]
     IS_CAREFUL_FIELD_NUMBER: _ClassVar[int]
     HANDLER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_NUMBERS_FIELD_NUMBER: _ClassVar[int]
     group: int
     attempt: int
     mode: int
@@ -310,7 +311,8 @@ class GroupAssignment(_message.Message):
     role: str
     is_careful: bool
     handler: bytes
-    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., mode: _Optional[int] = ..., streamed: _Optional[bool] = ..., batches: _Optional[_Iterable[bytes]] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., first_transaction: _Optional[int] = ..., error_number: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., role: _Optional[str] = ..., is_careful: _Optional[bool] = ..., handler: _Optional[bytes] = ...) -> None: ...
+    error_numbers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., mode: _Optional[int] = ..., streamed: _Optional[bool] = ..., batches: _Optional[_Iterable[bytes]] = ..., after_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., first_transaction: _Optional[int] = ..., error_number: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., role: _Optional[str] = ..., is_careful: _Optional[bool] = ..., handler: _Optional[bytes] = ..., error_numbers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GroupPart(_message.Message):
     __slots__ = ("group", "attempt", "part", "batch", "is_last", "through_scn")
@@ -391,20 +393,22 @@ class GroupStatistics(_message.Message):
     def __init__(self, transactions: _Optional[int] = ..., rows: _Optional[int] = ..., rows_written: _Optional[int] = ..., commits: _Optional[int] = ..., rollbacks: _Optional[int] = ..., retried: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., conflicts: _Optional[int] = ...) -> None: ...
 
 class GroupResult(_message.Message):
-    __slots__ = ("group", "attempt", "applied", "errors", "statistics", "failure")
+    __slots__ = ("group", "attempt", "applied", "errors", "statistics", "failure", "executed")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    EXECUTED_FIELD_NUMBER: _ClassVar[int]
     group: int
     attempt: int
     applied: _containers.RepeatedCompositeFieldContainer[AppliedRange]
     errors: _containers.RepeatedCompositeFieldContainer[TransactionError]
     statistics: GroupStatistics
     failure: Failure
-    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ..., errors: _Optional[_Iterable[_Union[TransactionError, _Mapping]]] = ..., statistics: _Optional[_Union[GroupStatistics, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    executed: int
+    def __init__(self, group: _Optional[int] = ..., attempt: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ..., errors: _Optional[_Iterable[_Union[TransactionError, _Mapping]]] = ..., statistics: _Optional[_Union[GroupStatistics, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., executed: _Optional[int] = ...) -> None: ...
 
 class GroupRetry(_message.Message):
     __slots__ = ("group", "attempt", "reason", "next_transaction", "applied", "errors", "statistics", "failure")
@@ -744,16 +748,20 @@ class CopyAgainReply(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ...) -> None: ...
 
 class ErrorsRequest(_message.Message):
-    __slots__ = ("numbers", "all", "role", "handler")
+    __slots__ = ("numbers", "all", "role", "handler", "stops", "besides")
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     HANDLER_FIELD_NUMBER: _ClassVar[int]
+    STOPS_FIELD_NUMBER: _ClassVar[int]
+    BESIDES_FIELD_NUMBER: _ClassVar[int]
     numbers: _containers.RepeatedScalarFieldContainer[int]
     all: bool
     role: str
     handler: bytes
-    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ..., role: _Optional[str] = ..., handler: _Optional[bytes] = ...) -> None: ...
+    stops: bool
+    besides: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ..., role: _Optional[str] = ..., handler: _Optional[bytes] = ..., stops: _Optional[bool] = ..., besides: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ErrorOutcome(_message.Message):
     __slots__ = ("number", "done", "problem", "failure")

@@ -46,7 +46,7 @@ class GroupMode(IntEnum):
 
     SETS = 1  # collapsed into sets; bisected on failure, finally row by row
     ERROR_QUEUE = 3  # into the error queue without applying anything (a streamed transaction that failed or is held)
-    EXECUTE_ERROR = 4  # apply an error transaction again and delete it from the error queue
+    EXECUTE_ERROR = 4  # apply error transactions again and delete them from the error queue
 
 
 class OnError(IntEnum):
@@ -127,11 +127,12 @@ class GroupAssignment:
         through_scn: the last SCN that the group covers; 0 while a streamed transaction is open.
         first_transaction: index of the first transaction that is not done; earlier ones were
             committed in an earlier attempt.
-        error_number: EXECUTE_ERROR: the error transaction. ERROR_QUEUE: the one it depends on, 0 if it failed itself.
+        error_number: ERROR_QUEUE: the error transaction that it depends on, 0 if it failed itself.
         failure: ERROR_QUEUE: the failure. EXECUTE_ERROR with a handler: why the error transaction is in the error queue.
         role: EXECUTE_ERROR: whose rights the destination checks; empty: the session's own.
         is_careful: a server died while it wrote this, or what was formed of it before: a user's handler may be why.
         handler: EXECUTE_ERROR: a function for its row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
+        error_numbers: EXECUTE_ERROR: the error transactions, ascending; each may depend on those before it, and on no other in the error queue.
     """
 
     group: int
@@ -147,6 +148,7 @@ class GroupAssignment:
     role: str = ""
     is_careful: bool = False
     handler: bytes = b""
+    error_numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +258,8 @@ class GroupStatistics:
 class GroupResult:
     """The group is done; everything in `applied` is durable at the destination.
 
-    EXECUTE_ERROR: `failure` is None when the error transaction was applied and deleted, otherwise the reason why it stays.
+    EXECUTE_ERROR: the first `executed` error transactions are applied and deleted. `failure`: why the one behind them stays; None: nothing was
+    tried behind them.
     """
 
     group: int
@@ -265,6 +268,7 @@ class GroupResult:
     errors: tuple[TransactionError, ...] = ()
     statistics: GroupStatistics = field(default_factory=GroupStatistics)
     failure: Failure | None = None
+    executed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

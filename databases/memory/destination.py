@@ -58,6 +58,7 @@ from databases.ports import (
     ScnRange,
     SqlResult,
     TableShape,
+    TakenErrors,
     TruncatedTable,
     Write,
     WriteTimes,
@@ -876,6 +877,20 @@ class MemorySession:
         self._deleted_errors.add(number)
         self._at_commit.append(lambda: self._store.end_error(number, "EXECUTED"))
         return True
+
+    def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
+        """See `DestinationSession.take_errors`."""
+        batches: dict[int, tuple[bytes, ...]] = {}
+        size = 0
+        for count, number in enumerate(numbers):
+            error = self._store.errors.get(number)
+            mine = () if error is None else tuple(batch for _, (batch, _) in sorted(error.parts.items()))
+            size += sum(map(len, mine))
+            if size > bytes_max:
+                return TakenErrors(count=count, batches=batches)
+            if self.delete_error(number):
+                batches[number] = mine
+        return TakenErrors(count=len(numbers), batches=batches)
 
     def as_role(self, role: str) -> None:
         """See `DestinationSession.as_role`; a role has every right here."""

@@ -26,7 +26,7 @@ from databases.ports.destination import (
     Write,
     are_comparable,
 )
-from databases.ports.error_queue import ErrorEdit
+from databases.ports.error_queue import ErrorEdit, TakenErrors
 from databases.ports.handler_sql import HandlerSql, SqlResult
 from databases.ports.log import (
     DecodedChunk,
@@ -50,4 +50,4 @@ from databases.ports.planning import (
 )
 from databases.ports.source import NEVER_CAPTURED, CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["BEGUN", "NEVER_CAPTURED", "ROWS_THERE", "ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "DomainColumn", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "OtherCopy", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]
+__all__ = ["BEGUN", "NEVER_CAPTURED", "ROWS_THERE", "ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "DomainColumn", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "OtherCopy", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TakenErrors", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]

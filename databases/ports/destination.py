@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports.conflicts import ConflictRecord, LastChange, RowInTheWay, RowQuestion, WriteTimes
-    from databases.ports.error_queue import ErrorEdit
+    from databases.ports.error_queue import ErrorEdit, TakenErrors
     from databases.ports.handler_sql import HandlerSql, SqlResult
     from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
     from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
@@ -582,6 +582,15 @@ class DestinationSession(TableWriter, Protocol):
 
         `errors execute`: together with the data it applies, then `commit` with nothing in `applied`. Its edits count as EXECUTED
         from then on, and the original of what was edited goes with it.
+        """
+        ...
+
+    def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
+        """Delete several error transactions, as `delete_error` does each, and read what they had; nobody can edit one meanwhile.
+
+        Args:
+            numbers: of the error transactions, ascending.
+            bytes_max: of all batches together; the first error transaction that goes beyond this, and all behind it, are left.
         """
         ...
 

@@ -1,10 +1,11 @@
-"""What a destination keeps of the changes that operators made to error transactions."""
+"""What a destination keeps of the changes that operators made to error transactions, and what it gives of those that are executed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["EDITS_AGE_MAX_S", "EDITS_KEPT_MAX", "ErrorEdit"]
+__all__ = ["EDITS_AGE_MAX_S", "EDITS_KEPT_MAX", "ErrorEdit", "TakenErrors"]
 
 # Of edits whose error transaction was executed or deleted: a quarter, for whoever asks who changed a row. Those of transactions that
 # are still there always stay.
@@ -40,3 +41,16 @@ class ErrorEdit:
     edited_by: str
     edited_us: int = 0
     outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenErrors:
+    """Error transactions that a transaction has deleted, with the rows that it is to apply.
+
+    Args:
+        count: so many of those that were asked for, from the first, are deleted; the others are left as they are.
+        batches: by number, the serialized LcrBatches of each that was there, part by part.
+    """
+
+    count: int
+    batches: Mapping[int, tuple[bytes, ...]]

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.commands.error_execution import Execution, why
 from headrace.console import DONE, FINDING, Output, scn_text
 from headrace.process_end import goes_on
 from streams.errors import ConfigError, counted
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ErrorQueue"]
 
-EXECUTE_TIMEOUT_S = 3600.0  # a transaction may have millions of rows
 EDIT_TIMEOUT_S = 60.0  # one part of a transaction is read and written; to delete one takes less
 SHOWN_ROWS_MAX = 1000  # of one transaction, and the one that failed: nobody reads more
 SHOWN_CHARACTERS_MAX = 60  # of one value
@@ -135,11 +135,11 @@ class ErrorQueue:
         return edited(output, recorded, self._spec.file)
 
     def execute(self, output: Output, numbers: list[int], apply: str, *, role: str = "", handler: str = "", stops: bool = False) -> int:
-        """Execute error transactions again, in the order of their SCNs; each apply process must run.
+        """Execute error transactions again, in the order of the queue; each apply process must run.
 
         Args:
-            output: where the outcome of each is printed, as soon as it is known.
-            numbers: of the error transactions; empty: all.
+            output: where outcomes are printed, as soon as they are known.
+            numbers: of the error transactions; empty: all, also those that enter the queue meanwhile.
             apply: name of an apply process; empty: all that have one of the numbers.
             role: of the destinations: whose rights are checked; empty: the apply processes' own.
             handler: `module:function` that gets their row LCRs, in the file's code folder or installed; empty: they go the usual way.
@@ -152,15 +152,14 @@ class ErrorQueue:
             ConfigError: there is no such function, or it cannot be called with an LCR, an error and a session.
         """
         through = _through(self._spec.file, handler) if handler else b""
-        chosen = self._chosen(numbers, apply)
-
-        def execute(error: Mapping[str, Any]) -> dict[str, Any]:
-            (answer,) = self._connect().call(
-                f"apply:{error['apply']}", "execute_errors", [error["number"]], role, through, timeout_s=EXECUTE_TIMEOUT_S
-            )
-            return dict(answer)
-
-        return _one_by_one(output, chosen, execute, "executed", file=self._spec.file, stops=stops)
+        execution = Execution(output=output, connect=self._connect, file=self._spec.file, role=role, handler=through, stops=stops)
+        chosen = self._chosen(numbers, apply) if numbers else []
+        for name in self._applies(apply):
+            if mine := [error["number"] for error in chosen if error["apply"] == name]:
+                execution.execute(name, mine)
+            elif not numbers and self._has_errors(name):
+                execution.execute_all(name)
+        return execution.tell(all_of_it=not numbers)
 
     def delete(self, output: Output, numbers: list[int], apply: str) -> int:
         """Delete error transactions: their changes are lost at the destination. Their apply processes must run.
@@ -238,6 +237,13 @@ class ErrorQueue:
             errors += [{**error, "waits_behind": error["depends_on"] if error["depends_on"] in there else 0} for error in found]
         return sorted(errors, key=lambda error: (error["apply"], error["number"]))
 
+    def _has_errors(self, apply: str) -> bool:
+        """Whether an apply process has an error transaction: one without any need not run."""
+        from databases.connectors import open_destination
+
+        with closing(open_destination(self._access(self._spec.apply(apply).site))) as destination:
+            return bool(destination.errors(self._spec.name, apply, first=1))
+
     def _edits(self, number: int, access: DatabaseAccess) -> list[dict[str, Any]]:
         from databases.connectors import open_destination
 
@@ -305,45 +311,31 @@ def _found(errors: list[dict[str, Any]], number: int) -> dict[str, Any]:
 
 
 def _one_by_one(
-    output: Output, errors: list[dict[str, Any]], change: Callable[[Mapping[str, Any]], dict[str, Any]], word: str, *, file: Path, stops: bool = False,
+    output: Output, errors: list[dict[str, Any]], change: Callable[[Mapping[str, Any]], dict[str, Any]], word: str, *, file: Path,
 ) -> int:
-    """Execute or delete error transactions one after the other, and say of each what became of it.
+    """Change error transactions one after the other, and say of each what became of it.
 
     Args:
         output: where that is printed.
         errors: in order.
-        change: asks for one; the answer has `done`, `problem` and, of an execution that failed, `failure`.
-        word: what it is then, such as "executed".
+        change: asks for one; the answer has `done` and `problem`.
+        word: what it is then, such as "deleted".
         file: of the topology, for the command that shows what became of one whose outcome nobody waited for.
-        stops: after the first that is not done; the others are not tried.
     """
     outcomes: list[dict[str, Any]] = []
-    is_stopped = False
     for place, error in enumerate(errors, 1):
-        if is_stopped:
-            outcome = {"number": error["number"], "done": False, "problem": "not tried: one before it failed"}
-        else:
-            left = f"; {counted(len(errors) - place, 'other')} not tried" if place < len(errors) else ""
-            with goes_on(output, f"{error['apply']} {error['number']}: what was begun goes on: `headrace errors list {file}` shows what became of it{left}"):
-                outcome = change(error)
+        left = f"; {counted(len(errors) - place, 'other')} not tried" if place < len(errors) else ""
+        with goes_on(output, f"{error['apply']} {error['number']}: what was begun goes on: `headrace errors list {file}` shows what became of it{left}"):
+            outcome = change(error)
         if not outcome.get("failure", {}).get("message"):  # nothing was tried, or it was done
             outcome["failure"] = None
         outcomes.append({"apply": error["apply"], **outcome})
-        is_stopped = is_stopped or (stops and not outcome["done"])
-        words = word if outcome["done"] else f"not {word}: {' '.join(_why(outcome).splitlines())}"
+        words = word if outcome["done"] else f"not {word}: {' '.join(why(outcome).splitlines())}"
         output.result(f"{place}/{len(errors)} {error['apply']} {error['number']}: {words}")
     output.json({"outcomes": outcomes})
     if not outcomes:
         output.result("no error transactions")
     return DONE if all(outcome["done"] for outcome in outcomes) else FINDING
-
-
-def _why(outcome: Mapping[str, Any]) -> str:
-    """Why one was not executed: the row, the conflict or the database's number of the error, and the message."""
-    failure = outcome.get("failure") or {}
-    row = f"row {failure['position']}: " if failure.get("position", -1) >= 0 else ""
-    kind = failure.get("conflict_type") or failure.get("sqlstate") or ""
-    return f"{row}{kind + ': ' if kind else ''}{outcome['problem']}"
 
 
 def _time(time_us: int) -> str:

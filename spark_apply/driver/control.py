@@ -7,7 +7,6 @@ is busy with its destination, status answers with what it knew last.
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,8 @@ from spark_apply.arriving import restart_hint
 from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress, to_be_copied_again
-from spark_apply.driver.coordinator import ExecutionRequest
+from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecutions
 from spark_apply.error_edits import edited_part
 from spark_apply.groups import Failure
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnavailable, StreamsError
@@ -30,14 +30,15 @@ from streams.table_name import TableName
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, ErrorEdit
     from spark_apply.driver.config import ApplyConfig
-    from spark_apply.driver.coordinator import ApplyCoordinator, ErrorOutcome
+    from spark_apply.driver.coordinator import ApplyCoordinator
+    from spark_apply.driver.executions import ErrorOutcome
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.driver.runs import TaskRun, TaskRunner
     from spark_apply.error_edits import EditRequest
     from streams.lcr_batch import TableVersion
 
-__all__ = ["ApplyControl", "Cores"]
+__all__ = ["ApplyControl", "Cores", "outcome_message"]
 
 _STATUS_WAIT_S = 1.0  # a status that is asked twice a second must not queue up behind a slow destination
 _OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes its time
@@ -85,6 +86,7 @@ class ApplyControl:
     _stopping: threading.Event = field(default_factory=threading.Event)
     _latest: pb.ApplyStatus = field(default_factory=pb.ApplyStatus)
     _asking: threading.Lock = field(default_factory=threading.Lock)
+    _executions: OperatorExecutions = field(default_factory=OperatorExecutions)
 
     # ------------------------------------------------------------------ the driver's main thread
 
@@ -220,28 +222,44 @@ class ApplyControl:
         copying = self.instantiation
         return copying is not None and self.cores is not None and copying.look_now(_LOOK_TIMEOUT_S)
 
+    def begin_execution(self, request: pb.ErrorsRequest) -> tuple[int, int]:
+        """Begin to execute error transactions again; see `OperatorExecutions.begin`."""
+        cores = self._running()
+        numbers = None if request.all else list(request.numbers)
+        if request.handler and numbers is None:  # it is told why each failed, which is read before
+            numbers = sorted(set(cores.host.call(lambda: cores.host.queued_errors)).difference(request.besides))
+        failures = self._failures(numbers) if request.handler and numbers else {}
+        wanted = ExecutionRequest(role=request.role, handler=request.handler, failures=failures, stops=request.stops)
+        return self._executions.begin(cores.host, numbers, wanted, besides=request.besides)
+
+    def execution_outcomes(self, execution: int, wait_s: float) -> ExecutionPage:
+        """Outcomes of an execution that were not passed on yet; see `OperatorExecutions.outcomes`."""
+        return self._executions.outcomes(self._running().host, execution, wait_s)
+
+    def end_execution(self, execution: int) -> None:
+        """Execute nothing of an execution that was not begun; see `OperatorExecutions.end`."""
+        self._executions.end(self._running().host, execution)
+
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """Execute error transactions again, in order; yields one outcome each."""
-        cores = self._running()
-        numbers = self._numbers(cores, request)
-        failures = self._failures(numbers) if request.handler else {}
-        wanted = ExecutionRequest(role=request.role, handler=request.handler, failures=failures)
-        outcomes = cores.host.call(lambda: cores.host.execute_errors(numbers, wanted))
-        for _ in numbers:
-            try:
-                outcome: ErrorOutcome = outcomes.get(timeout=_OUTCOME_TIMEOUT_S)
-            except queue.Empty:
+        execution, _ = self.begin_execution(request)
+        while True:
+            page = self.execution_outcomes(execution, _OUTCOME_TIMEOUT_S)
+            yield from map(outcome_message, page.outcomes)
+            if page.is_over:
+                return
+            if not page.outcomes:
                 raise ApplyError(
                     f"apply {self.config.apply}: an error transaction was not executed within {_OUTCOME_TIMEOUT_S:g} s",
                     hint="it will be; look again with `headrace errors list`",
-                ) from None
-            yield _outcome_message(outcome)
+                )
 
     def _failures(self, numbers: Sequence[int]) -> dict[int, Failure]:
         """Why error transactions are in the error queue."""
-        config = self.config
+        config, wanted = self.config, set(numbers)
         with contextlib.closing(open_destination(config.destination)) as destination:
-            found = [each for number in numbers for each in destination.errors(config.topology, config.apply, number=number)]
+            one = numbers[0] if len(numbers) == 1 else None
+            found = [each for each in destination.errors(config.topology, config.apply, number=one) if each.number in wanted]
         return {
             each.number: Failure(position=each.failed_position, conflict_type=each.conflict_type, sqlstate=each.sqlstate, message=each.message)
             for each in found
@@ -414,7 +432,8 @@ def _difference_message(found: RowDifference) -> pb.RowDifference:
     )
 
 
-def _outcome_message(outcome: ErrorOutcome) -> pb.ErrorOutcome:
+def outcome_message(outcome: ErrorOutcome) -> pb.ErrorOutcome:
+    """What became of an error transaction, as a message."""
     found = outcome.failure
     message = pb.ErrorOutcome(number=outcome.number, done=found is None, problem="" if found is None else found.message)
     if found is not None:

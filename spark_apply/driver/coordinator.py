@@ -26,7 +26,9 @@ A group is formed only when a server can take one, from what has arrived by then
 a backlog, and without waiting to fill. A group is assigned only when everything that it depends on is done or assigned
 (see `groups` for why nothing can wait forever).
 
-A streamed transaction is a barrier, and so is the execution of an error transaction. When a streamed
+A streamed transaction is a barrier, and so is the execution of error transactions, many at a time. As long as some are to be executed, what
+depends on one of them is not formed, and nothing behind it: it would join the error queue, which would grow while it is executed. What was formed
+before, and may not write yet, is dropped and dequeued again. When a streamed
 transaction fails, or its server dies, everything from it on is dropped and dequeued again from the low
 watermark (`must_replay`), as after a restart; the second time the coordinator knows what to do with it.
 
@@ -36,8 +38,7 @@ Longer than 500 lines: the states of a group, and every rule that moves the low 
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ import numpy as np
 
 from databases.ports import ApplyProgress, ScnRange
 from spark_apply.dependencies import DependencyTracker, KeyHashes
+from spark_apply.driver.executions import ErrorExecutions, ErrorOutcome, ExecutionRequest
 from spark_apply.driver.forming import FormedRun, GroupFormer, Large, Part
 from spark_apply.driver.holds import ErrorHolds
 from spark_apply.driver.labelled import LabelledTransactions
@@ -78,23 +80,11 @@ from streams.tracking import TrackLog
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ApplyCoordinator", "CoordinatorStatistics", "ErrorOutcome", "ExecutionRequest"]
+__all__ = ["ApplyCoordinator", "CoordinatorStatistics"]
 
 # Groups that a server may hold: one being written, and one prepared meanwhile. More would be formed too early and
 # be smaller than necessary.
 _GROUPS_PER_SERVER = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorOutcome:
-    """The outcome of executing an error transaction. `failure` None: applied and deleted.
-
-    `is_of_server`: an apply server tried it; otherwise it was refused, and why it failed before still holds.
-    """
-
-    number: int
-    failure: Failure | None
-    is_of_server: bool = False
 
 
 @dataclass(slots=True)
@@ -138,7 +128,8 @@ class _Group:
     next_transaction: int = 0  # those before it are applied
     applied: list[ScnRange] = field(default_factory=list)  # of attempts that did not finish
     watermark_sent: Scn = FIRST_SCN
-    error_number: int = 0
+    error_number: int = 0  # ERROR_QUEUE: behind which it waits
+    error_numbers: tuple[int, ...] = ()  # EXECUTE_ERROR: those whose outcome is not known
     failure: Failure | None = None
     large: Large | None = None
     parts_sent: int = 0
@@ -160,25 +151,6 @@ class _Group:
         self.batches, self.hashes, self.commit_scns, self.large = (), None, np.empty(0, np.int64), None
         self.applied.clear()
         self.unchecked.clear()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionRequest:
-    """How an operator wants error transactions executed.
-
-    Args:
-        role: of the destination, whose rights are checked; empty: the apply servers' own.
-        handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
-        failures: why they are in the error queue, by number: for the function.
-    """
-
-    role: str = ""
-    handler: bytes = b""
-    failures: Mapping[int, Failure] = field(default_factory=dict)
-
-    def is_as(self, other: ExecutionRequest) -> bool:
-        """Whether both want it with the same rights and through the same function."""
-        return (self.role, self.handler) == (other.role, other.handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +187,13 @@ class ApplyCoordinator:
             GroupFormer, encode=encode, transactions_max=group_transactions, rows_max=group_rows,
         )
         self._holds, self._on_error = ErrorHolds(errors), on_error
+        self._executions = ErrorExecutions(self._holds)
         self.is_draining = False
         """Nothing is handed out any more, because the apply process ends: set by the host."""
         self._epoch, self._number = progress.epoch, 0
         self._servers: dict[int, set[int]] = {}
         self._outbox: list[tuple[int, CoordinatorMessage]] = []
-        self._outcomes: list[ErrorOutcome] = []
         self._escalations: dict[Scn, _Escalation] = {}
-        self._to_execute: deque[int] = deque()
-        self._requests: dict[int, ExecutionRequest] = {}  # of those that are to be executed
         self._careful_through = FIRST_SCN  # a server died while it wrote transactions up to here, of groups that may be formed otherwise now
         self.statistics = CoordinatorStatistics()
         self._durable = progress.low_watermark
@@ -340,14 +310,18 @@ class ApplyCoordinator:
         return self._on_error is OnError.DISABLE and len(self._holds) > 0
 
     @property
+    def error_numbers(self) -> tuple[int, ...]:
+        """The numbers in the error queue, ascending."""
+        return self._holds.numbers
+
+    @property
     def first_error(self) -> int:
         """The lowest number in the error queue; 0: it is empty."""
         return min(self._holds.numbers, default=0)
 
     def take_outcomes(self) -> tuple[ErrorOutcome, ...]:
         """The outcomes of executed error transactions since the last call."""
-        outcomes, self._outcomes = tuple(self._outcomes), []
-        return outcomes
+        return self._executions.take_outcomes()
 
     def status(self) -> dict[str, int | str]:
         """State, positions and statistics by name."""
@@ -489,19 +463,23 @@ class ApplyCoordinator:
             if isinstance(message, GroupRetry):
                 self._give_back(group, message)
             else:
-                self._finish(group, message.failure)
+                if group.mode is GroupMode.EXECUTE_ERROR:
+                    self._executions.finished(group.error_numbers, message)
+                self._finish(group)
         self._advance()
 
     def execute_errors(self, numbers: Iterable[int], request: ExecutionRequest | None = None) -> None:
         """Execute error transactions again, in the order of the queue; see `take_outcomes`.
 
         Args:
-            numbers: of the error transactions.
+            numbers: of the error transactions; those that are to be executed already stay as they were wanted.
             request: how.
         """
-        wanted = sorted(set(numbers))
-        self._requests |= dict.fromkeys(wanted, request or ExecutionRequest())
-        self._to_execute.extend(wanted)
+        self._executions.add(numbers, request or ExecutionRequest())
+
+    def withdraw(self, numbers: Iterable[int], why: str) -> None:
+        """See `ErrorExecutions.withdraw`."""
+        self._executions.withdraw(numbers, why)
 
     def error_edited(self, number: int, hashes: NDArray[np.uint64]) -> None:
         """An error transaction was edited: it has these keys too.
@@ -537,11 +515,11 @@ class ApplyCoordinator:
         self.statistics.replays += 1
         # Their callers wait for outcomes, and these groups do not come from the queue.
         executions = [
-            group.error_number for group in self._groups.values()
-            if group.mode is GroupMode.EXECUTE_ERROR and not group.done
+            number for group in self._groups.values()
+            if group.mode is GroupMode.EXECUTE_ERROR and not group.done for number in group.error_numbers
         ]
         self._reset(self.progress)
-        self._to_execute.extendleft(reversed(executions))
+        self._executions.give_back(executions)
         for held in self._servers.values():
             held.clear()
 
@@ -564,18 +542,21 @@ class ApplyCoordinator:
             return False
         if any(group.server < 0 and not group.done for group in self._groups.values()):
             return False
-        # One at a time: the outcome of one decides whether the next can be executed.
+        # One at a time: the outcome of one decides what of the next can be executed.
         executing = any(group.mode is GroupMode.EXECUTE_ERROR and not group.done for group in self._groups.values())
         # A streamed transaction that is being written takes parts until it is whole; one that is not formed yet (an apply process that an
         # error disabled forms nothing) waits behind what is executed.
         is_streaming = any(group.large is not None and group.large is self._former.open for group in self._groups.values())
-        if self._to_execute and not is_streaming and not executing:
-            self._form_execution(self._to_execute.popleft())
+        if self._executions.waits and not is_streaming and not executing:
+            self._form_execution()
             return True
         if self.is_disabled:
             return False
         formed = self._former.take()
         if formed is None:
+            return False
+        if self._must_wait(formed):
+            self._former.put_back(formed)
             return False
         # Not below the recorded position: the destination has folded that range in already.
         after = max(self._formed_through, self._durable)
@@ -605,21 +586,23 @@ class ApplyCoordinator:
         self._tracker.add_barrier(number)
         return group
 
-    def _form_execution(self, error_number: int) -> None:
-        problem = ""
-        if error_number not in self._holds:
-            problem = "it is not in the error queue"
-        elif blocker := self._holds.blocker(error_number):
-            problem = f"it depends on error transaction {blocker}, which must be executed or deleted first"
-        if problem:
-            message = f"error transaction {error_number} cannot be executed: {problem}"
-            failure = Failure(position=-1, conflict_type="", sqlstate="", message=message)
-            self._ended(ErrorOutcome(number=error_number, failure=failure))
+    def _must_wait(self, formed: FormedRun | Large) -> bool:
+        """Whether what would be formed next must not join the error queue now: it depends on an error transaction that is to be executed, or may."""
+        if self._executions.is_empty or self._on_error is OnError.CONTINUE:
+            return False
+        return isinstance(formed, Large) or self._awaits_execution(self._holds.held(formed.hashes))
+
+    def _awaits_execution(self, held: Iterable[HeldTransaction]) -> bool:
+        return any(found.depends_on in self._executions for found in held)
+
+    def _form_execution(self) -> None:
+        numbers = self._executions.choose()
+        if not numbers:
             return
         number = self._number + 1
         group = _Group(
             number=number, after_scn=self._formed_through, through_scn=self._formed_through,
-            mode=GroupMode.EXECUTE_ERROR, error_number=error_number, waits=set(self._unfinished()),
+            mode=GroupMode.EXECUTE_ERROR, error_numbers=numbers, waits=set(self._unfinished()),
         )
         self._tracker.add_barrier(number)
         self._add(group)
@@ -658,13 +641,13 @@ class ApplyCoordinator:
         self._servers[server].add(group.number)
         self.statistics.assigned += group.commit_scns.shape[0] - group.next_transaction
         is_execution = group.mode is GroupMode.EXECUTE_ERROR
-        request = self._requests.get(group.error_number, ExecutionRequest()) if is_execution else ExecutionRequest()
+        request = self._executions.request_of(group.error_numbers[0]) if is_execution else ExecutionRequest()
         self._outbox.append((server, GroupAssignment(
             group=group.number, attempt=group.attempt, mode=group.mode, streamed=group.is_large,
             batches=group.batches, after_scn=group.after_scn, through_scn=0 if group.is_large else group.through_scn,
             first_transaction=group.next_transaction, error_number=group.error_number,
-            failure=request.failures.get(group.error_number) if is_execution else group.failure,
-            role=request.role, handler=request.handler,
+            failure=request.failures.get(group.error_numbers[0]) if is_execution else group.failure,
+            role=request.role, handler=request.handler, error_numbers=group.error_numbers,
             is_careful=bool(group.attempt) if is_execution else group.after_scn < self._careful_through,
         )))
 
@@ -674,6 +657,9 @@ class ApplyCoordinator:
         held: tuple[HeldTransaction, ...] = ()
         if group.hashes is not None and self._on_error is not OnError.CONTINUE:
             held = tuple(h for h in self._holds.held(group.hashes) if h.transaction >= group.next_transaction)
+            if self._awaits_execution(held):
+                self._start_replay()
+                return
         for hashes in group.unchecked:
             if self._hold_large(group, hashes):
                 return
@@ -769,19 +755,21 @@ class ApplyCoordinator:
             queued: numbers in the error queue, read after that too.
         """
         if group.mode is GroupMode.EXECUTE_ERROR:
-            if group.error_number in queued:
+            # Executed, or deleted meanwhile: it is unknown whether the low watermark of its go is recorded.
+            group.watermark_sent = FIRST_SCN
+            self._executions.executed(number for number in group.error_numbers if number not in queued)
+            group.error_numbers = tuple(number for number in group.error_numbers if number in queued)
+            if group.error_numbers:
                 group.server, group.went = -1, False
             else:
-                # Executed, or deleted meanwhile: it is unknown whether the low watermark of its go is recorded.
-                group.watermark_sent = FIRST_SCN
-                self._finish(group, None)
+                self._finish(group)
             return
         covered = group.commit_scns <= progress.low_watermark
         for found in progress.above:
             covered |= (group.commit_scns > found.after) & (group.commit_scns <= found.through)
         self._labels.settled(group.server, group.commit_scns[covered])
         if covered.shape[0] and covered.all():
-            self._finish(group, None)
+            self._finish(group)
         elif group.is_large:
             self._start_replay()
             self._forget(group)
@@ -793,19 +781,11 @@ class ApplyCoordinator:
                 group.applied.append(ScnRange(after=group.after_scn, through=through))
             group.server, group.went = -1, False
 
-    def _finish(self, group: _Group, failure: Failure | None) -> None:
+    def _finish(self, group: _Group) -> None:
         group.done = True
         self.statistics.groups += 1
         if group.large is not None:
             self._escalations.pop(group.large.order_scn, None)
-        if group.mode is GroupMode.EXECUTE_ERROR:
-            if failure is None:
-                self._holds.remove(group.error_number)
-            self._ended(ErrorOutcome(number=group.error_number, failure=failure, is_of_server=True))
-
-    def _ended(self, outcome: ErrorOutcome) -> None:
-        self._requests.pop(outcome.number, None)
-        self._outcomes.append(outcome)
 
     def _add_errors(self, errors: Iterable[TransactionError]) -> None:
         for error in errors:

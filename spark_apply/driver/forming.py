@@ -111,6 +111,7 @@ class GroupFormer:
         self._transactions_max, self._rows_max = transactions_max, rows_max
         self._pending: deque[_Pending | Large] = deque()
         self._rows = self._bytes = 0
+        self._ready: FormedRun | None = None  # it was put back, and comes next
         self.open: Large | None = None
         """The large transaction in progress; nothing follows it."""
 
@@ -124,12 +125,13 @@ class GroupFormer:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not self._pending
+        return not self._pending and self._ready is None
 
     @property
     def transactions(self) -> int:
         """The number of complete transactions that wait."""
-        return sum(pending.count for pending in self._pending if isinstance(pending, _Pending))
+        ready = 0 if self._ready is None else self._ready.commit_scns.shape[0]
+        return ready + sum(pending.count for pending in self._pending if isinstance(pending, _Pending))
 
     def add_run(self, run: Run) -> None:
         """Add whole transactions."""
@@ -177,6 +179,9 @@ class GroupFormer:
 
     def take(self) -> FormedRun | Large | None:
         """Cut the next group."""
+        if self._ready is not None:
+            ready, self._ready = self._ready, None
+            return ready
         if not self._pending:
             return None
         if isinstance(large := self._pending[0], Large):
@@ -206,6 +211,13 @@ class GroupFormer:
             batches=tuple(batches), hashes=KeyHashes.joined(hashes), commit_scns=np.concatenate(commit_scns),
             through_scn=through, rows=rows,
         )
+
+    def put_back(self, formed: FormedRun | Large) -> None:
+        """Take it as the next one again: it was cut, and cannot be written yet."""
+        if isinstance(formed, Large):
+            self._pending.appendleft(formed)
+        else:
+            self._ready = formed
 
     @staticmethod
     def _fitting(pending: _Pending, transactions: int, rows: int) -> int:

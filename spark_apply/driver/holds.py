@@ -13,12 +13,12 @@ cannot be compared with those that are stored: an error transaction holds everyt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.dependencies import EVERYTHING, KeyHashes, is_table_use
+from spark_apply.dependencies import EVERYTHING, KeyHashes, held_transactions, is_table_use
 from spark_apply.equality import FORM_BITS
 from spark_apply.groups import HeldTransaction
 
@@ -65,10 +65,38 @@ def _are_forms(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return np.asarray(((hashes & np.uint64(3)) == np.uint64(1)) & ((hashes & np.uint64(FORM_BITS)) != np.uint64(1)))
 
 
+def _owners_of_forms(hashes: NDArray[np.uint64], owners: NDArray[np.int64], table: int) -> list[tuple[int, NDArray[np.int64]]]:
+    """Each form of a table among sorted hashes, and the numbers of those that have it, ascending."""
+    of_table = _forms_in(hashes, table)
+    kinds, first = np.unique(hashes[of_table], return_index=True)
+    parts = np.split(owners[of_table], first[1:]) if kinds.shape[0] else []
+    are_forms = _are_forms(kinds).tolist()
+    return [(form, theirs) for form, theirs, is_form in zip(kinds.tolist(), parts, are_forms, strict=True) if is_form]
+
+
+def _is_behind(earlier: NDArray[np.uint64], later: NDArray[np.uint64]) -> bool:
+    """Whether one error transaction must wait for an earlier one, by what is stored with both."""
+    if EVERYTHING in earlier or EVERYTHING in later or bool(np.isin(checked_hashes(later), earlier).any()):
+        return True
+    tables = later[(later & np.uint64(FORM_BITS)) == np.uint64(1)]
+    forms = [earlier[_forms_in(earlier, table)] for table in tables.tolist()]
+    return any(bool((_are_forms(each) & ~np.isin(each, later)).any()) for each in forms)
+
+
 def _note_last(behind: NDArray[np.int64], hashes: KeyHashes, found: NDArray[np.int64]) -> None:
     """Raise what each transaction is behind to the highest error transaction of its hashes."""
     if found.any():
         np.maximum.at(behind, np.repeat(np.arange(behind.shape[0]), np.diff(hashes.first)), found)
+
+
+def _first_from(numbers: NDArray[np.int64], number: int, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    """In each range of numbers of one hash, ascending, the place of the first one that is `number` or higher; the range's end, if none is."""
+    low, high = first, last
+    while (low < high).any():
+        middle = (low + high) // 2
+        is_before = (low < high) & (numbers[np.minimum(middle, numbers.shape[0] - 1)] < number)
+        low, high = np.where(is_before, middle + 1, low), np.where(is_before | (low >= high), high, middle)
+    return low
 
 
 class ErrorHolds:
@@ -140,30 +168,66 @@ class ErrorHolds:
 
     def blocker(self, number: int) -> int:
         """The last earlier error transaction that `number` must wait for; 0: it can be executed."""
-        mine = self._hashes[number]
-        if EVERYTHING in mine:
-            return max((other for other in self._hashes if other < number), default=0)
-        self._refresh()
-        wanted = np.append(checked_hashes(mine), np.uint64(EVERYTHING))
-        first = np.searchsorted(self._sorted, wanted)
-        before = self._first_from(number, first, np.searchsorted(self._sorted, wanted, side="right"))
-        last = int(self._numbers[before[before > first] - 1].max(initial=0))
-        for table in mine[(mine & np.uint64(FORM_BITS)) == np.uint64(1)].tolist():
-            of_table = _forms_in(self._sorted, table)
-            forms, numbers = self._sorted[of_table], self._numbers[of_table]
-            # It may have a table in a form that a later one, which has it too, does not know.
-            others = (numbers < number) & _are_forms(forms) & ~np.isin(forms, mine)
-            last = max(last, int(numbers[others].max(initial=0)))
-        return last
+        return self.blockers([number])[number]
 
-    def _first_from(self, number: int, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
-        """In each range of pairs of one hash, the place of the first one that has `number` or a higher one; the range's end, if none has."""
-        low, high = first, last
-        while (low < high).any():
-            middle = (low + high) // 2
-            is_before = (low < high) & (self._numbers[np.minimum(middle, self._numbers.shape[0] - 1)] < number)
-            low, high = np.where(is_before, middle + 1, low), np.where(is_before | (low >= high), high, middle)
-        return low
+    def blockers(self, numbers: Sequence[int]) -> dict[int, int]:
+        """Which of some error transactions can be executed one after the other, in this order.
+
+        Args:
+            numbers: in the queue, ascending.
+
+        Returns:
+            For each the last earlier one that it must wait for, of those that are none of them or are blocked themselves; 0: nothing is in its way.
+        """
+        found = self._blockers_beside(numbers)
+        blocked = [place for place, number in enumerate(numbers) if found[number]]
+        if not blocked or len(blocked) == len(numbers):
+            return found
+        mine = [self._hashes[number] for number in numbers]
+        if self._have_one_form(mine):
+            first = np.cumsum([0, *[hashes.shape[0] for hashes in mine]])
+            behind = held_transactions(KeyHashes(hashes=np.concatenate(mine), first=first), blocked).tolist()
+        else:  # rare: equal hashes do not show everything that they share
+            behind, mine = [-1] * len(numbers), [np.unique(hashes) for hashes in mine]
+            for place, number in enumerate(numbers):
+                others = (other for other in range(place - 1, -1, -1) if found[numbers[other]] or behind[other] >= 0)
+                behind[place] = next((other for other in others if _is_behind(mine[other], mine[place])), place if found[number] else -1)
+        return {number: max(found[number], numbers[place] if 0 <= place != own else 0) for own, (number, place) in enumerate(zip(numbers, behind, strict=True))}
+
+    def _have_one_form(self, hashes: Sequence[NDArray[np.uint64]]) -> bool:
+        """Whether every table that error transactions have rows of has one form in all of them."""
+        every = np.unique(np.concatenate(hashes))
+        if EVERYTHING in every:
+            return False
+        tables = every[(every & np.uint64(FORM_BITS)) == np.uint64(1)]
+        return all(int(_are_forms(every[_forms_in(every, table)]).sum()) <= 1 for table in tables.tolist())
+
+    def _blockers_beside(self, numbers: Sequence[int]) -> dict[int, int]:
+        """For each of some error transactions the last earlier one beside them that it must wait for; 0: there is none."""
+        self._refresh()
+        stay = ~np.isin(self._numbers, np.array(numbers, np.int64))
+        hashes, owners, asked = self._sorted[stay], self._numbers[stay], set(numbers)
+        forms: dict[int, list[tuple[int, NDArray[np.int64]]]] = {}
+        found: dict[int, int] = {}
+        for number in numbers:
+            mine = self._hashes[number]
+            if EVERYTHING in mine:
+                found[number] = max((other for other in self._hashes if other < number and other not in asked), default=0)
+                continue
+            wanted = np.append(checked_hashes(mine), np.uint64(EVERYTHING))
+            first = np.searchsorted(hashes, wanted)
+            before = _first_from(owners, number, first, np.searchsorted(hashes, wanted, side="right"))
+            last = int(owners[before[before > first] - 1].max(initial=0))
+            known = set(mine.tolist())
+            for table in mine[(mine & np.uint64(FORM_BITS)) == np.uint64(1)].tolist():
+                if table not in forms:
+                    forms[table] = _owners_of_forms(hashes, owners, table)
+                # It may have a table in a form that a later one, which has it too, does not know.
+                for others in (theirs for form, theirs in forms[table] if form not in known):
+                    place = int(np.searchsorted(others, number))
+                    last = max(last, int(others[place - 1]) if place else 0)
+            found[number] = last
+        return found
 
     def _behind(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """For each hash the highest error transaction that has it; 0: none."""

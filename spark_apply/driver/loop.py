@@ -43,7 +43,7 @@ from protos import codec
 from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
 from spark_apply.described import configuration_of, said_of, state_of
-from spark_apply.driver.coordinator import ErrorOutcome, ExecutionRequest
+from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
 from spark_apply.groups import Failure
@@ -309,6 +309,21 @@ class CoordinatorHost:
         """The numbers in the error queue."""
         found = self._destination.errors(self._config.topology, self._config.apply)
         return tuple(sorted(error.number for error in found))
+
+    @property
+    def queued_errors(self) -> tuple[int, ...]:
+        """The numbers in the error queue, as the coordinator knows it; ascending."""
+        return self._coordinator.error_numbers
+
+    def withdraw_errors(self, numbers: Iterable[int], why: str) -> None:
+        """Do not execute error transactions that no server has yet, and that nobody else waits for.
+
+        Args:
+            numbers: of the error transactions.
+            why: their outcome.
+        """
+        alone = [number for number in numbers if len(self._executing.get(number, (None, ()))[1]) == 1]
+        self._coordinator.withdraw(alone, why)
 
     def execute_errors(self, numbers: Iterable[int], request: ExecutionRequest | None = None) -> queue.SimpleQueue[ErrorOutcome]:
         """Execute error transactions; the returned queue receives one outcome for each.

@@ -258,7 +258,7 @@ class ApplyServer:
         for number in sorted(self._work):
             assignment, work = self._work[number]
             if work.is_ready:
-                if (assignment.streamed or assignment.mode is GroupMode.EXECUTE_ERROR) and not work.is_begun:
+                if work.wants_new_fits:
                     # The group can arrive again because the reader waited for an ALTER in the middle of it. Its first rows are
                     # older than the ALTER: a statement prepared for the old definition could write the rows silently wrong,
                     # for example int into text without the operator's function. And who has an error transaction executed has

@@ -1,4 +1,12 @@
-"""Executing an error transaction again, on an operator's request.
+"""Executing error transactions again, on an operator's request.
+
+Several are executed together where nothing keeps them apart: one destination transaction deletes all of them and writes their rows as sets, as of
+transactions that come from the queue. Where that fails, halves are tried, and in the end one alone, row by row: that decides whether it fails again.
+What comes behind one that fails is not tried: the coordinator knows what of it depends on the failed one.
+
+    5 error transactions, the 4th fails again
+    1..5 as sets: counts differ -> rolled back; 1 2 committed; 3 4 5 -> rolled back; 3 committed; 4 5 -> rolled back; 4 row by row -> rolled back
+    GroupResult: executed 3, failure of the 4th
 
 Rows that are older than the copy of their table are in it: executed again, they would put old values over new ones. They are
 left out; a transaction of which nothing else is left is refused.
@@ -6,15 +14,17 @@ left out; a transaction of which nothing else is left is refused.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.connectors import python_values
 from rules.user_code.handlers import ExecutionHandler
 from spark_apply.copied import without_copied
-from spark_apply.groups import Failure, GroupAssignment, ServerMessage
+from spark_apply.groups import Failure, GroupAssignment, GroupResult, ServerMessage
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
-from spark_apply.server.conflicts import apply_final
+from spark_apply.server.collapse import plan_sets
+from spark_apply.server.conflicts import apply_final, execute_steps
 from spark_apply.server.group_work import Work, WorkContext, refused_at_commit
 from spark_apply.server.resolution import Resolution
 from streams.errors import ConfigError, DatabaseError, DataError, Retry, UnfitTableError
@@ -22,6 +32,7 @@ from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 
 if TYPE_CHECKING:
+    from databases.ports import TakenErrors
     from spark_apply.handlers.running import Handling
 
 __all__ = ["ExecuteWork"]
@@ -32,23 +43,125 @@ _IN_THE_COPY = (
 )
 
 
+_TOGETHER_BYTES_MAX = 8 << 20  # of serialized rows in one destination transaction: as of a group that comes from the queue (`driver.forming`)
+_ALONE_MAX = 32  # one after the other before the coordinator hears of it: a third of a second of silence where each takes ten milliseconds
+
+
 class ExecuteWork(Work):
-    """Executes an error transaction row by row; its commit also deletes it from the error queue."""
+    """Executes error transactions; the commit that writes their rows also deletes them from the error queue. See the module."""
 
     def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
         super().__init__(assignment, context)
         self._handlers: ExecutionHandlers | None = None
+        self._numbers = assignment.error_numbers
+        self._executed = 0  # so many, from the first, are executed
+        self._ranges = [(0, len(self._numbers))]  # of those that are left, the next one last
+        self._alone = 0  # so many were executed one by one
+        self._is_new = True  # nothing was tried on this session
+        if assignment.role or assignment.handler:
+            self._try_alone()
+
+    @property
+    def wants_new_fits(self) -> bool:
+        """See `Work.wants_new_fits`."""
+        return self._is_new
+
+    def broken(self, *, retried: bool) -> ServerMessage | None:
+        """See `Work.broken`: a commit without an answer shows when the same numbers are taken again, as those that it has deleted are gone."""
+        self._is_new = True
+        return super().broken(retried=retried)
 
     def step(self) -> tuple[ServerMessage, bool] | None:
-        """Execute the whole error transaction."""
-        session, number = self._context.session, self._assignment.error_number
+        """Execute some together, or the next one alone."""
+        self._is_new = False
+        first, last = self._ranges[-1]
+        if last - first > 1:
+            done = self._execute_together(first, last)
+        else:
+            failure = self._execute_alone(self._numbers[first])
+            if failure is not None:
+                return self._executed_until(first, failure), True
+            done = 1
+        self._executed = first + done
+        if done == last - first:
+            self._ranges.pop()
+        elif done:
+            self._ranges[-1] = (first + done, last)
+        is_over = not self._ranges or self._alone >= _ALONE_MAX
+        return (self._executed_until(self._executed, None), True) if is_over else None
+
+    def _executed_until(self, count: int, failure: Failure | None) -> GroupResult:
+        return replace(self._result(failure), executed=count)
+
+    # ------------------------------------------------------------------ several together
+
+    def _try_alone(self) -> None:
+        """Nothing of the last range goes together: handlers are called, or a role is taken, for each."""
+        first, last = self._ranges.pop()
+        self._ranges += [(place, place + 1) for place in reversed(range(first, last))]
+
+    def _execute_together(self, first: int, last: int) -> int:
+        """Execute some in one destination transaction. Returns how many of them, from the first, are done; 0: it was rolled back, and fewer are tried next."""
+        session = self._context.session
+        session.begin()
+        taken = session.take_errors(self._numbers[first:last], bytes_max=_TOGETHER_BYTES_MAX)
+        if taken.count and not taken.batches:  # they are gone: deleted, or executed by a commit whose answer was lost
+            session.rollback()
+            return taken.count
+        if taken.count and self._write(taken):
+            return taken.count
+        self._roll_back()
+        if (first, last) == self._ranges[-1]:
+            middle = first + 1 if not taken.count else (first + last) // 2  # one that is too large for this goes alone
+            self._ranges[-1:] = [(middle, last), (first, middle)]
+        return 0
+
+    def _write(self, taken: TakenErrors) -> bool:
+        """Write the rows of error transactions as sets, and commit; False: roll back."""
+        context, batches, rows = self._context, list[LcrBatch](), 0
+        copied, touched = context.copied_scns(), set[tuple[str, str]]()
+        for parts in taken.batches.values():
+            if len(parts) != 1:
+                return False  # a streamed transaction: only its last part says when it was committed
+            whole = context.decode(parts[0])
+            batch = without_copied(whole, lambda version: copied.get((version.owner, version.name), 0))
+            if whole.row_count and not batch.row_count:
+                return False  # all of it is in a copy, which is a failure of its own
+            touched |= {(version.owner, version.name) for version in whole.tables}
+            rows += batch.row_count
+            batches.append(batch)
+        handlers = context.handlers
+        if handlers.rules.precommit is not None or any(handlers.handled(batch) is not None for batch in batches):
+            self._try_alone()
+            return False
+        try:
+            written = execute_steps(context.session, plan_sets(batches, context.fit_of))
+            recorded = context.copied_scns()
+            if written is None or any(recorded.get(name) != copied.get(name) for name in touched):
+                return False
+            failpoint("apply.execute_error")
+            self._commit((), lambda: None, (label.text for batch in batches for label in batch.labels))
+        except (DataError, UnfitTableError):
+            return False
+        self.totals.commits += 1
+        self.totals.transactions += len(batches)
+        self.totals.rows += rows
+        self.totals.rows_written += written
+        return True
+
+    # ------------------------------------------------------------------ one alone
+
+    def _execute_alone(self, number: int) -> Failure | None:
+        """Execute one row by row; why it stays in the error queue, if it does."""
+        session, commits = self._context.session, self.totals.commits
+        self._alone += 1
         session.begin()
         # It is gone: deleted, or executed by a commit whose answer was lost.
         failure = self._execute(number) if session.delete_error(number) else None
-        if not self.totals.commits:
+        if self.totals.commits == commits:
             self._roll_back()
         self._context.guard.settle()  # the operator may have it executed again
-        return self._result(failure), True
+        return failure
 
     def _execute(self, number: int) -> Failure | None:
         rows = left_out = 0

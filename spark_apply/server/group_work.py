@@ -180,6 +180,11 @@ class Work(ABC):
         return False
 
     @property
+    def wants_new_fits(self) -> bool:
+        """Whether the next step needs the tables as they are now, whatever was described before."""
+        return self._assignment.streamed and not self.is_begun
+
+    @property
     def has_doubt(self) -> bool:
         """Whether a commit has no answer: only a new session can find its outcome."""
         return self._doubt is not None

@@ -235,6 +235,43 @@ def test_error_is_deleted_together_with_the_data_that_mends_it(harness, destinat
     assert list(destination.error_key_hashes(TOPOLOGY, APPLY)) == []
 
 
+def test_errors_are_taken_out_together_with_what_they_had_as_far_as_it_is_not_too_much(destination, session):
+    session.begin()
+    nothing = np.empty(0, np.uint64)
+    first, second, third = (session.put_error(error_transaction(), batch, nothing, part=0) for batch in (b"one", b"two", b"three"))
+    session.put_error(error_transaction(number=second), b"and more", nothing, part=1)
+    session.commit([], 0)
+    assert destination.delete_error(TOPOLOGY, first)
+    session.begin()
+    taken = session.take_errors([first, second, third, third + 1], bytes_max=len(b"two" + b"and more" + b"three") - 1)
+    assert (taken.count, dict(taken.batches)) == (2, {second: (b"two", b"and more")})
+    session.rollback()
+    assert [error.number for error in destination.errors(TOPOLOGY)] == [second, third]
+    session.begin()
+    assert session.take_errors([second, third], bytes_max=2).count == 0
+    taken = session.take_errors([first, second, third, third + 1], bytes_max=1000)
+    assert (taken.count, dict(taken.batches)) == (4, {second: (b"two", b"and more"), third: (b"three",)})
+    session.commit([], 0)
+    assert destination.errors(TOPOLOGY) == ()
+    assert list(destination.error_batches(second)) == list(destination.error_batches(third)) == []
+    assert list(destination.error_key_hashes(TOPOLOGY, APPLY)) == []
+
+
+def test_errors_of_another_topology_are_not_taken_out(harness, destination, session):
+    session.begin()
+    number = session.put_error(error_transaction(), b"x", np.empty(0, np.uint64), part=0)
+    session.commit([], 0)
+    epoch = destination.raise_epoch("another", APPLY).epoch
+    other = destination.open_session("another", APPLY, server=0, epoch=epoch, tag=b"")
+    try:
+        other.begin()
+        assert dict(other.take_errors([number], bytes_max=1000).batches) == {}
+        other.commit([], 0)
+    finally:
+        other.close()
+    assert [error.number for error in destination.errors(TOPOLOGY)] == [number]
+
+
 def test_error_can_be_deleted_from_outside(destination, session):
     session.begin()
     number = session.put_error(error_transaction(), b"x", np.empty(0, np.uint64), part=0)

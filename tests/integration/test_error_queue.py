@@ -6,7 +6,7 @@ import json
 import queue
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from headrace.cli import main
 from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
-from spark_apply.driver.coordinator import ExecutionRequest
+from spark_apply.driver.executions import ExecutionRequest
 from streams.errors import ConfigError
 from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
@@ -217,7 +217,11 @@ class Applying:
         self.engine.coordinator.error_deleted(number)
         return self.database.delete_error(TOPOLOGY, number)
 
-    def execute_errors(self, numbers: list[int], request: ExecutionRequest) -> Any:
+    @property
+    def queued_errors(self) -> tuple[int, ...]:
+        return self.engine.coordinator.error_numbers
+
+    def execute_errors(self, numbers: Sequence[int], request: ExecutionRequest) -> Any:
         outcomes: Any = queue.SimpleQueue()
         self.engine.coordinator.execute_errors(numbers, request)
         while outcomes.qsize() < len(numbers):
@@ -364,7 +368,7 @@ def test_what_the_editor_left_is_taken_as_it_is_written(
     assert (told in said, code) == (True, DONE if "->" in told else FINDING if not left else WRONG_USE), said
 
 
-def test_all_are_executed_in_the_order_of_their_scns_and_stop_or_go_on(run: Callable[..., Any], applying: Applying):
+def test_all_are_executed_in_the_order_of_the_queue_and_stop_or_go_on(run: Callable[..., Any], applying: Applying):
     code, said = run("execute", "--all", "--json")
     first, second = json.loads(said)["outcomes"]
     assert (code, first["done"], second["done"]) == (FINDING, False, False)
@@ -372,7 +376,9 @@ def test_all_are_executed_in_the_order_of_their_scns_and_stop_or_go_on(run: Call
     assert first["failure"]["sqlstate"] == "23505"
     assert "id=7" in " ".join(first["failure"]["readable"])
     assert "depends on error transaction 1" in second["problem"]
+    assert (json.loads(said)["left"], json.loads(said)["arrived"]) == (2, 0)
     _, stopped = run("execute", "--all", "--stop")
+    assert "0 of 2 error transactions executed; 2 left in the queue" in stopped
     assert "not tried: one before it failed" in stopped
     assert f"1/2 {APPLY} 1: not executed: row 0: insert_exists: " in stopped
     assert second["failure"]["position"] == -1

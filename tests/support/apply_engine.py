@@ -26,7 +26,8 @@ from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.copy.instantiation import table_starts
 from spark_apply.copy.standing import standings
 from spark_apply.driver.config import TableToInstantiate
-from spark_apply.driver.coordinator import ApplyCoordinator, ExecutionRequest
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.groups import CoordinatorMessage, OnError, ServerMessage

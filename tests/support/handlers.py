@@ -189,7 +189,7 @@ class Handled:
             position=error.failed_position, conflict_type=error.conflict_type, sqlstate=error.sqlstate, message=error.message,
         )
         self.server.receive(GroupAssignment(
-            group=9000, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=0, through_scn=0, error_number=number,
+            group=9000, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=0, through_scn=0, error_numbers=(number,),
             handler=b"" if through is None else through.to_bytes(), failure=failure,
             is_careful=is_careful,
         ))

@@ -9,7 +9,7 @@ import numpy as np
 import psycopg
 from psycopg.rows import dict_row
 
-from databases.ports import ErrorEdit, ErrorTransaction
+from databases.ports import ErrorEdit, ErrorTransaction, TakenErrors
 from databases.ports.error_queue import EDITS_AGE_MAX_S, EDITS_KEPT_MAX
 from databases.postgres.destination.schema import schema_version
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "delete_error", "edit_error", "list_edits", "list_errors", "note_failure", "put_error", "read_batches", "read_key_hashes",
+    "delete_error", "edit_error", "list_edits", "list_errors", "note_failure", "put_error", "read_batches", "read_key_hashes", "take_errors",
 ]
 
 EDITS_FROM = 9  # the version of the schema that has them: until `up` upgrades an older one, there are none
@@ -66,6 +66,13 @@ UPDATE headrace.apply_error
 SET row_count = row_count + %s, commit_scn = greatest(commit_scn, %s),
     commit_time = greatest(commit_time, 'epoch'::timestamptz + %s * interval '1 microsecond')
 WHERE number = %s
+"""
+
+
+# The length of a value that is stored apart is known without reading it. The lock keeps edits away until the end of the transaction.
+_LOCK = """
+SELECT number, (SELECT coalesce(sum(octet_length(p.batch)), 0) FROM headrace.apply_error_part p WHERE p.number = e.number)::bigint
+FROM headrace.apply_error e WHERE topology = %s AND number = ANY (%s::bigint[]) ORDER BY number FOR UPDATE OF e
 """
 
 
@@ -130,6 +137,31 @@ def delete_error(connection: psycopg.Connection[Any], topology: str, number: int
         connection.execute(f"DELETE FROM headrace.{table} WHERE number = %s".encode(), (number,))
     connection.execute("UPDATE headrace.apply_error_edit SET outcome = %s WHERE number = %s", (outcome, number))
     return True
+
+
+def take_errors(connection: psycopg.Connection[Any], topology: str, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
+    """See `DestinationSession.take_errors`; inside the caller's transaction."""
+    sizes: dict[int, int] = dict(connection.execute(_LOCK, (topology, list(numbers))).fetchall())
+    total = count = 0
+    for number in numbers:
+        total += sizes.get(number, 0)
+        if total > bytes_max:
+            break
+        count += 1
+    taken = [number for number in numbers[:count] if number in sizes]
+    if not taken:
+        return TakenErrors(count=count, batches={})
+    # A statement of its own, behind the lock: it sees an edit that the lock was waited for.
+    rows = connection.execute(
+        "SELECT number, batch FROM headrace.apply_error_part WHERE number = ANY (%s::bigint[]) ORDER BY number, part", (taken,), binary=True,
+    ).fetchall()
+    batches: dict[int, tuple[bytes, ...]] = dict.fromkeys(taken, ())
+    for number, batch in rows:
+        batches[number] += (bytes(batch),)
+    for table in ("apply_error", "apply_error_part", "apply_error_key", "apply_error_original"):
+        connection.execute(f"DELETE FROM headrace.{table} WHERE number = ANY (%s::bigint[])".encode(), (taken,))
+    connection.execute("UPDATE headrace.apply_error_edit SET outcome = 'EXECUTED' WHERE number = ANY (%s::bigint[])", (taken,))
+    return TakenErrors(count=count, batches=batches)
 
 
 def edit_error(

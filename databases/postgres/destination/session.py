@@ -60,13 +60,14 @@ from databases.ports import (
     RowQuestion,
     ScnRange,
     SqlResult,
+    TakenErrors,
     TruncatedTable,
     Write,
 )
 from databases.postgres.conflict_history import record_conflicts
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, CheckedKey, describe_table
-from databases.postgres.destination.error_queue import delete_error, put_error
+from databases.postgres.destination.error_queue import delete_error, put_error, take_errors
 from databases.postgres.destination.fencing import (
     SessionIdentity,
     apply_lock_key,
@@ -975,6 +976,11 @@ class PostgresSession:
         """See `DestinationSession.delete_error`."""
         with self._own_statements("deleting an error transaction"):
             return delete_error(self._connection, self._identity.topology, number, outcome="EXECUTED")
+
+    def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
+        """See `DestinationSession.take_errors`."""
+        with self._own_statements("deleting error transactions"):
+            return take_errors(self._connection, self._identity.topology, numbers, bytes_max=bytes_max)
 
     def as_role(self, role: str) -> None:
         """See `DestinationSession.as_role`."""

@@ -20,6 +20,7 @@ from spark_apply.arriving import ArrivingTables
 from spark_apply.dependencies import hash_batch, stored_hashes
 from spark_apply.driver import forming
 from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader, LargeDropped, LargePart, Mark, Run
 from spark_apply.groups import (
@@ -90,6 +91,8 @@ class Talk:
 
     def done(self, server: int, group: int, *, attempt: int = 0, **fields: object) -> list[tuple[int, CoordinatorMessage]]:
         found = self.coordinator._groups[group]
+        if "failure" not in fields:
+            fields = {"executed": len(found.error_numbers), **fields}
         applied = (AppliedRange(after_scn=found.after_scn, through_scn=found.through_scn),)
         fields = {"applied": applied, "statistics": GroupStatistics(commits=1), **fields}
         self.coordinator.report(server, GroupResult(group=group, attempt=attempt, **fields))  # type: ignore[arg-type]
@@ -329,23 +332,170 @@ def test_a_deleted_error_holds_nothing_any_more() -> None:
     assert go.held == ()
 
 
-def test_errors_are_executed_one_after_the_other_with_nothing_beside_them() -> None:
-    first, second = (stored_hashes(run(made(1, key)).hashes.of(0)) for key in (7, 8))
-    talk = Talk(transactions=1, errors=[(4, first), (5, second)])
+def stored_of(*keys: int) -> np.ndarray:
+    """What is stored with an error transaction that inserts rows with these keys."""
+    return stored_hashes(run(made(1, *keys)).hashes.of(0))
+
+
+FAILED = Failure(position=0, conflict_type="insert_exists", sqlstate="", message="it is there")
+
+
+def problems(talk: Talk) -> dict[int, str]:
+    """The outcomes that are known now: the message of each, empty where it was executed."""
+    return {outcome.number: "" if outcome.failure is None else outcome.failure.message for outcome in talk.coordinator.take_outcomes()}
+
+
+def test_errors_are_executed_together_with_nothing_beside_them() -> None:
+    talk = Talk(transactions=1, errors=[(4, stored_of(7)), (5, stored_of(8)), (6, stored_of(8))])
     talk.accept(run(made(1, 1)))
     talk.coordinator.execute_errors([4, 5, 99])
     found = talk.coordinator.messages()
-    assert [(a.mode, a.error_number) for a in assignments(found)] == [(GroupMode.EXECUTE_ERROR, 4)]
+    assert [(a.mode, a.error_numbers) for a in assignments(found)] == [(GroupMode.EXECUTE_ERROR, (4, 5))]
     assert not [message for _, message in found if isinstance(message, GroupGo)]
     assert brief(talk.accept(run(made(2, 2)))) == [(0, "Assignment", 3)]
     assert brief(talk.done(0, 1)) == [(1, "Go", 2)]
-    assert brief(talk.done(1, 2)) == [(1, "Assignment", 4), (0, "Go", 3)]
-    talk.done(0, 3)
-    talk.done(1, 4)
-    outcomes = {outcome.number: outcome.failure for outcome in talk.coordinator.take_outcomes()}
-    assert (outcomes[4], outcomes[5]) == (None, None)
-    assert outcomes[99] is not None
-    assert "not in the error queue" in outcomes[99].message
+    assert brief(talk.done(1, 2)) == [(0, "Go", 3)]
+    found = problems(talk)
+    assert (found.pop(4), found.pop(5), "not in the error queue" in found.pop(99), found) == ("", "", True, {})
+    assert talk.coordinator.error_numbers == (6,)
+
+
+def test_what_is_left_behind_one_that_fails_again_is_tried_without_those_that_depend_on_it() -> None:
+    """3 depends on 1, and 4 on 2; 1 and 5 have nothing to do with the others."""
+    talk = Talk(servers=1, errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(7)), (4, stored_of(8)), (5, stored_of(9))])
+    talk.coordinator.execute_errors([1, 2, 3, 4, 5])
+    (first,) = assignments(talk.coordinator.messages())
+    assert first.error_numbers == (1, 2, 3, 4, 5)
+    (second,) = assignments(talk.done(0, first.group, executed=1, failure=FAILED))
+    assert second.error_numbers == (3,), "few at a time behind a failure"
+    (third,) = assignments(talk.done(0, second.group))
+    assert third.error_numbers == (5,)
+    talk.done(0, third.group)
+    found = problems(talk)
+    assert "depends on error transaction 2" in found.pop(4)
+    assert found == {1: "", 2: "it is there", 3: "", 5: ""}
+    assert talk.coordinator.error_numbers == (2, 4)
+
+
+def test_executions_are_small_behind_a_failure_and_grow_again() -> None:
+    talk = Talk(servers=1, errors=[(number, stored_of(number)) for number in range(1, 12)])
+    talk.coordinator.execute_errors(range(1, 12))
+    sent, sizes = talk.coordinator.messages(), []
+    while sent:
+        server, message = sent.pop(0)
+        if isinstance(message, GroupAssignment):
+            sizes.append(len(message.error_numbers))
+        elif isinstance(message, GroupGo):
+            fields = {"executed": 3, "failure": FAILED} if len(sizes) == 1 else {}
+            sent += talk.done(server, message.group, **fields)
+    assert sizes == [11, 1, 2, 4]
+    assert sorted(problems(talk)) == list(range(1, 12))
+
+
+def test_execution_that_stops_at_the_first_that_fails_tries_none_of_the_others() -> None:
+    talk = Talk(servers=1, errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(9)), (4, stored_of(10))])
+    talk.coordinator.execute_errors([1, 2, 3], ExecutionRequest(stops=True))
+    talk.coordinator.execute_errors([4])
+    (first,) = assignments(talk.coordinator.messages())
+    assert first.error_numbers == (1, 2, 3)
+    (second,) = assignments(talk.done(0, first.group, executed=1, failure=FAILED))
+    assert second.error_numbers == (4,)
+    assert problems(talk) == {1: "", 2: "it is there", 3: "not tried: one before it failed"}
+
+
+def test_execution_that_stops_refuses_what_depends_on_another_behind_those_that_come_before_it() -> None:
+    talk = Talk(servers=1, errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(7)), (4, stored_of(9))])
+    talk.coordinator.execute_errors([2, 3, 4], ExecutionRequest(stops=True))
+    (first,) = assignments(talk.coordinator.messages())
+    assert first.error_numbers == (2,)
+    assert assignments(talk.done(0, first.group)) == []
+    found = problems(talk)
+    assert (found.pop(2), "depends on error transaction 1" in found.pop(3), found) == ("", True, {4: "not tried: one before it failed"})
+
+
+def test_errors_that_no_server_has_are_withdrawn_and_the_others_go_on() -> None:
+    talk = Talk(servers=1, errors=[(number, stored_of(number)) for number in (1, 2, 3)])
+    talk.coordinator.execute_errors([1], ExecutionRequest(role="clerk"))
+    talk.coordinator.execute_errors([2, 3])
+    (first,) = assignments(talk.coordinator.messages())
+    assert first.error_numbers == (1,)
+    talk.coordinator.withdraw([1, 2], "nobody wants it")
+    assert problems(talk) == {2: "nobody wants it"}
+    (second,) = assignments(talk.done(0, first.group))
+    assert second.error_numbers == (3,)
+    talk.done(0, second.group)
+    assert problems(talk) == {1: "", 3: ""}
+
+
+@pytest.mark.parametrize("queued", [(), (5,), (4, 5)])
+def test_what_a_dead_server_executed_is_known_from_the_queue_and_the_rest_is_executed_again(queued: tuple[int, ...]) -> None:
+    errors = [(4, stored_of(7)), (5, stored_of(8))]
+    talk = Talk(servers=1, errors=errors)
+    talk.coordinator.execute_errors([4, 5])
+    (first,) = assignments(talk.coordinator.messages())
+    talk.coordinator.server_lost(0)
+    talk.coordinator.server_joined(0, talk.progress, [error for error in errors if error[0] in queued])
+    again = assignments(talk.coordinator.messages())
+    assert [(each.group, each.error_numbers) for each in again] == ([(first.group, queued)] if queued else [])
+    if queued:
+        talk.done(0, first.group, attempt=1)
+    assert problems(talk) == {4: "", 5: ""}
+    assert talk.coordinator.error_numbers == ()
+
+
+def test_what_depends_on_an_error_that_is_to_be_executed_waits_for_it_and_does_not_join_the_queue() -> None:
+    talk = Talk(transactions=1, errors=[(4, stored_of(7)), (5, stored_of(8))])
+    talk.coordinator.execute_errors([4], ExecutionRequest(role="clerk"))
+    talk.coordinator.execute_errors([5])
+    (first,) = assignments(talk.coordinator.messages())
+    assert first.error_numbers == (4,)
+    found = talk.accept(run(made(1, 1)), run(made(2, 8)), run(made(3, 3)))
+    assert brief(found) == [(1, "Assignment", 2)], "the second depends on 5, and what is behind it waits with it"
+    found = talk.done(0, first.group)
+    assert [a.error_numbers for a in assignments(found)] == [(5,)]
+    talk.done(1, 2)
+    found = talk.done(0, 3)
+    gos = [message for _, message in found if isinstance(message, GroupGo)]
+    assert [go.held for go in gos] == [(), ()]
+    assert talk.coordinator.error_numbers == ()
+
+
+def test_what_depends_on_an_error_that_failed_again_joins_the_queue_behind_it() -> None:
+    talk = Talk(transactions=1, errors=[(4, stored_of(7))])
+    talk.coordinator.execute_errors([4])
+    (first,) = assignments(talk.coordinator.messages())
+    assert talk.accept(run(made(1, 7))) == []
+    found = talk.done(0, first.group, failure=FAILED)
+    (go,) = [message for _, message in found if isinstance(message, GroupGo)]
+    assert [(held.transaction, held.depends_on) for held in go.held] == [(0, 4)]
+
+
+def test_what_was_handed_out_before_and_depends_on_an_error_that_is_to_be_executed_comes_again_behind_it() -> None:
+    """It had no permission to write: else it would join the queue, while that is executed."""
+    talk = Talk(transactions=1, errors=[(4, stored_of(7))])
+    found = talk.accept(run(made(1, 1)), run(made(2, 1, 7)))
+    assert brief(found) == [(0, "Assignment", 1), (1, "Assignment", 2), (0, "Go", 1)]
+    talk.coordinator.execute_errors([4])
+    assert brief(talk.coordinator.messages()) == [(0, "Assignment", 3)], "it waits for what is being written"
+    assert brief(talk.done(0, 1)) == [(1, "Abandon", 2), (0, "Abandon", 3)]
+    talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
+    talk.coordinator.report(0, GroupAbandoned(group=3, attempt=0))
+    assert talk.coordinator.must_replay
+    talk.coordinator.replayed()
+    (executed,) = assignments(talk.coordinator.messages())
+    assert executed.error_numbers == (4,)
+    assert assignments(talk.accept(run(made(2, 1, 7)))) == []
+    found = talk.done(0, executed.group)
+    (go,) = [message for _, message in found if isinstance(message, GroupGo)]
+    assert go.held == ()
+
+
+def test_with_on_error_continue_nothing_waits_for_errors_that_are_to_be_executed() -> None:
+    talk = Talk(transactions=1, errors=[(4, stored_of(7))], on_error=OnError.CONTINUE)
+    talk.coordinator.execute_errors([4])
+    (first,) = assignments(talk.coordinator.messages())
+    assert brief(talk.accept(run(made(1, 7)))) == [(1, "Assignment", 2)]
+    assert brief(talk.done(0, first.group)) == [(1, "Go", 2)]
 
 
 def test_an_error_that_depends_on_another_is_refused_until_that_is_gone() -> None:
@@ -369,7 +519,7 @@ def test_an_error_whose_execution_was_handed_out_before_a_replay_is_executed_aft
     talk = Talk(transactions=1, errors=[(4, stored[0]), (5, stored[1])])
     talk.accept(run(made(1, 1)))
     talk.coordinator.execute_errors([4, 5])
-    assert [a.error_number for a in assignments(talk.coordinator.messages())] == [4]
+    assert [a.error_numbers for a in assignments(talk.coordinator.messages())] == [(4, 5)]
     talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.REPLAY, next_transaction=0))
     assert brief(talk.coordinator.messages()) == [(1, "Abandon", 2)]
     talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
@@ -556,7 +706,7 @@ def test_an_error_transaction_is_executed_while_a_streamed_one_waits_for_an_appl
     assert not talk.coordinator.wants
     talk.coordinator.execute_errors([4])
     (assigned,) = assignments(talk.coordinator.messages())
-    assert (assigned.mode, assigned.error_number) == (GroupMode.EXECUTE_ERROR, 4)
+    assert (assigned.mode, assigned.error_numbers) == (GroupMode.EXECUTE_ERROR, (4,))
     found = talk.done(0, assigned.group, applied=())
     assert "Assignment" in [name for _, name, _ in brief(found)]  # the queue is empty: the streamed one goes on
 

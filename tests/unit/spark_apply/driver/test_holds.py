@@ -66,6 +66,14 @@ def test_each_waits_for_the_last_earlier_one_that_it_depends_on_whatever_came_an
         for each in choice.sample(list(there), min(3, len(there))):
             expected = max((other for other in there if other < each and is_behind(there[other], there[each])), default=0)
             assert holds.blocker(each) == expected
+        together = sorted(choice.sample(list(there), min(choice.randint(2, 12), len(there))))
+        blocked: dict[int, int] = {}
+        for each in together:
+            others = [other for other in there if other < each and (other not in together or blocked[other])]
+            blocked[each] = max((other for other in others if is_behind(there[other], there[each])), default=0)
+        found = holds.blockers(together)
+        assert {each: bool(by) for each, by in found.items()} == {each: bool(by) for each, by in blocked.items()}
+        assert all(not by or is_behind(there[by], there[each]) for each, by in found.items())
         assert ([number in holds for number in there], len(holds)) == ([True] * len(there), len(there))
         hashes = drawn(choice)
         if EVERYTHING not in hashes:
@@ -80,6 +88,7 @@ def test_long_queue_is_executed_and_fills_in_time_that_grows_with_it_and_not_wit
     choice = random.Random(1)
     holds = ErrorHolds((number, drawn(choice)) for number in range(1, LENGTH + 1))
     began = time.monotonic()
+    assert len(holds.blockers(range(1, LENGTH + 1))) == LENGTH
     for number in range(1, 201):
         holds.blocker(number)
         holds.blocker(LENGTH + 1 - number)

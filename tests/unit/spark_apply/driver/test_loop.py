@@ -33,7 +33,8 @@ from spark_apply.driver import loop as host_module
 from spark_apply.driver import server_streams as servers_module
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
-from spark_apply.driver.coordinator import ApplyCoordinator, ExecutionRequest
+from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader

@@ -421,7 +421,7 @@ def failed_update(at: Serving) -> int:
 def execute(at: Serving, number: int) -> GroupResult:
     at.server.receive(GroupAssignment(
         group=2, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=150, through_scn=150,
-        error_number=number,
+        error_numbers=(number,),
     ))
     at.server.receive(GroupGo(group=2, attempt=0, low_watermark=150, below_applied=True))
     (result,) = at.work()

@@ -360,7 +360,7 @@ def test_a_transaction_with_a_resolved_conflict_and_a_refused_row_goes_into_the_
 
 def _execute(at: Serving, number: int) -> GroupResult:
     at.server.receive(GroupAssignment(
-        group=7, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=at.scn, through_scn=at.scn, error_number=number,
+        group=7, attempt=0, mode=GroupMode.EXECUTE_ERROR, streamed=False, batches=(), after_scn=at.scn, through_scn=at.scn, error_numbers=(number,),
     ))
     at.server.receive(GroupGo(group=7, attempt=0, low_watermark=at.scn, below_applied=True))
     (result,) = at.server.step(at.now).reports
