@@ -1,11 +1,12 @@
 """How fast an error queue is executed: inserts into a table without a key, all behind one transaction that failed.
 
-    python -m benchmarks.error_queue [--errors 10000] [--ways memory server product] [--profile]
+    python -m benchmarks.error_queue [--errors 10000] [--ways memory server product] [--load 40] [--profile]
 
     memory   coordinator and one apply server in this process, at the database in memory: what the product's own code takes
     server   the same at a private PostgreSQL: what the destination takes beside it
     product  a topology of two sites with Ray and Spark: the queue is filled by a transaction that fails and by those behind it, the cause is
-             removed, and `headrace errors execute FILE --all` is timed, from its start to its end (two to three seconds of it are Python's and Ray's start)
+             removed, and `headrace errors execute FILE --all` is timed, from its start to its end (two to three seconds of it are Python's and Ray's start).
+             With `--load`, so many transactions a second are written meanwhile, each of which depends on the queue, and it must be empty at the end
 
 Each error transaction has one row. The rows are counted at the end.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -140,8 +142,8 @@ def _fill(destination: Any, epoch: int, count: int) -> None:
     session.close()
 
 
-def execute_by_command(count: int) -> float:
-    """Fill the queue of a topology, execute all of it by the command; seconds that the command took."""
+def execute_by_command(count: int, load: float) -> float:
+    """Fill the queue of a topology, execute all of it by the command, beside a load of so many transactions a second; seconds that the command took."""
     with bench_servers() as servers:
         pair = servers.make_pair("errors")
         for dsn in (pair.source, pair.destination):
@@ -152,12 +154,12 @@ def execute_by_command(count: int) -> float:
         try:
             peer.set_up(("log",))
             with psycopg.connect(pair.source, autocommit=True) as source, psycopg.connect(pair.destination, autocommit=True) as destination:
-                return _fill_and_execute(peer, source, destination, count)
+                return _fill_and_execute(peer, source, destination, count, load)
         finally:
             peer.tear_down()
 
 
-def _fill_and_execute(peer: HeadracePeer, source: psycopg.Connection[Any], destination: psycopg.Connection[Any], count: int) -> float:
+def _fill_and_execute(peer: HeadracePeer, source: psycopg.Connection[Any], destination: psycopg.Connection[Any], count: int, load: float) -> float:
     source.execute("INSERT INTO log VALUES (0, 'of before')")
     wait_true(destination, "SELECT count(*) = 1 FROM log")
     destination.execute("DELETE FROM log")
@@ -167,11 +169,36 @@ def _fill_and_execute(peer: HeadracePeer, source: psycopg.Connection[Any], desti
         source.execute("INSERT INTO log VALUES (%s, %s)", (number, f"what happened in transaction {number}"))
     wait_true(destination, f"SELECT count(*) = {count} FROM headrace.apply_error", FILLED_TIMEOUT_S)
     destination.execute("INSERT INTO log VALUES (0, 'of before')")
-    begun = time.monotonic()
-    peer.command("errors", "execute", str(peer.file), "--all")
-    took = time.monotonic() - begun
-    assert _count(destination) == count, _count(destination)
+    with _written(source, count, load) as written:
+        begun = time.monotonic()
+        peer.command("errors", "execute", str(peer.file), "--all")
+        took = time.monotonic() - begun
+    peer.wait_caught_up()
+    row = destination.execute("SELECT count(*) FROM headrace.apply_error").fetchone()
+    assert (row, _count(destination)) == ((0,), count + len(written)), (row, _count(destination), count, len(written))
+    print(f"         {len(written):,} transactions were written meanwhile")
     return took
+
+
+@contextmanager
+def _written(source: psycopg.Connection[Any], first: int, load: float) -> Iterator[list[int]]:
+    """Write transactions in the background; the list has a number for each."""
+    written: list[int] = []
+    is_over = threading.Event()
+
+    def write() -> None:
+        while load and not is_over.wait(1 / load):
+            number = first + len(written)
+            source.execute("INSERT INTO log VALUES (%s, %s)", (number, f"what happened in transaction {number}"))
+            written.append(number)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield written
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def main() -> None:
@@ -179,11 +206,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--errors", type=int, default=10_000)
     parser.add_argument("--ways", nargs="+", choices=("memory", "server", "product"), default=("memory", "server", "product"))
+    parser.add_argument("--load", type=float, default=0.0, help="transactions a second beside the command")
     parser.add_argument("--profile", action="store_true", help="print where the time goes, of the first two ways")
     given = parser.parse_args()
     for way in given.ways:
         if way == "product":
-            took = execute_by_command(given.errors)
+            took = execute_by_command(given.errors, given.load)
         else:
             with (in_memory if way == "memory" else at_server)() as (destination, rows):
                 profile = cProfile.Profile()

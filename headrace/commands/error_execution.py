@@ -49,8 +49,8 @@ class Execution:
     handler: bytes = b""
     stops: bool = False
     outcomes: list[dict[str, Any]] = field(default_factory=list)
-    left: int = 0  # in the queues, when all of them was wanted
-    arrived: int = 0  # of these
+    left: int = 0  # in the queues, where all of them was wanted
+    arrived: int = 0  # since the command began, executed or left
     _count: int = 0
     _said_at: float = field(default_factory=time.monotonic)
 
@@ -78,17 +78,16 @@ class Execution:
         Args:
             apply: its name.
         """
-        arrived = left = 0
-        first = len(self.outcomes)
+        left, first = 0, len(self.outcomes)
         while not (self.stops and self.has_failed):
             before = len(self.outcomes)
             page = self._round(apply, (), besides=[outcome["number"] for outcome in self.outcomes[first:] if not outcome["done"]])
-            arrived, left = page["arrived"], page["left"]
-            if not arrived or not any(outcome["done"] for outcome in self.outcomes[before:]):
+            left = page["left"]
+            self.arrived += page["arrived"]
+            if not page["arrived"] or not any(outcome["done"] for outcome in self.outcomes[before:]):
                 break
-            self.output.say(f"{apply}: {counted(arrived, 'error transaction')} arrived meanwhile")
+            self.output.say(f"{apply}: {counted(page['arrived'], 'error transaction')} arrived meanwhile")
         self.left += left
-        self.arrived += arrived
 
     def tell(self, *, all_of_it: bool) -> int:
         """Print the result.
@@ -103,12 +102,10 @@ class Execution:
         if not self.outcomes:
             self.output.result("no error transactions")
         failed = sum(not outcome["done"] for outcome in self.outcomes)
-        if self.left or self._count > LINES_MAX:
-            done = len(self.outcomes) - failed
-            words = [f"{done:,} of {counted(len(self.outcomes), 'error transaction')} executed"]
-            if self.left:
-                words.append(f"{self.left:,} left in the queue" + (f", {self.arrived:,} of them arrived meanwhile" if self.arrived else ""))
-            self.output.result("; ".join(words))
+        if self.left or self.arrived or self._count > LINES_MAX:
+            words = f"{len(self.outcomes) - failed:,} of {counted(len(self.outcomes), 'error transaction')} executed"
+            words += f"; {self.arrived:,} arrived meanwhile" if self.arrived else ""
+            self.output.result(words + (f"; {self.left:,} left in the queue" if self.left else ""))
         return FINDING if failed or (all_of_it and self.left) else DONE
 
     # ------------------------------------------------------------------ inside

@@ -233,7 +233,12 @@ class ApplyControl:
         return self._executions.begin(cores.host, numbers, wanted, besides=request.besides)
 
     def execution_outcomes(self, execution: int, wait_s: float) -> ExecutionPage:
-        """Outcomes of an execution that were not passed on yet; see `OperatorExecutions.outcomes`."""
+        """Outcomes of an execution that were not passed on yet; see `OperatorExecutions.outcomes`.
+
+        Args:
+            execution: from `begin_execution`.
+            wait_s: how long to wait for the first one.
+        """
         return self._executions.outcomes(self._running().host, execution, wait_s)
 
     def end_execution(self, execution: int) -> None:

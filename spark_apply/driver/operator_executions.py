@@ -112,7 +112,12 @@ class OperatorExecutions:
         return ExecutionPage(outcomes=tuple(found), is_over=True, left=len(there), arrived=sum(each not in execution.there for each in there))
 
     def end(self, host: CoordinatorHost, number: int) -> None:
-        """Execute nothing of an execution that no server has yet; one that is over, or not known, is left alone."""
+        """Execute nothing of an execution that no server has yet; one that is over, or not known, is left alone.
+
+        Args:
+            host: of the coordinator.
+            number: of the execution.
+        """
         with self._lock:
             execution = self._executions.get(number)
         if execution is not None:

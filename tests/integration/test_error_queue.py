@@ -24,6 +24,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.row_reader import PostgresRowReader
 from databases.postgres.destination.schema import VERSIONS, schema_version
 from headrace.cli import main
+from headrace.commands import error_execution
 from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
@@ -198,6 +199,7 @@ class Applying:
         self.database = PostgresDestination(destination, site="dbs2")
         self.engine = Engine(seed=1, batches=(), destination=self.database, parallelism=1)
         cores: Any = Cores(host=self, reader=None, coordinator=self.engine.coordinator, epoch=1)  # type: ignore[arg-type]
+        self.arriving: list[LcrBatch] = []
         self.host = ApplyHost.__new__(ApplyHost)
         self.host._driver = SimpleNamespace(control=ApplyControl(config=config, cores=cores))  # type: ignore[assignment]
 
@@ -228,7 +230,16 @@ class Applying:
             self.engine.step()
             for outcome in self.engine.coordinator.take_outcomes():
                 outcomes.put(outcome)
+        self.arrive()
         return outcomes
+
+    def arrive(self) -> None:
+        """What comes while the first execution runs is applied, or joins the queue."""
+        self.engine.batches, self.arriving = [*self.engine.batches, *self.arriving], []
+        self.engine.run()
+
+    def withdraw_errors(self, numbers: Sequence[int], why: str) -> None:
+        self.engine.coordinator.withdraw(numbers, why)
 
     def close(self) -> None:
         for server in self.engine.servers.values():
@@ -383,6 +394,56 @@ def test_all_are_executed_in_the_order_of_the_queue_and_stop_or_go_on(run: Calla
     assert f"1/2 {APPLY} 1: not executed: row 0: insert_exists: " in stopped
     assert second["failure"]["position"] == -1
     assert "2: not executed: it depends" not in stopped
+
+
+def test_what_entered_the_queue_meanwhile_is_executed_too_and_what_is_left_of_it_is_told(
+    destination: str, run: Callable[..., Any], applying: Applying,
+):
+    with psycopg.connect(destination, autocommit=True) as user:
+        user.execute("DELETE FROM t")
+    applying.arriving = [batch(Command.INSERT, 300, old=None, new=OLD)]  # the row is there by then
+    code, said = run("execute", "--all")
+    lines = said.splitlines()
+    assert (code, lines[:2], lines[-1]) == (FINDING, [f"1/2 {APPLY} 1: executed", f"2/2 {APPLY} 2: executed"], (
+        "2 of 3 error transactions executed; 1 arrived meanwhile; 1 left in the queue"
+    )), said
+    assert lines[2].startswith(f"3/3 {APPLY} 3: not executed: row 0: insert_exists")
+    code, said = run("execute", "--all", "--json")
+    told = json.loads(said)
+    assert (code, [each["number"] for each in told["outcomes"]], told["left"], told["arrived"]) == (FINDING, [3], 1, 0)
+    with psycopg.connect(destination, autocommit=True) as user:
+        user.execute("DELETE FROM t")
+    assert run("execute", "--all") == (DONE, f"1/1 {APPLY} 3: executed\n")
+    assert run("execute", "--all") == (DONE, "no error transactions\n")
+
+
+def test_of_many_those_that_fail_are_told_and_the_sum(
+    destination: str, run: Callable[..., Any], applying: Applying, monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(error_execution, "LINES_MAX", 1)
+    assert [line.partition(":")[0] for line in run("execute", "--all")[1].splitlines()[:2]] == [f"1/2 {APPLY} 1", f"2/2 {APPLY} 2"]
+    with psycopg.connect(destination, autocommit=True) as user:
+        user.execute("DELETE FROM t")
+    assert run("execute", "--all") == (DONE, "2 of 2 error transactions executed\n")
+
+
+def test_ending_the_command_leaves_what_was_not_begun(run: Callable[..., Any], applying: Applying, monkeypatch: pytest.MonkeyPatch):
+    """A Ctrl-C between two pages: what waits is withdrawn, and is in the queue."""
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def begun_only(numbers: Sequence[int], request: ExecutionRequest) -> Any:
+        applying.engine.coordinator.execute_errors(numbers, request)
+        return queue.SimpleQueue()
+
+    monkeypatch.setattr(applying, "execute_errors", begun_only)
+    monkeypatch.setattr(applying.host, "execution_outcomes", interrupted)
+    assert "those that were begun go on, the others are not tried" in run("execute", "--all")[1]
+    outcomes = applying.engine.coordinator.take_outcomes()
+    assert [(each.number, each.failure.message if each.failure else "") for each in outcomes] == [
+        (number, "not tried: the command was ended") for number in (1, 2)
+    ]
+    assert applying.engine.coordinator.error_numbers == (1, 2)
 
 
 def test_role_that_lacks_a_right_leaves_the_transaction_in_the_queue_and_the_apply_process_goes_on(

@@ -291,6 +291,15 @@ def test_tables_are_checked(admin, destination, ddl, problem, is_error):
     assert found.is_error is is_error
 
 
+@pytest.mark.parametrize(("identity", "fills"), [("FULL", True), ("DEFAULT", False), ("NOTHING", False)])
+def test_table_without_a_key_whose_rows_can_be_changed_is_said_to_fill_the_error_queue(admin, destination, identity, fills):
+    """Without an identity the source refuses UPDATE and DELETE: INSERTs alone do not depend on each other."""
+    admin.execute(f"CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY {identity}")
+    (found,) = destination.preflight_tables([version(admin)])
+    assert ("every later transaction with a row of the table joins it there" in found.problem) is fills
+    assert (found.path, found.fix) == ("sites.b table public.t", "give it a primary key, or a unique key of columns that are NOT NULL")
+
+
 def test_printed_statement_mends_a_deferrable_constraint(admin, destination):
     admin.execute("CREATE TABLE t (id int PRIMARY KEY, v int, UNIQUE (v) DEFERRABLE INITIALLY DEFERRED)")
     for statement in fixes(destination.preflight_tables([version(admin)])):
