@@ -57,3 +57,22 @@ def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_
     assert errors(one_way) == []
     one_way.assert_converged(["notes"])
     assert one_way.execute("dst", "SELECT count(*) FROM notes") == [(2,)]
+
+
+@pytest.mark.fault("SIGKILL while executing many error transactions")
+@pytest.mark.parametrize("place", ["apply.execute_error", "apply.after_commit"])
+def test_error_transactions_executed_together_are_applied_once_when_their_server_is_killed(one_way: System, conflict: str, place: str):
+    one_way.execute("src", conflict)
+    for number in range(20):  # each depends on the one before it
+        one_way.execute("src", f"UPDATE notes SET body = 'changed {number}' WHERE id = 1")
+    one_way.wait_caught_up()
+    numbers = [error["number"] for error in errors(one_way)]
+    assert len(numbers) == 21
+    one_way.execute("dst", "DELETE FROM notes WHERE id = 1")
+    with armed(one_way, place) as fired:
+        outcomes = one_way.call(apply_name(one_way), "execute_errors", [], timeout_s=EXECUTE_TIMEOUT_S)
+        assert fired() == 1
+    assert [(outcome["number"], outcome["done"]) for outcome in outcomes] == [(number, True) for number in numbers]
+    assert errors(one_way) == []
+    one_way.assert_converged(["notes"])
+    assert one_way.execute("dst", "SELECT body FROM notes WHERE id = 1") == [("changed 19",)]
