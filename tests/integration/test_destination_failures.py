@@ -330,7 +330,7 @@ def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_err
     assert at.rows() == [(1, "new"), (2, "old"), (3, "new")]
 
     execute = partial(
-        at.assign, Transaction(9, []), mode=GroupMode.EXECUTE_ERROR, batches=(), error_number=error.number,
+        at.assign, Transaction(9, []), mode=GroupMode.EXECUTE_ERROR, batches=(), error_numbers=(error.number,),
     )
     execute()
     failure = at.finish().failure
