@@ -328,6 +328,15 @@ def test_table_that_does_not_fit_is_named_with_its_alter(admin, destination):
     assert destination.preflight_tables([wider]) == ()
 
 
+def test_foreign_key_is_said_only_where_what_it_refers_to_does_not_arrive_too(admin, destination):
+    admin.execute("CREATE TABLE p (id int, PRIMARY KEY (id)) PARTITION BY RANGE (id); CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10)")
+    admin.execute("CREATE TABLE t (id int PRIMARY KEY REFERENCES p)")
+    assert destination.preflight_tables([version(admin, "p"), version(admin, "t")]) == ()
+    found = destination.preflight_tables([version(admin, "t")])
+    assert found
+    assert {(each.is_error, "refers to public.p, which does not arrive" in each.problem) for each in found} == {(False, True)}
+
+
 def test_missing_table_is_named_with_the_command_that_copies_it(admin, destination):
     (found,) = destination.preflight_tables([TableVersion(
         object_number=1, version=1, owner="hr", name="jobs", columns=(), old_image=0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,9 @@ _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _CONSTRAINTS = """
 SELECT format('%%I.%%I', n.nspname, r.relname) AS relation, c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
-             ORDER BY a.attnum) AS columns, c.confrelid AS referred
+             ORDER BY a.attnum) AS columns, c.confrelid AS referred,
+       (SELECT ARRAY[m.nspname::text, t.relname::text] FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace m ON m.oid = t.relnamespace
+        WHERE t.oid = coalesce(pg_catalog.pg_partition_root(c.confrelid), c.confrelid)) AS referred_table
 FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_class r ON r.oid = c.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace
 WHERE c.contype IN ('p', 'u', 'x', 'f') AND (c.conrelid = %(oid)s
     OR (c.conparentid = 0 AND c.conrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(%(oid)s) t)))
@@ -280,7 +282,7 @@ def preflight_tables(
         settings: of the apply process.
         at_source: see `DestinationDatabase.preflight_tables`.
     """
-    present = {TableName.of(version): version for version in now}
+    present, arriving = {TableName.of(version): version for version in now}, {TableName.of(version) for version in versions}
     findings: list[Finding] = []
     absent: list[TableVersion] = []
     for version in versions:
@@ -289,7 +291,7 @@ def preflight_tables(
             absent.append(version)
         else:
             path = f"sites.{site} table {version.qualified_name}"
-            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings)
+            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings, arriving)
             findings += _substitute_findings(path, version, catalog, settings, at_source.get(TableName.of(version)))
     return (*_absent_findings(connection, site, [TableName.of(version) for version in absent], at_source), *findings)
 
@@ -313,7 +315,7 @@ def _absent_findings(connection: psycopg.Connection[Any], site: str, absent: Seq
 
 def _table_findings(
     connection: psycopg.Connection[Any], path: str, version: TableVersion, catalog: CatalogTable, now: TableVersion | None,
-    settings: TableSettings,
+    settings: TableSettings, arriving: Collection[TableName],
 ) -> Iterator[Finding]:
     missing = missing_alter(version, catalog, now)
     if missing:
@@ -329,10 +331,12 @@ def _table_findings(
         if found["kind"] == "f" and settings.checks_foreign_keys(version.owner, version.name):
             yield from _reference_right_findings(connection, path, name, found["referred"])
         elif found["kind"] == "f":
-            yield Finding(
-                path=path, problem=f"the foreign key {name} is not checked for changes that are applied", is_error=False,
-                fix="nothing to do as long as the source checks it and both tables are replicated; else check_foreign_keys: true",
-            )
+            if (referred := TableName(*found["referred_table"])) not in arriving:  # else the source has checked it, and both come
+                yield Finding(
+                    path=path, is_error=False,
+                    problem=f"the foreign key {name} refers to {referred}, which does not arrive from there: changes that are applied may refer to no row of it",
+                    fix=f"replicate {referred} too; or have it checked for what is applied: check_foreign_keys: true",
+                )
         elif found["deferrable"]:
             definition = found["definition"].partition(" DEFERRABLE")[0]
             yield Finding(
