@@ -49,7 +49,7 @@ def test_the_standby_redo_log_is_the_sources_byte_for_byte_however_frames_are_cu
     for _ in range(3):
         site.commit(15)
         site.receive(standby, lambda: site.random.choice([1, 17, 79, 80, 81, 500, 5000]))
-    assert len(list_segments(site.redo)) > 3
+    assert len(list_segments(site.redo)) > 1, "no segment ends"
     assert log_bytes(site.folder) == log_bytes(site.redo)
     assert standby.position == site.writer.position
     assert site.mined_at(standby) == committed(site.source)
