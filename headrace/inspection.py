@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from topology.proof.meetings import unseen_conflicts
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, ways_to
+from topology.ways import arriving, captured_by, is_sent_on, ways_to
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
@@ -169,20 +169,48 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
             findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
             # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
             begun = {TableName.of(record) for record in recorded} | old_names.keys()
-            findings += _never_copied(spec, apply, target.filled([name for name in map(TableName.of, tables) if name not in begun]))
+            filled = target.filled([name for name in map(TableName.of, tables) if name not in begun])
+            findings += _never_copied(spec, apply, filled, nothing_of=_empty_at(source, [(name, at_source[name]) for name in filled]))
     return findings
 
 
-def _never_copied(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName]) -> Iterator[Finding]:
-    """Destination tables with rows that no copy has begun."""
-    is_captured = any(capture.source == apply.site for capture in spec.captures)
-    tagged = " (while the topology runs, behind SELECT headrace.set_tag('0e') in the same transaction: else the deletions go to other sites)" if is_captured else ""
+def _empty_at(source: DatabaseAccess, tables: Sequence[tuple[TableName, TableName]]) -> frozenset[TableName]:
+    """Those destination tables of which the source has no row.
+
+    Args:
+        source: asked.
+        tables: each as the destination and as the source calls it.
+    """
+    if not tables:
+        return frozenset()
+    with closing(open_destination(source)) as database:
+        filled = database.filled([there for _, there in tables])
+    return frozenset(name for name, there in tables if there not in filled)
+
+
+def _never_copied(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName], *, nothing_of: Collection[TableName]) -> Iterator[Finding]:
+    """Destination tables with rows that no copy has begun; of those in `nothing_of` the source has no row.
+
+    Nobody is told to empty a table that other sites get their rows from, or that has the only rows there are.
+    """
+    keep = f"keep them with `headrace up {spec.file} --keep-existing`"
     for name in filled:
-        yield Finding(
-            path=f"sites.{apply.site} table {name}", problem="the destination table is not empty, and was never copied",
-            fix=f"empty it{tagged}; or, if it holds the rows of {apply.source} as they are now, keep them with `headrace up"
-            f" {spec.file} --keep-existing`",
-        )
+        path = f"sites.{apply.site} table {name}"
+        if is_sent_on(spec, apply.site, name):
+            yield Finding(
+                path=path, problem=f"the destination table is not empty, and was never copied from {apply.source}; other sites get their rows from here",
+                fix=f"if {apply.source} has no row that is not here too, {keep}, while changes of it at {apply.source} rest; delete no rows here",
+            )
+        elif name in nothing_of:
+            yield Finding(
+                path=path, problem=f"the destination table is not empty, and {apply.source}, from which it would be copied, has no row of it",
+                fix=f"if the rows are to go from {apply.site} to {apply.source}, let the file say so; or {keep}; delete none",
+            )
+        else:
+            yield Finding(
+                path=path, problem="the destination table is not empty, and was never copied",
+                fix=f"if it holds the rows of {apply.source} as they are now, {keep}; or empty it",
+            )
 
 
 def handler_findings(spec: TopologySpec) -> list[Finding]:

@@ -42,8 +42,8 @@ from topology.patterns import examples
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = [
-    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "route", "rules_at_the_end", "sites_behind", "transformed", "undecided",
-    "ways_to", "writes_alone",
+    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "is_sent_on", "route", "rules_at_the_end", "sites_behind", "transformed",
+    "undecided", "ways_to", "writes_alone",
 ]
 
 
@@ -283,6 +283,17 @@ def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T]
                 source=table, destination=destination, rows=way.subset(table), transformations=way.transformations(table)
             ))
     return tuple(found)
+
+
+def is_sent_on(spec: TopologySpec, site: str, table: TableName) -> bool:
+    """Whether changes of a table go from a site to others.
+
+    Args:
+        spec: routed (see `route`).
+        site: where the table is.
+        table: its name there.
+    """
+    return any(apply.source == site and arriving(ways_to(spec, apply), (table,)) for apply in spec.applies)
 
 
 def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from databases.ports import BEGUN
+from spark_apply.copy.obstacles import REPAIRED_ALONE
 from spark_apply.copy.rounds import has_no_rows
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def not_copied_beside(each: Standing, others: Sequence[OtherCopy], topology: str
     table = each.table
     states = ", ".join(sorted({other.state for other in others}))
     there = f"{_named(others, topology)} has rows in the destination table ({states})"
-    emptied = (
+    emptied = REPAIRED_ALONE if table.is_sent_on else (
         "let changes of the table rest at every site until everything has arrived everywhere, and delete its rows at this site alone "
         '(docs/operations.md, "Adding a site to an n-way topology"): it is copied again then'
     )

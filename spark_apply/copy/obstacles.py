@@ -90,6 +90,10 @@ def not_as_called(table: TableToInstantiate, captured: Mapping[TableName, str], 
     return "the source has no such table any more, or another one of its name: run `headrace up` again"
 
 
+# Rows that other sites have their copies of are never offered for deletion.
+REPAIRED_ALONE = 'docs/operations.md, "Adding a site to an n-way topology", says how one of several sites is repaired'
+
+
 def refused(each: Standing) -> str:
     """Why a table cannot be copied into a destination table with rows that are not ours to remove; empty: keep them.
 
@@ -102,15 +106,26 @@ def refused(each: Standing) -> str:
             f"the destination table belongs to the source's {renamed.source}, which had this name before. Rename it here "
             f"too: {rename_statement(table.destination, renamed.destination)}; then this table is copied"
         )
+    if each.is_outdated and table.is_sent_on:
+        return (
+            "the rows at the destination are out of date: since they were copied, the source has replaced the table, or its changes did not arrive for a while. "
+            f"Other sites get their rows from here, so nothing is removed: {REPAIRED_ALONE}"
+        )
     if each.is_outdated:
         return (
             "the rows at the destination are out of date: since they were copied, the source has replaced the table, or its changes did not "
             "arrive for a while. Other apply processes or users may have written there too, so the rows are not removed "
-            "automatically: empty the destination table, and it is copied again"
+            "automatically: if the source has the rows that are wanted, empty the destination table, and it is copied again"
         )
     if table.keep_existing:
         return ""
+    keep = "with `headrace up --keep-existing`: changes made at the source before that are not applied"
+    if table.is_sent_on:
+        return (
+            "the destination table is not empty, and other sites get their rows from here: delete none of them. If it holds the rows of the source as they are now, "
+            f"keep them {keep}"
+        )
     return (
-        "the destination table is not empty: empty it (if changes of this site go to others, behind SELECT headrace.set_tag('0e') in the same transaction); or, if it holds the rows of the source as they are now, keep them "
-        "with `headrace up --keep-existing`: changes made at the source before that are not applied"
+        f"the destination table is not empty: if it holds the rows of the source as they are now, keep them {keep}; else `headrace check` says which site has "
+        "the only rows, and what can be emptied"
     )

@@ -91,6 +91,37 @@ def test_one_database_under_two_names_is_said(checked: Checked, monkeypatch: pyt
     assert not [f for f in checked.findings() if "same database" in f.problem]
 
 
+def test_a_full_site_is_not_to_be_emptied_for_one_that_gets_its_rows(checked: Checked) -> None:
+    """The rows at a are the only ones there are, and b gets them."""
+    checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)")
+    checked.execute("a", "INSERT INTO t VALUES (1)")
+    (found,) = [finding for finding in checked.about("t") if finding.is_error]
+    checked.execute("b", "INSERT INTO t VALUES (2)")  # rows of its own: nobody but an operator can say what they are
+    both = [finding for finding in checked.about("t") if finding.is_error]
+    assert {finding.path for finding in both} == {"sites.a table public.t", "sites.b table public.t"}
+    for finding in (found, *both):
+        assert "other sites get their rows from here" in finding.problem
+        assert "--keep-existing" in finding.fix
+        assert "delete no rows here" in finding.fix
+        assert "empty it" not in finding.fix
+
+
+def test_the_only_rows_there_are_are_never_to_be_deleted(checked: Checked) -> None:
+    """The file says the wrong way round: what it would copy from is empty."""
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)")
+    checked.execute("b", "INSERT INTO t VALUES (1)")
+    (finding,) = [finding for finding in checked.about("t") if finding.is_error]
+    assert "a, from which it would be copied, has no row of it" in finding.problem
+    assert "delete none" in finding.fix
+    assert "empty it" not in finding.fix
+    checked.execute("a", "INSERT INTO t VALUES (2)")
+    (finding,) = [finding for finding in checked.about("t") if finding.is_error]
+    assert "or empty it" in finding.fix
+
+
 READER = "headrace_reader_of_checks"
 
 

@@ -12,7 +12,7 @@ import pytest
 from actors.cluster.local import LocalCluster
 from protos.redo_link import RedoWatchClient
 from rules.rule import ANY_TAG
-from streams.errors import PropagationError
+from streams.errors import ApplyError, PropagationError
 from tests.support.faults import delete_errors
 from tests.support.secrets import places_with
 from tests.support.sites import IDLE_BETWEEN, Sites
@@ -90,6 +90,24 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: Loca
     assert _returned(two_way) == 0
     _assert_encrypted(two_way)
     _assert_keys_nowhere(two_way, ray_cluster)
+
+
+def test_a_full_site_keeps_its_rows_by_the_fix_that_is_printed_and_the_empty_one_gets_them(sites: Sites):
+    sites.free("depot", idle=IDLE_BETWEEN)
+    sites.remake("depot", "CREATE TABLE parts (id bigint PRIMARY KEY, amount int)")
+    sites.execute("a", "INSERT INTO depot.parts SELECT n, 0 FROM generate_series(1, 1000) n")
+    system = sites.by("replicate: [{tables: [depot.*], between: [a, b]}]")
+    system.last[:] = [system.deployment]
+    with pytest.raises(ApplyError) as refused:
+        system.deployment.up()
+    assert "other sites get their rows from here: delete none of them" in refused.value.message
+    assert "`headrace up --keep-existing`" in refused.value.message
+    assert "empty it" not in refused.value.message
+    system.up(keep_existing=True)
+    for number, site in enumerate(("a", "b")):
+        system.execute(site, f"UPDATE depot.parts SET amount = amount + 1 WHERE id % 2 = {number}; INSERT INTO depot.parts VALUES ({2000 + number}, 0)")
+    system.assert_converged(["depot.parts"])
+    assert system.execute("b", "SELECT count(*), sum(amount) FROM depot.parts") == [(1002, 1000)]
 
 
 @pytest.mark.soak

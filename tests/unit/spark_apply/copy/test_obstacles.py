@@ -1,0 +1,40 @@
+"""What is said of rows that a copy must not remove: never to empty what other sites have their rows from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from databases.ports import Instantiation, OtherCopy
+from spark_apply.copy.neighbours import not_copied_beside
+from spark_apply.copy.obstacles import refused
+from spark_apply.copy.standing import Standing
+from spark_apply.driver.config import TableToInstantiate
+from streams.table_name import TableName
+
+T = TableName("shop", "orders")
+TABLE = TableToInstantiate(identity="1", source=T, destination=T, object_numbers=())
+LEFT = Instantiation(source="a", identity="1", owner="shop", name="orders", scn=100, state="LEFT")
+
+
+@pytest.mark.parametrize("record", [None, LEFT], ids=["never copied", "out of date"])
+def test_rows_that_other_sites_have_copies_of_are_never_to_be_removed(record: Instantiation | None) -> None:
+    alone, shared = (Standing(table=replace(TABLE, is_sent_on=is_sent_on), record=record) for is_sent_on in (False, True))
+    assert "ther sites get their rows from here" in refused(shared)
+    for words in ("empty it", "empty the", "set_tag"):
+        assert words not in refused(shared)
+    assert "ther sites" not in refused(alone)
+
+
+def test_rows_of_nobody_are_kept_first_and_what_can_be_emptied_is_for_check_to_say() -> None:
+    assert "keep them with `headrace up --keep-existing`" in refused(Standing(table=TABLE))
+    assert "empty it" not in refused(Standing(table=TABLE))
+    assert refused(Standing(table=replace(TABLE, keep_existing=True))) == ""
+
+
+def test_rows_beside_those_of_another_apply_process_are_repaired_as_the_guide_says() -> None:
+    other = OtherCopy(topology="t", apply="apply_c", source="c", state="DONE")
+    said = not_copied_beside(Standing(table=replace(TABLE, is_sent_on=True)), [other], "t", "a")
+    assert "delete its rows" not in said
+    assert "Adding a site to an n-way topology" in said
