@@ -224,11 +224,12 @@ class ApplyHost(Host):
         return [_plain(answer) for answer in self._live().execute_errors(request)]
 
     def begin_execution(
-        self, numbers: Sequence[int], role: str = "", handler: bytes = b"", stops: bool = False, besides: Sequence[int] = (),  # noqa: FBT001, FBT002 - a call through Ray has no keywords
-    ) -> dict[str, Any]:
-        """Begin to execute error transactions again: the number of the `execution`, and how many it has.
+        self, execution: str, numbers: Sequence[int], role: str = "", handler: bytes = b"", stops: bool = False, besides: Sequence[int] = (),  # noqa: FBT001, FBT002 - a call through Ray has no keywords
+    ) -> int:
+        """Begin to execute error transactions again; answers how many there are.
 
         Args:
+            execution: its name, by which `execution_outcomes` and `end_execution` know it; the same name begins nothing again.
             numbers: of the error transactions; empty: all that are in the queue now.
             role: see `execute_errors`.
             handler: see `execute_errors`.
@@ -238,14 +239,13 @@ class ApplyHost(Host):
         from protos import apply_pb2 as pb
 
         request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers, role=role, handler=handler, stops=stops, besides=list(besides))
-        execution, count = self._live().begin_execution(request)
-        return {"execution": execution, "count": count}
+        return self._live().begin_execution(execution, request)
 
-    def execution_outcomes(self, execution: int, wait_s: float) -> dict[str, Any]:
+    def execution_outcomes(self, execution: str, wait_s: float) -> dict[str, Any]:
         """The outcomes of an execution that were not asked for yet.
 
         Args:
-            execution: from `begin_execution`.
+            execution: as it was begun.
             wait_s: how long to wait for one.
 
         Returns:
@@ -257,7 +257,7 @@ class ApplyHost(Host):
         outcomes = [_plain(outcome_message(outcome)) for outcome in page.outcomes]
         return {"outcomes": outcomes, "is_over": page.is_over, "left": page.left, "arrived": page.arrived}
 
-    def end_execution(self, execution: int) -> None:
+    def end_execution(self, execution: str) -> None:
         """Execute nothing of an execution that no apply server has begun."""
         self._live().end_execution(execution)
 

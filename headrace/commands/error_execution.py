@@ -6,16 +6,17 @@ of it. With `--all` what entered the queue meanwhile is executed too, until noth
 
 from __future__ import annotations
 
+import secrets
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.console import DONE, FINDING, Output
-from streams.errors import StreamsError, counted
+from headrace.console import DONE, FINDING, Output, ReaderLeft
+from streams.errors import ApplyError, ConfigError, StreamsError, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from actors.runtime import RayActors
@@ -26,6 +27,7 @@ BEGIN_TIMEOUT_S = 60.0  # ten thousand numbers are looked up, and with a functio
 PAGE_WAIT_S = 5.0  # for the next outcome; then it is asked again, for as long as a transaction of millions of rows takes
 PAGE_TIMEOUT_S = 60.0  # of an apply process that is busy with its destination
 LINES_MAX = 100  # of so many, each has its line; of more, those that are left
+IN_VAIN_MAX = 2  # rounds of --all that execute nothing: the second one tries what arrived during the first
 PROGRESS_S = 2.0  # between two lines that say how far it is
 
 
@@ -78,14 +80,18 @@ class Execution:
         Args:
             apply: its name.
         """
-        left, first = 0, len(self.outcomes)
-        while not (self.stops and self.has_failed):
+        if self.stops and self.has_failed:
+            self.left += len(self.connect().call(f"apply:{apply}", "errors", timeout_s=PAGE_TIMEOUT_S))
+            return
+        left, first, in_vain = 0, len(self.outcomes), 0
+        while not (self.stops and self.has_failed) and in_vain < IN_VAIN_MAX:
             before = len(self.outcomes)
             page = self._round(apply, (), besides=[outcome["number"] for outcome in self.outcomes[first:] if not outcome["done"]])
             left = page["left"]
             self.arrived += page["arrived"]
-            if not page["arrived"] or not any(outcome["done"] for outcome in self.outcomes[before:]):
+            if not page["arrived"]:
                 break
+            in_vain = 0 if any(outcome["done"] for outcome in self.outcomes[before:]) else in_vain + 1
             self.output.say(f"{apply}: {counted(page['arrived'], 'error transaction')} arrived meanwhile")
         self.left += left
 
@@ -112,32 +118,31 @@ class Execution:
 
     def _round(self, apply: str, numbers: Sequence[int], *, besides: Sequence[int] = ()) -> Mapping[str, Any]:
         """Execute some, or what is in the queue now besides some; answers the last page of outcomes."""
-        name = f"apply:{apply}"
-        begun = self.connect().call(
-            name, "begin_execution", list(numbers), self.role, self.handler, self.stops, list(besides), timeout_s=BEGIN_TIMEOUT_S
-        )
-        self._count += begun["count"]
-        known = 0
-        while True:
-            with self._ended(name, begun["execution"], begun["count"] - known):
-                page = self.connect().call(name, "execution_outcomes", begun["execution"], PAGE_WAIT_S, timeout_s=PAGE_TIMEOUT_S)
-            known += len(page["outcomes"])
-            self._note(apply, page["outcomes"])
-            if page["is_over"]:
-                return dict(page)
-
-    @contextmanager
-    def _ended(self, name: str, execution: int, count: int) -> Iterator[None]:
-        """Where the command is ended meanwhile, what no apply server has begun is not executed."""
+        name, execution = f"apply:{apply}", secrets.token_hex(8)
         try:
-            yield
-        except (KeyboardInterrupt, SystemExit):
-            with suppress(StreamsError):
-                self.connect().call(name, "end_execution", execution, timeout_s=PAGE_TIMEOUT_S)
-            self.output.say(
-                f"{name}: of {counted(count, 'error transaction')} those that were begun go on, the others are not tried: `headrace errors list {self.file}` shows what is left"
+            self._count += self.connect().call(
+                name, "begin_execution", execution, list(numbers), self.role, self.handler, self.stops, list(besides), timeout_s=BEGIN_TIMEOUT_S
             )
+            while True:
+                page = self.connect().call(name, "execution_outcomes", execution, PAGE_WAIT_S, timeout_s=PAGE_TIMEOUT_S)
+                self._note(apply, page["outcomes"])
+                if page["is_over"]:
+                    return dict(page)
+        except (ApplyError, ConfigError):
+            raise  # it has begun nothing, or has ended
+        except BaseException:  # Ctrl-C, a reader that left, a call without an answer: whatever ends the command ends what it has begun
+            self._end(name, execution)
             raise
+
+    def _end(self, name: str, execution: str) -> None:
+        """Have what no apply server has begun not executed."""
+        try:
+            self.connect().call(name, "end_execution", execution, timeout_s=PAGE_TIMEOUT_S)
+            what = "error transactions that were begun go on, the others are not tried"
+        except StreamsError:
+            what = "it does not answer, and may go on with the error transactions that it has begun"
+        with suppress(ReaderLeft):
+            self.output.say(f"{name}: {what}: `headrace errors list {self.file}` shows what is left")
 
     def _note(self, apply: str, outcomes: Sequence[Mapping[str, Any]]) -> None:
         for each in outcomes:

@@ -7,6 +7,7 @@ is busy with its destination, status answers with what it knew last.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -222,7 +223,7 @@ class ApplyControl:
         copying = self.instantiation
         return copying is not None and self.cores is not None and copying.look_now(_LOOK_TIMEOUT_S)
 
-    def begin_execution(self, request: pb.ErrorsRequest) -> tuple[int, int]:
+    def begin_execution(self, name: str, request: pb.ErrorsRequest) -> int:
         """Begin to execute error transactions again; see `OperatorExecutions.begin`."""
         cores = self._running()
         numbers = None if request.all else list(request.numbers)
@@ -230,26 +231,27 @@ class ApplyControl:
             numbers = sorted(set(cores.host.call(lambda: cores.host.queued_errors)).difference(request.besides))
         failures = self._failures(numbers) if request.handler and numbers else {}
         wanted = ExecutionRequest(role=request.role, handler=request.handler, failures=failures, stops=request.stops)
-        return self._executions.begin(cores.host, numbers, wanted, besides=request.besides)
+        return self._executions.begin(cores.host, name, numbers, wanted, besides=request.besides)
 
-    def execution_outcomes(self, execution: int, wait_s: float) -> ExecutionPage:
+    def execution_outcomes(self, name: str, wait_s: float) -> ExecutionPage:
         """Outcomes of an execution that were not passed on yet; see `OperatorExecutions.outcomes`.
 
         Args:
-            execution: from `begin_execution`.
+            name: as it was begun.
             wait_s: how long to wait for the first one.
         """
-        return self._executions.outcomes(self._running().host, execution, wait_s)
+        return self._executions.outcomes(self._running().host, name, wait_s)
 
-    def end_execution(self, execution: int) -> None:
+    def end_execution(self, name: str) -> None:
         """Execute nothing of an execution that was not begun; see `OperatorExecutions.end`."""
-        self._executions.end(self._running().host, execution)
+        self._executions.end(self._running().host, name)
 
     def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
         """Execute error transactions again, in order; yields one outcome each."""
-        execution, _ = self.begin_execution(request)
+        name = secrets.token_hex(8)
+        self.begin_execution(name, request)
         while True:
-            page = self.execution_outcomes(execution, _OUTCOME_TIMEOUT_S)
+            page = self.execution_outcomes(name, _OUTCOME_TIMEOUT_S)
             yield from map(outcome_message, page.outcomes)
             if page.is_over:
                 return

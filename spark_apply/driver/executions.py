@@ -72,6 +72,7 @@ class ErrorExecutions:
         self._holds = holds
         self._waiting: deque[int] = deque()
         self._requests: dict[int, ExecutionRequest] = {}  # of those that wait, and of those that a server has
+        self._withdrawn: dict[int, str] = {}  # that a server has: why they are not tried if it gives them back
         self._outcomes: list[ErrorOutcome] = []
         self._most = _EXECUTED_MAX  # in the next execution
 
@@ -102,13 +103,15 @@ class ErrorExecutions:
         self._most = _EXECUTED_MAX
 
     def withdraw(self, numbers: Iterable[int], why: str) -> None:
-        """Do not execute error transactions that no server has yet; the others go on.
+        """Do not execute error transactions that no server has begun; the others go on.
 
         Args:
             numbers: of the error transactions.
             why: the outcome of those that are withdrawn.
         """
-        unwanted = set(numbers).intersection(self._waiting)
+        numbers = set(numbers)
+        unwanted = numbers.intersection(self._waiting)
+        self._withdrawn |= dict.fromkeys(numbers.intersection(self._requests) - unwanted, why)
         self._waiting = deque(number for number in self._waiting if number not in unwanted)
         for number in sorted(unwanted):
             del self._requests[number]
@@ -142,8 +145,12 @@ class ErrorExecutions:
         return self._requests[number]
 
     def give_back(self, numbers: Iterable[int]) -> None:
-        """What was chosen did not reach a server: it comes next again."""
-        self._waiting.extendleft(reversed(list(numbers)))
+        """What was chosen did not reach a server, or was not begun there: it comes next again, but for what was withdrawn meanwhile."""
+        known = list(numbers)
+        self._waiting.extendleft(number for number in reversed(known) if number not in self._withdrawn)
+        for number in known:
+            if (why := self._withdrawn.get(number)) is not None:
+                self._end(_not_tried(number, why))
 
     def executed(self, numbers: Iterable[int]) -> None:
         """Error transactions are executed: they are in the queue no more."""
@@ -189,6 +196,7 @@ class ErrorExecutions:
 
     def _end(self, outcome: ErrorOutcome) -> None:
         request = self._requests.pop(outcome.number)
+        self._withdrawn.pop(outcome.number, None)
         self._outcomes.append(outcome)
         if outcome.failure is not None and request.stops:
             self.withdraw([number for number, found in self._requests.items() if found is request], _STOPPED)

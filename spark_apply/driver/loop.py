@@ -315,15 +315,24 @@ class CoordinatorHost:
         """The numbers in the error queue, as the coordinator knows it; ascending."""
         return self._coordinator.error_numbers
 
-    def withdraw_errors(self, numbers: Iterable[int], why: str) -> None:
-        """Do not execute error transactions that no server has yet, and that nobody else waits for.
+    def withdraw_errors(self, outcomes: queue.SimpleQueue[ErrorOutcome], numbers: Iterable[int], why: str) -> None:
+        """Do not execute error transactions for somebody any more: those that nobody else wants, and that no server has begun, are not executed.
 
         Args:
+            outcomes: from `execute_errors`: who wanted them.
             numbers: of the error transactions.
             why: their outcome.
         """
-        alone = [number for number in numbers if len(self._executing.get(number, (None, ()))[1]) == 1]
+        alone = []
+        for number in numbers:
+            _, every = self._executing.get(number, (None, []))
+            if every == [outcomes]:
+                alone.append(number)
+            elif outcomes in every:
+                every.remove(outcomes)
+                outcomes.put(ErrorOutcome(number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=why)))
         self._coordinator.withdraw(alone, why)
+        self._deliver_outcomes()  # whoever wants one of them next is not told of these
 
     def execute_errors(self, numbers: Iterable[int], request: ExecutionRequest | None = None) -> queue.SimpleQueue[ErrorOutcome]:
         """Execute error transactions; the returned queue receives one outcome for each.

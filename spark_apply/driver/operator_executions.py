@@ -3,20 +3,24 @@
 All numbers are given at once, so that the coordinator knows what is to be executed and lets nothing join the queue behind it; the outcomes come
 page by page, so that no call lasts long and an operator sees how far it is. Called on the actor's threads.
 
-    begin(all of 5,000) -> execution 1; outcomes(1) -> 512 of them; outcomes(1) -> 488; ... outcomes(1) -> the last, 3 are left in the queue, 1 arrived
+    begin(x, all of 5,000); outcomes(x) -> 512 of them; outcomes(x) -> 488; ... outcomes(x) -> the last, 3 are left in the queue, 1 arrived
+
+One at a time: of two that share error transactions neither could say what became of its own. Who asks names the execution, so that it can be ended
+whatever became of the answer to `begin`. One that nobody asks for any more gives way to the next.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streams.errors import ConfigError
+from streams.errors import ApplyError, ConfigError
 
 if TYPE_CHECKING:
     from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
@@ -24,8 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ExecutionPage", "OperatorExecutions"]
 
-_KEPT_MAX = 16  # of which somebody may ask: a command asks until its own is over, and an operator has few at a time
+_KEPT_MAX = 16  # that are over, or were ended before they began: a command asks for its last page within seconds
 _PAGE_MAX = 1000  # outcomes: a megabyte, where all of them failed and show their rows
+# A command asks again at once, and prints in between; one that was killed, or whose pipe stands still, does not.
+_ATTENDED_S = 30.0
 _WITHDRAWN = "not tried: the command was ended"
 
 
@@ -52,82 +58,121 @@ class _Execution:
     there: frozenset[int]  # in the queue when it began
     outcomes: queue.SimpleQueue[ErrorOutcome]
     known: int = 0  # outcomes that were passed on
+    asking: int = 0  # calls that wait for outcomes now
+    asked_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all outcomes are known, passed on or not."""
+        return self.known + self.outcomes.qsize() >= len(self.numbers)
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether somebody waits for its outcomes."""
+        return self.asking > 0 or time.monotonic() - self.asked_at < _ATTENDED_S
 
 
 class OperatorExecutions:
     """See the module."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._number = itertools.count(1)
-        self._executions: dict[int, _Execution] = {}
+        self._beginning, self._lock = threading.Lock(), threading.Lock()
+        self._executions: dict[str, _Execution] = {}
+        self._ended: deque[str] = deque(maxlen=_KEPT_MAX)
 
-    def begin(self, host: CoordinatorHost, numbers: Sequence[int] | None, request: ExecutionRequest, *, besides: Collection[int] = ()) -> tuple[int, int]:
+    def begin(self, host: CoordinatorHost, name: str, numbers: Sequence[int] | None, request: ExecutionRequest, *, besides: Collection[int] = ()) -> int:
         """Begin to execute error transactions.
 
         Args:
             host: of the coordinator.
+            name: of the execution, given by who asks; of one that was begun by this name before, nothing is begun again.
             numbers: of the error transactions; None: all that the queue has at this moment.
             request: how.
             besides: of all, without these.
 
         Returns:
-            The number of the execution, and how many error transactions it has.
+            How many error transactions it has.
+
+        Raises:
+            ApplyError: another one is being executed, and somebody waits for it.
         """
         def make() -> _Execution:
             there = frozenset(host.queued_errors)
             chosen = tuple(sorted(set(numbers) if numbers is not None else there.difference(besides)))
             return _Execution(numbers=chosen, there=there, outcomes=host.execute_errors(chosen, request))
 
-        made = host.call(make)
-        with self._lock:
-            number = next(self._number)
-            self._executions[number] = made
-            while len(self._executions) > _KEPT_MAX:
-                del self._executions[next(iter(self._executions))]
-        return number, len(made.numbers)
+        with self._beginning:
+            with self._lock:
+                if name in self._executions:
+                    return len(self._executions[name].numbers)
+                running = [each for each in self._executions.values() if not each.is_complete]
+            if any(each.is_attended for each in running):
+                raise ApplyError(
+                    "another command executes error transactions of this apply process", hint="repeat it when that one has ended, or end that one with Ctrl-C",
+                )
+            for each in running:
+                self._withdraw(host, each)
+            made = host.call(make)
+            with self._lock:
+                over = [each for each, execution in self._executions.items() if execution.is_complete or not execution.is_attended]
+                for each in over[: max(0, len(over) + 1 - _KEPT_MAX)]:
+                    del self._executions[each]
+                self._executions[name] = made
+                is_ended = name in self._ended
+        if is_ended:
+            self._withdraw(host, made)
+        return len(made.numbers)
 
-    def outcomes(self, host: CoordinatorHost, number: int, wait_s: float) -> ExecutionPage:
+    def outcomes(self, host: CoordinatorHost, name: str, wait_s: float) -> ExecutionPage:
         """Outcomes that were not passed on yet; one call at a time for each execution.
 
         Args:
             host: of the coordinator.
-            number: of the execution.
+            name: of the execution.
             wait_s: how long to wait for the first one.
 
         Raises:
             ConfigError: there is no such execution: it was begun by an apply process that has ended since.
         """
-        execution = self._found(number)
+        execution = self._found(name)
         found: list[ErrorOutcome] = []
-        with contextlib.suppress(queue.Empty):
-            while len(found) < _PAGE_MAX and execution.known + len(found) < len(execution.numbers):
-                found.append(execution.outcomes.get(timeout=wait_s) if not found else execution.outcomes.get_nowait())
+        execution.asking += 1
+        try:
+            with contextlib.suppress(queue.Empty):
+                while len(found) < _PAGE_MAX and execution.known + len(found) < len(execution.numbers):
+                    found.append(execution.outcomes.get(timeout=wait_s) if not found else execution.outcomes.get_nowait())
+        finally:
+            execution.asking -= 1
+            execution.asked_at = time.monotonic()
         execution.known += len(found)
         if execution.known < len(execution.numbers):
             return ExecutionPage(outcomes=tuple(found), is_over=False)
         with self._lock:
-            self._executions.pop(number, None)
+            self._executions.pop(name, None)
         there = host.call(lambda: host.queued_errors)
         return ExecutionPage(outcomes=tuple(found), is_over=True, left=len(there), arrived=sum(each not in execution.there for each in there))
 
-    def end(self, host: CoordinatorHost, number: int) -> None:
-        """Execute nothing of an execution that no server has yet; one that is over, or not known, is left alone.
+    def end(self, host: CoordinatorHost, name: str) -> None:
+        """Execute nothing of an execution that no server has begun, also if it is only about to begin; one that is over is left alone.
 
         Args:
             host: of the coordinator.
-            number: of the execution.
+            name: of the execution.
         """
         with self._lock:
-            execution = self._executions.get(number)
+            self._ended.append(name)
+            execution = self._executions.pop(name, None)
         if execution is not None:
-            host.call(lambda: host.withdraw_errors(execution.numbers, _WITHDRAWN))
+            self._withdraw(host, execution)
 
-    def _found(self, number: int) -> _Execution:
+    def _withdraw(self, host: CoordinatorHost, execution: _Execution) -> None:
+        host.call(lambda: host.withdraw_errors(execution.outcomes, execution.numbers, _WITHDRAWN))
+
+    def _found(self, name: str) -> _Execution:
         with self._lock:
-            execution = self._executions.get(number)
+            execution = self._executions.get(name)
         if execution is None:
             raise ConfigError(
-                f"there is no execution {number} of error transactions", hint="the apply process has ended since: headrace errors list FILE shows what is left",
+                "this execution of error transactions was ended, or its apply process has ended since", hint="headrace errors list FILE shows what is left",
             )
         return execution

@@ -238,7 +238,7 @@ class Applying:
         self.engine.batches, self.arriving = [*self.engine.batches, *self.arriving], []
         self.engine.run()
 
-    def withdraw_errors(self, numbers: Sequence[int], why: str) -> None:
+    def withdraw_errors(self, _: Any, numbers: Sequence[int], why: str) -> None:
         self.engine.coordinator.withdraw(numbers, why)
 
     def close(self) -> None:

@@ -1,0 +1,110 @@
+"""`headrace errors execute`: its rounds, its sums, and that whatever ends the command ends what it has begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.commands.error_execution import Execution
+from headrace.console import FINDING
+from streams.errors import ApplyError, PropagationError
+
+FAILS = {"number": 7, "done": False, "problem": "again", "failure": {"message": "again", "position": 0}}
+DONE = {"number": 8, "done": True, "problem": "", "failure": {}}
+
+
+class Silent:
+    """An output that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.document: Any = None
+
+    def result(self, line: str) -> None:
+        self.lines.append(line)
+
+    say = result
+
+    def json(self, document: Any) -> None:
+        self.document = document
+
+
+class Actors:
+    """Apply processes whose answers are given: of `begin_execution` a count, then pages; an exception is raised."""
+
+    def __init__(self, *pages: Any, count: Any = 1, queued: int = 0) -> None:
+        self.pages, self.count, self.queued = list(pages), count, queued
+        self.calls: list[tuple[str, str]] = []
+        self.besides: list[list[int]] = []
+
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
+        self.calls.append((name, method))
+        if method == "errors":
+            return [{}] * self.queued
+        if method == "begin_execution":
+            self.besides.append(arguments[-1])
+        answer = self.count if method == "begin_execution" else self.pages.pop(0) if method == "execution_outcomes" else None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def page(*outcomes: dict[str, Any], left: int = 0, arrived: int = 0, is_over: bool = True) -> dict[str, Any]:
+    return {"outcomes": list(outcomes), "is_over": is_over, "left": left, "arrived": arrived}
+
+
+def execution(actors: Actors, **more: Any) -> Execution:
+    return Execution(output=Silent(), connect=lambda: actors, file=Path("x"), **more)  # type: ignore[arg-type, return-value]
+
+
+def test_what_is_left_is_that_of_every_apply_process_also_where_the_first_stops() -> None:
+    made = execution(Actors(page(FAILS, left=1), queued=3), stops=True)
+    for apply in ("a", "b"):
+        made.execute_all(apply)
+    assert made.tell(all_of_it=True) == FINDING
+    assert made.output.document["left"] == 4  # type: ignore[attr-defined]
+
+
+def test_what_arrived_is_tried_although_nothing_was_executed_before_and_not_for_ever() -> None:
+    actors = Actors(page(FAILS, left=2, arrived=1), page(DONE, left=1))
+    execution(actors).execute_all("a")
+    assert actors.besides == [[], [7]]
+    actors = Actors(*[page(FAILS, left=2, arrived=1)] * 5)
+    execution(actors).execute_all("a")
+    assert len(actors.besides) == 2
+
+
+@pytest.mark.parametrize(("actors", "error"), [
+    (Actors(count=KeyboardInterrupt()), KeyboardInterrupt), (Actors(KeyboardInterrupt()), KeyboardInterrupt), (Actors(SystemExit()), SystemExit),
+    (Actors(PropagationError("apply:a does not answer within 60 s")), PropagationError),
+], ids=["Ctrl-C while it begins", "Ctrl-C while it waits", "SIGTERM", "a page that does not come"])
+def test_whatever_ends_the_command_ends_its_execution_and_is_told(actors: Actors, error: type[BaseException]) -> None:
+    made = execution(actors)
+    with pytest.raises(error):
+        made.execute_all("a")
+    assert actors.calls[-1] == ("apply:a", "end_execution")
+    assert "`headrace errors list x` shows what is left" in made.output.lines[-1]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, KeyboardInterrupt])
+def test_a_reader_that_leaves_ends_it_too(error: type[BaseException]) -> None:
+    """As in `headrace errors execute FILE --all | head -1`."""
+    actors = Actors(page(DONE, is_over=False))
+    made = execution(actors)
+
+    def leaves(_: str) -> None:
+        raise error
+
+    made.output.result = leaves  # type: ignore[method-assign, assignment]
+    with pytest.raises(error):
+        made.execute_all("a")
+    assert actors.calls[-1] == ("apply:a", "end_execution")
+
+
+def test_a_refusal_to_begin_ends_nothing() -> None:
+    actors = Actors(count=ApplyError("another command executes error transactions"))
+    with pytest.raises(ApplyError):
+        execution(actors).execute_all("a")
+    assert actors.calls == [("apply:a", "begin_execution")]
