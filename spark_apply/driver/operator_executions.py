@@ -115,8 +115,8 @@ class OperatorExecutions:
             made = host.call(make)
             with self._lock:
                 over = [each for each, execution in self._executions.items() if execution.is_complete or not execution.is_attended]
-                for each in over[: max(0, len(over) + 1 - _KEPT_MAX)]:
-                    del self._executions[each]
+                for old in over[: max(0, len(over) + 1 - _KEPT_MAX)]:
+                    del self._executions[old]
                 self._executions[name] = made
                 is_ended = name in self._ended
         if is_ended:
