@@ -138,7 +138,7 @@ class Execution:
         """Have what no apply server has begun not executed."""
         try:
             self.connect().call(name, "end_execution", execution, timeout_s=PAGE_TIMEOUT_S)
-            what = "error transactions that were begun go on, the others are not tried"
+            what = "those that were begun go on, the others are not tried"
         except StreamsError:
             what = "it does not answer, and may go on with the error transactions that it has begun"
         with suppress(ReaderLeft):

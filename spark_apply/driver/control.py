@@ -224,7 +224,12 @@ class ApplyControl:
         return copying is not None and self.cores is not None and copying.look_now(_LOOK_TIMEOUT_S)
 
     def begin_execution(self, name: str, request: pb.ErrorsRequest) -> int:
-        """Begin to execute error transactions again; see `OperatorExecutions.begin`."""
+        """Begin to execute error transactions again; see `OperatorExecutions.begin`.
+
+        Args:
+            name: of the execution.
+            request: which error transactions, and how.
+        """
         cores = self._running()
         numbers = None if request.all else list(request.numbers)
         if request.handler and numbers is None:  # it is told why each failed, which is read before
