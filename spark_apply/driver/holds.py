@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_apply.dependencies import EVERYTHING, KeyHashes, held_transactions, is_table_use
+from spark_apply.dependencies import EVERYTHING, KeyHashes, is_table_use
 from spark_apply.equality import FORM_BITS
 from spark_apply.groups import HeldTransaction
 
@@ -52,35 +52,9 @@ def tables_only(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return found if found.shape[0] <= HASHES_PER_ERROR_MAX else np.array([EVERYTHING], np.uint64)
 
 
-def _forms_in(hashes: NDArray[np.uint64], form: int) -> slice:
-    """Where the forms of the table of a form are in sorted hashes; nowhere, if no form of it is stored."""
-    start = int(np.searchsorted(hashes, np.uint64(form & ~FORM_BITS | 1)))
-    if start == hashes.shape[0] or int(hashes[start]) != form & ~FORM_BITS | 1:
-        return slice(0, 0)
-    return slice(start + 1, int(np.searchsorted(hashes, np.uint64(form | FORM_BITS), side="right")))
-
-
 def _are_forms(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which hashes are forms, among those of one table: its exclusive use is none (`tables_only`)."""
+    """Which hashes are forms, among those of one table: its exclusive use is none (`tables_only`), and it itself in any form."""
     return np.asarray(((hashes & np.uint64(3)) == np.uint64(1)) & ((hashes & np.uint64(FORM_BITS)) != np.uint64(1)))
-
-
-def _owners_of_forms(hashes: NDArray[np.uint64], owners: NDArray[np.int64], table: int) -> list[tuple[int, NDArray[np.int64]]]:
-    """Each form of a table among sorted hashes, and the numbers of those that have it, ascending."""
-    of_table = _forms_in(hashes, table)
-    kinds, first = np.unique(hashes[of_table], return_index=True)
-    parts = np.split(owners[of_table], first[1:]) if kinds.shape[0] else []
-    are_forms = _are_forms(kinds).tolist()
-    return [(form, theirs) for form, theirs, is_form in zip(kinds.tolist(), parts, are_forms, strict=True) if is_form]
-
-
-def _is_behind(earlier: NDArray[np.uint64], later: NDArray[np.uint64]) -> bool:
-    """Whether one error transaction must wait for an earlier one, by what is stored with both."""
-    if EVERYTHING in earlier or EVERYTHING in later or bool(np.isin(checked_hashes(later), earlier).any()):
-        return True
-    tables = later[(later & np.uint64(FORM_BITS)) == np.uint64(1)]
-    forms = [earlier[_forms_in(earlier, table)] for table in tables.tolist()]
-    return any(bool((_are_forms(each) & ~np.isin(each, later)).any()) for each in forms)
 
 
 def _note_last(behind: NDArray[np.int64], hashes: KeyHashes, found: NDArray[np.int64]) -> None:
@@ -97,6 +71,48 @@ def _first_from(numbers: NDArray[np.int64], number: int, first: NDArray[np.int64
         is_before = (low < high) & (numbers[np.minimum(middle, numbers.shape[0] - 1)] < number)
         low, high = np.where(is_before, middle + 1, low), np.where(is_before | (low >= high), high, middle)
     return low
+
+
+class _Unblocked:
+    """Those among some error transactions that can be executed: later ones do not wait for them. They are looked at in their order.
+
+    Args:
+        owners: int64, for each hash of the queue, sorted, the number of the error transaction that has it; ascending where the hashes are equal.
+        asked: numbers of the error transactions, ascending.
+    """
+
+    def __init__(self, owners: NDArray[np.int64], asked: Sequence[int]) -> None:
+        self._owners, self._asked = owners, np.array(asked, np.int64)
+        self._is_free = np.zeros(len(asked), np.bool_)
+        # For each place in `owners` how many places back the last one is that is not free; 0: not known. So a hash that many have is gone
+        # through once, not for each of them. One alone has no free ones before it.
+        self._steps = np.zeros(owners.shape[0] if len(asked) > 1 else 0, np.int32)
+
+    def add(self, number: int) -> None:
+        """One can be executed; all earlier ones have been looked at."""
+        self._is_free[np.searchsorted(self._asked, number)] = True
+
+    def last_other(self, first: NDArray[np.int64], before: NDArray[np.int64]) -> int:
+        """The highest owner in some ranges of places that is none of these; 0: there is none.
+
+        Args:
+            first: int64, where each range begins: at the first owner of a hash.
+            before: int64, where it ends, at least one place behind `first`: at the first owner that is not earlier than the one that is looked at.
+        """
+        place = before - 1
+        moving = walked = np.flatnonzero(self._are_free(place))
+        while moving.shape[0]:
+            place[moving] -= np.maximum(self._steps[place[moving]], 1)
+            moving = moving[place[moving] >= first[moving]]
+            moving = moving[self._are_free(place[moving])]
+        start = before[walked] - 1
+        self._steps[start] = start - place[walked]
+        return int(self._owners[place[place >= first]].max(initial=0))
+
+    def _are_free(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        owners = self._owners[places]
+        found = np.searchsorted(self._asked, owners)
+        return np.asarray((self._asked[found] == owners) & self._is_free[found])
 
 
 class ErrorHolds:
@@ -179,55 +195,52 @@ class ErrorHolds:
         Returns:
             For each the last earlier one that it must wait for, of those that are none of them or are blocked themselves; 0: nothing is in its way.
         """
-        found = self._blockers_beside(numbers)
-        blocked = [place for place, number in enumerate(numbers) if found[number]]
-        if not blocked or len(blocked) == len(numbers):
-            return found
-        mine = [self._hashes[number] for number in numbers]
-        if self._have_one_form(mine):
-            first = np.cumsum([0, *[hashes.shape[0] for hashes in mine]])
-            behind = held_transactions(KeyHashes(hashes=np.concatenate(mine), first=first), blocked).tolist()
-        else:  # rare: equal hashes do not show everything that they share
-            behind, mine = [-1] * len(numbers), [np.unique(hashes) for hashes in mine]
-            for place, number in enumerate(numbers):
-                others = (other for other in range(place - 1, -1, -1) if found[numbers[other]] or behind[other] >= 0)
-                behind[place] = next((other for other in others if _is_behind(mine[other], mine[place])), place if found[number] else -1)
-        return {number: max(found[number], numbers[place] if 0 <= place != own else 0) for own, (number, place) in enumerate(zip(numbers, behind, strict=True))}
-
-    def _have_one_form(self, hashes: Sequence[NDArray[np.uint64]]) -> bool:
-        """Whether every table that error transactions have rows of has one form in all of them."""
-        every = np.unique(np.concatenate(hashes))
-        if EVERYTHING in every:
-            return False
-        tables = every[(every & np.uint64(FORM_BITS)) == np.uint64(1)]
-        return all(int(_are_forms(every[_forms_in(every, table)]).sum()) <= 1 for table in tables.tolist())
-
-    def _blockers_beside(self, numbers: Sequence[int]) -> dict[int, int]:
-        """For each of some error transactions the last earlier one beside them that it must wait for; 0: there is none."""
         self._refresh()
-        stay = ~np.isin(self._numbers, np.array(numbers, np.int64))
-        hashes, owners, asked = self._sorted[stay], self._numbers[stay], set(numbers)
-        forms: dict[int, list[tuple[int, NDArray[np.int64]]]] = {}
-        found: dict[int, int] = {}
+        unblocked, forms, found = _Unblocked(self._numbers, numbers), dict[int, list[int]](), dict[int, int]()
         for number in numbers:
             mine = self._hashes[number]
             if EVERYTHING in mine:
-                found[number] = max((other for other in self._hashes if other < number and other not in asked), default=0)
-                continue
-            wanted = np.append(checked_hashes(mine), np.uint64(EVERYTHING))
-            first = np.searchsorted(hashes, wanted)
-            before = _first_from(owners, number, first, np.searchsorted(hashes, wanted, side="right"))
-            last = int(owners[before[before > first] - 1].max(initial=0))
-            known = set(mine.tolist())
-            for table in mine[(mine & np.uint64(FORM_BITS)) == np.uint64(1)].tolist():
-                if table not in forms:
-                    forms[table] = _owners_of_forms(hashes, owners, table)
-                # It may have a table in a form that a later one, which has it too, does not know.
-                for others in (theirs for form, theirs in forms[table] if form not in known):
-                    place = int(np.searchsorted(others, number))
-                    last = max(last, int(others[place - 1]) if place else 0)
-            found[number] = last
+                found[number] = max((other for other in self._hashes if other < number and found.get(other, other)), default=0)
+            else:
+                wanted = np.concatenate([checked_hashes(mine), self._other_forms(mine, forms), np.array([EVERYTHING], np.uint64)])
+                found[number] = self._last_before(number, wanted, unblocked)
+            if not found[number]:
+                unblocked.add(number)
         return found
+
+    def _last_before(self, number: int, wanted: NDArray[np.uint64], unblocked: _Unblocked) -> int:
+        """The last error transaction before `number` that has one of some hashes and is not unblocked; 0: there is none."""
+        if not self._sorted.shape[0]:
+            return 0
+        first = np.minimum(np.searchsorted(self._sorted, wanted), self._sorted.shape[0] - 1)
+        # Most rows are in one error transaction: where it is this one, or a later one, no more is looked for.
+        is_before = (self._sorted[first] == wanted) & (self._numbers[first] < number)
+        first, wanted = first[is_before], wanted[is_before]
+        return unblocked.last_other(first, _first_from(self._numbers, number, first, np.searchsorted(self._sorted, wanted, side="right")))
+
+    def _other_forms(self, hashes: NDArray[np.uint64], known: dict[int, list[int]]) -> NDArray[np.uint64]:
+        """Forms of an error transaction's tables that others have and it does not: it waits for an earlier one that has a table in such a form.
+
+        Args:
+            hashes: of the error transaction.
+            known: forms of each table in the queue; what is missing is added.
+        """
+        tables = hashes[(hashes & np.uint64(FORM_BITS)) == np.uint64(1)].tolist()
+        for table in tables:
+            if table not in known:
+                known[table] = self._forms_of(table)
+        mine = set(hashes[_are_forms(hashes)].tolist()) if tables else set()
+        return np.array([form for table in tables for form in known[table] if form not in mine], np.uint64)
+
+    def _forms_of(self, table: int) -> list[int]:
+        """The forms in which error transactions have a table; few, in however many of these."""
+        kinds: list[int] = []
+        place = int(np.searchsorted(self._sorted, np.uint64(table), side="right"))
+        while place < self._sorted.shape[0] and int(self._sorted[place]) <= table | FORM_BITS:
+            kinds.append(int(self._sorted[place]))
+            place = int(np.searchsorted(self._sorted, self._sorted[place], side="right"))
+        found = np.array(kinds, np.uint64)
+        return [int(form) for form in found[_are_forms(found)]]
 
     def _behind(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """For each hash the highest error transaction that has it; 0: none."""
@@ -243,9 +256,8 @@ class ErrorHolds:
         kinds, place = np.unique(forms, return_inverse=True)
         last = np.zeros(kinds.shape[0], np.int64)
         for number, form in enumerate(kinds.tolist()):
-            of_table = _forms_in(self._sorted, form)
-            others = (self._sorted[of_table] != np.uint64(form)) & _are_forms(self._sorted[of_table])
-            last[number] = self._numbers[of_table][others].max(initial=0)
+            others = np.array([other for other in self._forms_of(form & ~FORM_BITS | 1) if other != form], np.uint64)
+            last[number] = self._numbers[np.searchsorted(self._sorted, others, side="right") - 1].max(initial=0)
         return last[place.reshape(-1)]
 
     def _refresh(self) -> None:

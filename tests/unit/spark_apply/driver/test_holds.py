@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from spark_apply.dependencies import EVERYTHING, KeyHashes, is_table_use, stored_hashes
-from spark_apply.driver.holds import ErrorHolds, checked_hashes
+from spark_apply.driver.holds import ErrorHolds, _Unblocked, checked_hashes
 from spark_apply.equality import FORM_BITS
 from tests.support.seeds import seeds
 
@@ -71,16 +72,18 @@ def test_each_waits_for_the_last_earlier_one_that_it_depends_on_whatever_came_an
         for each in together:
             others = [other for other in there if other < each and (other not in together or blocked[other])]
             blocked[each] = max((other for other in others if is_behind(there[other], there[each])), default=0)
-        found = holds.blockers(together)
-        assert {each: bool(by) for each, by in found.items()} == {each: bool(by) for each, by in blocked.items()}
-        assert all(not by or is_behind(there[by], there[each]) for each, by in found.items())
+        assert holds.blockers(together) == blocked
         assert ([number in holds for number in there], len(holds)) == ([True] * len(there), len(there))
         hashes = drawn(choice)
         if EVERYTHING not in hashes:
-            is_row = ~is_table_use(hashes)
-            rows = KeyHashes(hashes=hashes[is_row], first=np.array([0, int(is_row.sum())], np.int64))
-            last = max((other for other, theirs in there.items() if EVERYTHING in theirs or np.isin(rows.hashes, theirs).any()), default=0)
-            assert [held.depends_on for held in holds.held(rows)] == ([last] if last else [])
+            is_row, is_form = ~is_table_use(hashes), np.isin(hashes & np.uint64(~FORM_BITS & (1 << 64) - 1) | np.uint64(1), TABLES) & ~np.isin(hashes, TABLES)
+            forms = KeyHashes(hashes=hashes[is_form], first=np.array([0, int(is_form.sum())], np.int64))
+            rows = KeyHashes(hashes=hashes[is_row], first=np.array([0, int(is_row.sum())], np.int64), forms=forms)
+            behind = [
+                other for other, theirs in there.items()
+                if EVERYTHING in theirs or np.isin(rows.hashes, theirs).any() or has_other_form(theirs, hashes)
+            ]
+            assert [held.depends_on for held in holds.held(rows)] == ([max(behind)] if behind else [])
 
 
 def test_long_queue_is_executed_and_fills_in_time_that_grows_with_it_and_not_with_its_square() -> None:
@@ -96,3 +99,86 @@ def test_long_queue_is_executed_and_fills_in_time_that_grows_with_it_and_not_wit
         holds.add(LENGTH + number, drawn(choice))
         assert number not in holds
     assert time.monotonic() - began < 15
+
+
+def some(generator: np.random.Generator, count: int) -> np.ndarray:
+    """Hashes of so many rows that are in no other error transaction."""
+    return np.unique(generator.integers(1, 1 << 60, count, dtype=np.uint64) << np.uint64(2))
+
+
+def bytes_taken(holds: ErrorHolds, numbers: range) -> int:
+    tracemalloc.start()
+    try:
+        assert set(holds.blockers(numbers).values()) == {0}
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_choice_of_the_next_error_transactions_copies_no_hashes_of_the_others() -> None:
+    """Behind each failure one is chosen alone: a copy of four million hashes for each took the coordinator's thread."""
+    generator = np.random.default_rng(1)
+    holds = ErrorHolds((number, some(generator, 4_000 if number <= 50 else 3)) for number in range(1, 201))
+    assert holds.blocker(1) == 0  # what was added is put in order now
+    size = 50 * 4_000 * 16
+    assert bytes_taken(holds, range(150, 151)) < size / 50
+    assert bytes_taken(holds, range(1, 2)) < size / 5
+    assert bytes_taken(holds, range(100, 200)) < size / 2
+    assert bytes_taken(holds, range(1, 51)) < size
+
+
+def in_forms(count: int) -> ErrorHolds:
+    """Many error transactions, half of which wait for others, and two of which have a table in so many forms."""
+    generator = np.random.default_rng(1)
+    table = TABLES[0] & ~FORM_BITS | 1
+    forms = [table & ~FORM_BITS | 4 * (number + 1) | 1 for number in range(count)]
+    blocking = some(generator, 300)
+    errors = [(number + 1, blocking[number : number + 1]) for number in range(256)]
+    for number in range(512):
+        blocked = blocking[number // 2 : number // 2 + 1] if number % 2 else np.empty(0, np.uint64)
+        mine = np.array([table, *forms] if number in {0, 2} else [], np.uint64)
+        errors.append((300 + number, np.concatenate([some(generator, 2), blocked, mine])))
+    return ErrorHolds(errors)
+
+
+def seconds_to_choose(holds: ErrorHolds) -> float:
+    """Of the processor, the least of three."""
+    found = []
+    for _ in range(3):
+        began = time.process_time()
+        blockers = holds.blockers(range(300, 812))
+        found.append(time.process_time() - began)
+        assert sum(by > 0 for by in blockers.values()) == 256
+    return min(found)
+
+
+def test_choice_takes_no_longer_where_a_table_has_two_forms_in_the_queue() -> None:
+    """What adding a primary key leaves behind: each was compared with each, a hundred times as long."""
+    assert seconds_to_choose(in_forms(2)) < 10 * seconds_to_choose(in_forms(1))
+
+
+def test_uses_of_a_table_block_what_has_it_to_itself_unless_they_are_chosen_before_it() -> None:
+    use, count = TABLES[0] << 8 | 1, 400
+    holds = ErrorHolds((number, stored_hashes(np.array([use | 2 if number % 20 == 0 else use, number << 32], np.uint64))) for number in range(1, count + 1))
+    assert holds.blockers(range(1, count + 1)) == dict.fromkeys(range(1, count + 1), 0)
+    # The first of these waits for a use that is not chosen. So each use waits for the last one before it that has the table to itself, and each of those for the use before it.
+    expected = {number: number - number % 20 if number % 20 else number - 1 for number in range(100, count + 1)}
+    assert holds.blockers(range(100, count + 1)) == expected
+
+
+def test_what_many_have_in_common_is_gone_through_once_when_they_are_chosen_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, looked_at = 400, list[int]()
+    are_free = _Unblocked._are_free
+
+    def counted(unblocked: _Unblocked, places: np.ndarray) -> np.ndarray:
+        looked_at.append(places.shape[0])
+        return are_free(unblocked, places)
+
+    monkeypatch.setattr(_Unblocked, "_are_free", counted)
+    use = TABLES[0] << 8 | 1
+    holds = ErrorHolds((number, stored_hashes(np.array([8, use | 2 if number % 20 == 0 else use], np.uint64))) for number in range(1, count + 1))
+    assert holds.blockers(range(1, count + 1)) == dict.fromkeys(range(1, count + 1), 0)
+    assert count < sum(looked_at) < 10 * count
+    looked_at.clear()
+    assert holds.blocker(count) == count - 1
+    assert sum(looked_at) < 10
