@@ -245,10 +245,13 @@ class TableFit:
 
         No value of an LCR is in a unique key there. An UPDATE, a DELETE or a TRUNCATE may reach any row, so it has the table to itself.
         Not where rows must keep their order for another reason: `DestinationTable.ordered` (an exclusion constraint, a unique index over an expression
-        or over a part of the rows, a trigger that fires for what apply writes), a key that the file sets, conflict handlers.
+        or over a part of the rows, a trigger that fires for what apply writes), a key that the file sets, conflict handlers, a DML handler or an
+        error handler of INSERTs: its SQL may read, or change, rows of the table that came before.
         """
+        table, insert = (self.version.owner, self.version.name), Command.INSERT.name.lower()
         is_refused = any(self._is_mixed(key) or self._arriving(key) for key in self.table.unique_keys)
-        return not (is_refused or self.table.ordered or self.table.is_substitute or self.conflicts.handlers)
+        is_handled = bool(self.conflicts.handlers or self.handlers.dml_of(*table, insert) or self.handlers.error_of(*table, insert))
+        return not (is_refused or is_handled or self.table.ordered or self.table.is_substitute)
 
 
 _EVERY_HANDLER = ("", "")  # no table: what every handled row uses alone

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from databases.memory.store import MemoryStore, destination_column
+from rules.user_code.handlers import EXECUTE_TRUE, DmlHandler, ErrorHandler, HandlerRules, HandlerStatement
+from rules.user_code.source import UserFunction
 from spark_apply.dependencies import DependencyTracker, KeyHashes, hash_batch, held_transactions, stored_hashes
 from spark_apply.dependencies_kernels import hash_values
 from spark_apply.driver.holds import ErrorHolds, bounded_hashes
@@ -201,6 +203,30 @@ def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_one_can_r
     fits = TableFits(lambda *_: replace(there, **described), lambda _: "")
     found = hash_batch(batch_of([Transaction(n, [insert(KEYLESS, b"a", b"b")]) for n in (1, 2)], 0), fits.fit)
     assert (held_transactions(found, [0]).tolist() == [0, -1]) is apart
+
+
+def handled(*operations: str, is_of_errors: bool = False) -> HandlerRules:
+    mine = {"owner": "public", "name": "history", "operations": operations, "function": UserFunction(name="own:h", version="1")}
+    return HandlerRules(errors=(ErrorHandler(**mine),)) if is_of_errors else HandlerRules(dml=(DmlHandler(**mine),))
+
+
+@pytest.mark.parametrize("in_order", [True, False], ids=["order", "error queue"])
+@pytest.mark.parametrize(("handlers", "apart"), [
+    (handled("insert"), False),  # its SQL may read what the rows before it left
+    (handled("insert", is_of_errors=True), False),
+    (handled("update", "delete"), True),
+    (handled("update", is_of_errors=True), True),
+    (HandlerRules(dml=(DmlHandler(owner="public", name="plain", statements=(HandlerStatement(sql=EXECUTE_TRUE),)),)), True),
+], ids=str)
+def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_a_handler_gets_them(handlers: HandlerRules, *, apart: bool, in_order: bool) -> None:
+    store = MemoryStore()
+    KEYLESS.create(store)
+    fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda _: "", handlers=handlers)
+    found = hash_batch(batch_of([Transaction(n, [insert(KEYLESS, b"a", b"b")]) for n in (1, 2)], 0), fits.fit, in_order=in_order)
+    assert (held_transactions(found, [0]).tolist() == [0, -1]) is apart
+    tracker = DependencyTracker()
+    assert tracker.add(1, found.of(0), []) == set()
+    assert (tracker.add(2, found.of(1), [1]) == set()) is apart
 
 
 def test_inserts_of_a_table_that_has_its_key_at_the_source_alone_do_not_depend_on_each_other() -> None:
