@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
-from headrace.status_view import notes
 from tests.fix_cluster import TABLES
 from tests.support.command_line import run
 from tests.support.system import System, wait_until
@@ -138,29 +137,6 @@ def test_labelled_transaction_is_tracked_to_the_destination_and_its_rows_are_exp
     one_way.execute("dst", "UPDATE notes SET body = 'by hand' WHERE id = 4711")
     code, out, _ = headrace(one_way, "explain", "public.notes", "4711")
     assert (code, "ARRIVED" in out) == (FINDING, True)
-
-
-@pytest.mark.fault("the destination's server is down")
-def test_while_the_destination_is_down_a_wait_says_so_and_a_row_is_explained_by_where_its_change_is(one_way: System):
-    server = one_way.servers["dst"]
-    one_way.wait_caught_up()
-    server.stop(immediate=True)
-    try:
-        one_way.execute("src", "INSERT INTO notes VALUES (11, 'on the way')")
-        wait_until("status says it", lambda: any("database" in note.fix for note in notes(one_way.deployment.overview())))
-        (found,) = answer(one_way, "explain", "public.notes", "11", code=FINDING)["verdicts"]
-        assert found["verdict"] == "ON THE WAY", found
-        assert "dst now: not known, its database does not answer" in found["evidence"]
-        done = as_process(one_way, "verify", "--timeout", 15)
-        assert done.returncode == FAILURE
-        told = [line for line in done.stderr.splitlines() if "waiting until caught up" in line]
-        assert any("dst" in line and "connect" in line for line in told), done.stderr
-        assert "start the database" in done.stderr
-    finally:
-        server.start()
-    one_way.assert_converged(TABLES)
-    assert answer(one_way, "explain", "public.notes", "11")["verdicts"][0]["verdict"] == "SAME"
-    one_way.execute("src", "TRUNCATE notes")
 
 
 def test_error_transaction_that_is_not_there_is_wrong_use_with_a_hint(one_way: System):

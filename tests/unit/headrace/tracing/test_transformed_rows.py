@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from databases.operator_ports import KeyValue
-from headrace.tracing.explain import RowQuestion, _Asked
-from streams.errors import ConfigError
+from headrace.tracing.causes import explain
+from headrace.tracing.explain import Findings, RowQuestion, _Asked
+from streams.errors import ConfigError, DatabaseUnavailable
 from streams.table_name import TableName
 from tests.support.topologies import read
 from tests.support.transformed_ways import one_way, the_way
@@ -53,6 +54,28 @@ def test_a_key_that_does_not_arrive_cannot_find_a_row(tmp_path):
     way = the_way(read(tmp_path, one_way(applied=SHAPE)))
     with pytest.raises(ConfigError, match="salary"):
         asked({("dbs1", EMPLOYEES, ("salary",)): {}}, "salary")._both_rows(way)
+
+
+def test_a_destination_that_does_not_answer_leaves_its_row_unknown_and_the_rest_is_found_out(tmp_path):
+    spec = read(tmp_path, one_way(applied=SHAPE))
+    found = asked({})
+
+    def row(site, table, parts):
+        if site == "dbs2":
+            raise DatabaseUnavailable("dbs2: connecting: connection refused")
+        return {"id": "7", "name": "Ann"}
+
+    def recorded(way):
+        raise DatabaseUnavailable("connecting: connection refused")
+
+    found._spec, found._row, found._recorded, found._source_scns = spec, row, recorded, {"dbs1": 9}
+    found._find_key = lambda way: None
+    found._is_captured = lambda source: True
+    found._searched = lambda capture: Findings(searched=(1, 9))
+    evidence = found._evidence(the_way(spec))
+    assert (evidence.is_destination_read, evidence.source_row, evidence.searched) == (False, {"id": "7", "name": "Ann"}, (1, 9))
+    assert "the row at dbs2: connecting: connection refused" in evidence.unknown
+    assert explain(evidence).verdict == "UNKNOWN"
 
 
 def masked(folder, step: str):
