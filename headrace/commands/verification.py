@@ -11,7 +11,7 @@ from headrace.waiting import LOOK_INTERVAL_S, wait_caught_up
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError
 from streams.table_name import TableName
 from topology.patterns import parse_table
-from topology.ways import ways_to
+from topology.ways import ways_to, writes_alone
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
@@ -43,7 +43,7 @@ def verify_topology(
         tables: schema and name at the source; empty: all. An apply process that has none of them is not asked.
 
     Returns:
-        One entry per apply process and table.
+        One entry per apply process and table; one that another one writes too cannot be copied again.
 
     Raises:
         ApplyError: something is stuck until an operator acts: the tables cannot become equal, and the apply process
@@ -75,6 +75,7 @@ def verify_topology(
                 "apply": apply.name, "source": apply.source, "destination": apply.site, **answer,
                 "conditions": list(discarding_conditions(spec, apply, TableName(answer["owner"], answer["name"]))),
                 "handlers": list(handlers_of(apply, TableName(answer["destination_owner"], answer["destination_name"]))),
+                "can_be_copied": writes_alone(spec, apply, TableName(answer["destination_owner"], answer["destination_name"])),
             }
             for answer in answers
         ]

@@ -344,6 +344,9 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     told, err = capsys.readouterr()
     assert f"headrace copy {topology} '\"public\".\"u\"'" in err
     assert told.splitlines()[-1] == "different"
+    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same, {**other, "can_be_copied": False}])
+    run("verify", topology)
+    assert "headrace copy" not in capsys.readouterr().err, "it is refused where another apply process writes the table"
     assert "public.u a -> b public.v: DIFFERENT" in told
     assert "  id=7, site=NULL: only at the source\n  ... and others\n" in told
 
