@@ -97,7 +97,10 @@ class ErrorExecutions:
             numbers: of the error transactions; those that are to be executed already stay as they were wanted.
             request: how.
         """
-        wanted = sorted(set(numbers) - self._requests.keys())
+        numbers = set(numbers)
+        for number in numbers & self._withdrawn.keys():  # it is wanted again before its server gave it back
+            del self._withdrawn[number]
+        wanted = sorted(numbers - self._requests.keys())
         self._requests |= dict.fromkeys(wanted, request)
         self._waiting.extend(wanted)
         self._most = _EXECUTED_MAX

@@ -342,17 +342,15 @@ class CoordinatorHost:
             request: see `ApplyCoordinator.execute_errors`; one that is being executed already keeps the request it has, and is refused to who asks for another.
         """
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
-        wanted, new = request or ExecutionRequest(), []
+        wanted, mine = request or ExecutionRequest(), []
         for number in dict.fromkeys(numbers):
-            if number not in self._executing:
-                self._executing[number] = (wanted, [])
-                new.append(number)
-            before, waiting = self._executing[number]
+            before, waiting = self._executing.setdefault(number, (wanted, []))
             if before.is_as(wanted):
                 waiting.append(outcomes)
+                mine.append(number)
             else:  # its outcome would be told as that of this role or function, which had nothing to do with it
                 outcomes.put(ErrorOutcome(number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=_EXECUTED_OTHERWISE)))
-        self._coordinator.execute_errors(new, wanted)
+        self._coordinator.execute_errors(mine, wanted)
         return outcomes
 
     def edit_error(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:

@@ -103,6 +103,8 @@ class OperatorExecutions:
 
         with self._beginning:
             with self._lock:
+                if name in self._ended:  # Ctrl-C came first
+                    return 0
                 if name in self._executions:
                     return len(self._executions[name].numbers)
                 running = [each for each in self._executions.values() if not each.is_complete]
@@ -118,9 +120,6 @@ class OperatorExecutions:
                 for old in over[: max(0, len(over) + 1 - _KEPT_MAX)]:
                     del self._executions[old]
                 self._executions[name] = made
-                is_ended = name in self._ended
-        if is_ended:
-            self._withdraw(host, made)
         return len(made.numbers)
 
     def outcomes(self, host: CoordinatorHost, name: str, wait_s: float) -> ExecutionPage:
@@ -159,11 +158,12 @@ class OperatorExecutions:
             host: of the coordinator.
             name: of the execution.
         """
-        with self._lock:
-            self._ended.append(name)
-            execution = self._executions.pop(name, None)
-        if execution is not None:
-            self._withdraw(host, execution)
+        with self._beginning:  # one that begins now has begun then
+            with self._lock:
+                self._ended.append(name)
+                execution = self._executions.pop(name, None)
+            if execution is not None:
+                self._withdraw(host, execution)
 
     def _withdraw(self, host: CoordinatorHost, execution: _Execution) -> None:
         host.call(lambda: host.withdraw_errors(execution.outcomes, execution.numbers, _WITHDRAWN))

@@ -70,7 +70,7 @@ def test_while_one_is_attended_another_command_is_refused_and_nothing_of_it_begi
     assert first.error_numbers == (1, 2)
     talk.done(0, first.group)
     host._deliver_outcomes()
-    assert executions.begin(host, "b", None, ExecutionRequest()) == 3, "all outcomes of the first are known, read or not"
+    assert executions.begin(host, "c", None, ExecutionRequest()) == 3, "all outcomes of the first are known, read or not"
     assert told(executions.outcomes(host, "a", 0.0).outcomes) == {1: "", 2: ""}
 
 
@@ -93,6 +93,19 @@ def test_ended_one_executes_no_more_of_what_a_server_gives_back() -> None:
     executions.end(host, "a")
     assert assignments(talk.done(0, first.group, executed=32, failure=None)) == []
     assert talk.coordinator.error_numbers == tuple(range(33, 601))
+
+
+def test_what_was_taken_back_and_is_wanted_again_before_its_server_gives_it_back_is_executed() -> None:
+    talk, host, executions = begun(40)
+    executions.begin(host, "a", None, ExecutionRequest())
+    (first,) = assignments(talk.coordinator.messages())
+    executions.end(host, "a")
+    executions.begin(host, "b", None, ExecutionRequest())
+    (again,) = assignments(talk.done(0, first.group, executed=32, failure=None))
+    assert again.error_numbers == tuple(range(33, 41))
+    talk.done(0, again.group)
+    host._deliver_outcomes()
+    assert told(executions.outcomes(host, "b", 0.0).outcomes) == dict.fromkeys(range(1, 41), "")
 
 
 def test_ended_one_executes_no_more_of_what_a_replay_gives_back() -> None:
