@@ -544,7 +544,7 @@ def verify(
     words += [f"{counted(uncompared, 'table')} not compared"] if uncompared else []
     output.result(", ".join(words) or "identical")
     if differing:
-        copied = different_tables([each for each in comparisons if each.get("can_be_copied", True)])
+        copied = different_tables([each for each in comparisons if each["can_be_copied"]])
         names = shlex.join(quoted_name(TableName(*table)) for table in copied)
         output.say(
             f"fix: transactions that could not be applied are in the error queue (headrace errors list {file}); correct rows that were changed by hand at the"

@@ -13,6 +13,7 @@ from streams.errors import COPY_ONE_AGAIN, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
     from rich.text import Text
 
 __all__ = ["STARTING", "Note", "copying_line", "holding_notes", "is_healthy", "notes", "render", "split_waits_for", "stuck_notes", "summary_line"]
@@ -269,11 +270,7 @@ def render(overview: Mapping[str, Any], *, is_verbose: bool = False) -> Renderab
 
 
 def _flows(flows: Sequence[Mapping[str, Any]], *, is_verbose: bool) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("flow", "lag", *(("applied SCN", "source SCN") if is_verbose else ()), "behind", "errors"):
-        table.add_column(column, overflow="fold", no_wrap=column == "lag")
+    table = _table("flow", "lag", *(("applied SCN", "source SCN") if is_verbose else ()), "behind", "errors", whole="lag")
     ways = Counter((flow["source"], flow["destination"]) for flow in flows)
     for flow in flows:
         is_one_of_several = ways[flow["source"], flow["destination"]] > 1
@@ -286,11 +283,7 @@ def _flows(flows: Sequence[Mapping[str, Any]], *, is_verbose: bool) -> Renderabl
 
 
 def _every_component(components: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("component", "site", "state", "throughput", "details"):
-        table.add_column(column, overflow="fold", no_wrap=column == "component")  # a name that is broken cannot be copied
+    table = _table("component", "site", "state", "throughput", "details", whole="component")
     for component in components:
         table.add_row(component["name"], component.get("site", ""), _state(component), _throughput(component), _details(component))
     yield table
@@ -298,20 +291,27 @@ def _every_component(components: Sequence[Mapping[str, Any]]) -> Iterator[Render
 
 def _components(components: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     """What does not run because of a bypass is left out; of many, those that work are counted alone."""
-    from rich.table import Table
     from rich.text import Text
 
     present = [component for component in components if component["state"] != "BYPASSED"]
     shown = present if len(present) <= SHOWN_MAX else [component for component in present if _style(component) != "green"]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("component", "state", "throughput"):
-        table.add_column(column, overflow="fold", no_wrap=column == "component")
+    table = _table("component", "state", "throughput", whole="component")
     for component in shown:
         table.add_row(component["name"], _state(component), _throughput(component))
     if shown:
         yield table
     if len(shown) < len(present):
         yield Text(f"{counted(len(present) - len(shown), 'component')} {'work' if shown else 'work, all there are'} (--verbose shows each)")
+
+
+def _table(*columns: str, whole: str) -> Table:
+    """A table whose column `whole` is never broken: part of a name cannot be copied."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column == whole)
+    return table
 
 
 def _style(component: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, 
 from streams.lcr_batch import Column, TableVersion
 from streams.table_name import TableName
 
-__all__ = ["column_fits", "conversion_of", "missing_alter", "missing_tables", "modifier_fits", "type_with_modifier"]
+__all__ = ["column_fits", "conversion_of", "dump_of", "missing_alter", "missing_tables", "modifier_fits", "type_with_modifier"]
 
 _HEADER_BYTES = 4  # PostgreSQL counts a length word in the modifiers of varchar, bpchar and numeric
 _LENGTH = frozenset({"varchar", "bpchar"})
@@ -44,13 +44,23 @@ def missing_tables(tables: Sequence[TableName], schemas: Sequence[str] = ()) -> 
     """The one command that creates what the destination does not have: in their order, with what refers from one to the other.
 
     Args:
+        tables: see `dump_of`.
+        schemas: see `dump_of`.
+    """
+    return f"{dump_of(tables, schemas)} | psql DESTINATION_DSN"
+
+
+def dump_of(tables: Sequence[TableName], schemas: Sequence[str] = ()) -> str:
+    """The command that shows what creates tables.
+
+    Args:
         tables: under their names at the source.
         schemas: of which the destination has nothing: all of them is created, types and functions too.
     """
     selected = [f"--schema={shlex.quote(quote(schema))}" for schema in schemas]
     selected += [f"--table={shlex.quote(qualified(*table))}" for table in tables if table.owner not in schemas]
     # What was captured, or is subscribed to, at the source is no business of the destination's.
-    return f"pg_dump --schema-only --no-publications --no-subscriptions {' '.join(selected)} SOURCE_DSN | psql DESTINATION_DSN"
+    return f"pg_dump --schema-only --no-publications --no-subscriptions {' '.join(selected)} SOURCE_DSN"
 
 
 def missing_alter(version: TableVersion, catalog: CatalogTable | None, now: TableVersion | None = None) -> str:

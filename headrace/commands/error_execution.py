@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from actors.runtime import RayActors
 
-__all__ = ["Execution", "why"]
+__all__ = ["Execution", "outcome_of"]
 
 BEGIN_TIMEOUT_S = 60.0  # ten thousand numbers are looked up, and with a function also why each failed
 PAGE_WAIT_S = 5.0  # for the next outcome; then it is asked again, for as long as a transaction of millions of rows takes
@@ -146,19 +146,30 @@ class Execution:
 
     def _note(self, apply: str, outcomes: Sequence[Mapping[str, Any]]) -> None:
         for each in outcomes:
-            outcome = {"apply": apply, **each}
-            if not outcome.get("failure", {}).get("message"):  # nothing was tried, or it was done
-                outcome["failure"] = None
+            outcome, words = outcome_of(apply, each, "executed")
             self.outcomes.append(outcome)
             if self._count <= LINES_MAX or (not outcome["done"] and not outcome["problem"].startswith("not tried")):
-                words = "executed" if outcome["done"] else f"not executed: {' '.join(why(outcome).splitlines())}"
                 self.output.result(f"{len(self.outcomes)}/{self._count} {apply} {outcome['number']}: {words}")
         if self._count > LINES_MAX and time.monotonic() - self._said_at > PROGRESS_S:
             self._said_at = time.monotonic()
             self.output.say(f"{apply}: {len(self.outcomes):,} of {self._count:,} done")
 
 
-def why(outcome: Mapping[str, Any]) -> str:
+def outcome_of(apply: str, answer: Mapping[str, Any], word: str) -> tuple[dict[str, Any], str]:
+    """What became of an error transaction, as a document and in words.
+
+    Args:
+        apply: its apply process.
+        answer: of that.
+        word: what it is where it was done, such as "executed".
+    """
+    outcome = {"apply": apply, **answer}
+    if not outcome.get("failure", {}).get("message"):  # nothing was tried, or it was done
+        outcome["failure"] = None
+    return outcome, word if outcome["done"] else f"not {word}: {' '.join(_why(outcome).splitlines())}"
+
+
+def _why(outcome: Mapping[str, Any]) -> str:
     """Why one was not executed: the row, the conflict or the database's number of the error, and the message."""
     failure = outcome.get("failure") or {}
     row = f"row {failure['position']}: " if failure.get("position", -1) >= 0 else ""

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.commands.error_execution import Execution, why
+from headrace.commands.error_execution import Execution, outcome_of
 from headrace.console import DONE, FINDING, Output, scn_text
 from headrace.process_end import goes_on
 from streams.errors import ConfigError, counted
@@ -326,11 +326,9 @@ def _one_by_one(
     for place, error in enumerate(errors, 1):
         left = f"; {counted(len(errors) - place, 'other')} not tried" if place < len(errors) else ""
         with goes_on(output, f"{error['apply']} {error['number']}: what was begun goes on: `headrace errors list {file}` shows what became of it{left}"):
-            outcome = change(error)
-        if not outcome.get("failure", {}).get("message"):  # nothing was tried, or it was done
-            outcome["failure"] = None
-        outcomes.append({"apply": error["apply"], **outcome})
-        words = word if outcome["done"] else f"not {word}: {' '.join(why(outcome).splitlines())}"
+            answer = change(error)
+        outcome, words = outcome_of(error["apply"], answer, word)
+        outcomes.append(outcome)
         output.result(f"{place}/{len(errors)} {error['apply']} {error['number']}: {words}")
     output.json({"outcomes": outcomes})
     if not outcomes:

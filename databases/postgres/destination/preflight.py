@@ -18,7 +18,7 @@ from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.fencing import STAMP_FUNCTION
 from databases.postgres.destination.schema import VERSION, schema_version
-from databases.postgres.types import conversion_of, missing_alter, missing_tables
+from databases.postgres.types import conversion_of, dump_of, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.lcr_batch import OldImage, TableVersion
@@ -309,7 +309,7 @@ def _absent_findings(connection: psycopg.Connection[Any], site: str, absent: Seq
         if (source := at_source.get(table, table)) != table:
             yield Finding(
                 path=f"sites.{site} table {table}", problem=f"the table, which is {source} at the source, does not exist here",
-                fix=f"create it here under this name, as {missing_tables([source]).partition(' | ')[0]} describes it",
+                fix=f"create it here under this name, as {dump_of([source])} describes it",
             )
 
 

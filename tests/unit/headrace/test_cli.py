@@ -330,7 +330,7 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     same = {
         "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t",
         "destination_owner": "public", "destination_name": "t", "equal": True, "source_rows": 3,
-        "destination_rows": 3, "source_digest": "aa", "destination_digest": "aa", "checks": 1, "problem": "",
+        "destination_rows": 3, "source_digest": "aa", "destination_digest": "aa", "checks": 1, "problem": "", "can_be_copied": True,
     }
     row = {"columns": ["id", "site"], "values": ["7", ""], "nulls": [False, True], "what": "only at the source"}
     other = {

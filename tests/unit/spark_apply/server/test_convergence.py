@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from _pytest.mark import ParameterSet
 
 from tests.support.concurrent_writes import Combination, Sites, every_history, find_divergence, random_steps
 from tests.support.conflicts import Lcr
 from tests.support.convergence import CONVERGENT, DIVERGENT, DOCUMENT, OVER_A_HUB, documented, named
+from tests.support.matrices import cases
 from tests.support.seeds import seeds
 
 WRITES = 14  # in a history: several for each row and site
 HISTORIES, MORE = 20, 200  # of each combination: eight hundred of all together in `make test`, eight thousand in `make soak`
 
 
-def quick(combination: Combination) -> ParameterSet:
-    """A case, for `make soak` alone where three sites have one of `make test` that differs by the order of values or sites alone."""
-    is_twin = combination.sites == 3 and combination.name.startswith(("minimum", "site_priority dbs2", "site_priority, a list for each column dbs2"))
-    return pytest.param(combination, id=named(combination), marks=pytest.mark.soak if is_twin else ())
+def without_twins(combinations: Sequence[Combination]) -> list[ParameterSet]:
+    """The combinations; in `make test` without those of three sites that differ from another one by the order of values or sites alone."""
+    twins = ("minimum", "site_priority dbs2", "site_priority, a list for each column dbs2")
+    return cases({named(each): each for each in combinations}, core=[named(each) for each in combinations if each.sites < 3 or not each.name.startswith(twins)])
 
 
 @pytest.mark.long
 @pytest.mark.seeded
-@pytest.mark.parametrize("combination", [quick(each) for each in CONVERGENT])
+@pytest.mark.parametrize("combination", without_twins(CONVERGENT))
 def test_sites_end_equal_and_without_errors_whatever_happens_at_the_same_time(combination):
     """Three sites send each other what they did, in every order that keeps each source's own."""
     applied = 0
@@ -36,7 +39,7 @@ def test_sites_end_equal_and_without_errors_whatever_happens_at_the_same_time(co
 
 @pytest.mark.long
 @pytest.mark.seeded
-@pytest.mark.parametrize("combination", [quick(each) for each in OVER_A_HUB])
+@pytest.mark.parametrize("combination", without_twins(OVER_A_HUB))
 def test_what_makes_two_sites_equal_makes_sites_over_a_hub_equal(combination):
     met = 0
     for seed in (histories := seeds(f"{named(combination)} over a hub", test=HISTORIES, soak=MORE)):
