@@ -443,11 +443,19 @@ class RayActors:
         for process in set(processes) - {place for _, place in self._records.running()}:
             self._kill_process(process)
 
-    def end_empty_processes(self) -> None:
-        """Kill the processes that hold no component any more: whoever ended their last one died before. Idempotent."""
-        for process, names in self.processes().items():
+    def clear_away(self) -> None:
+        """Remove what those leave who die halfway: processes whose last component was ended, records of components whose process never began.
+
+        Only where nobody creates components of this namespace now. Idempotent.
+        """
+        processes = self.processes()
+        for process, names in processes.items():
             if not names:
                 self._kill_process(process)
+        for name, process in self._records.places():
+            if process not in processes:
+                self._records.end(name, process)
+                self._records.ended(name, process)
 
     def _kill_process(self, process: str) -> None:
         import ray

@@ -5,6 +5,7 @@ Longer than 500 lines: every verb needs several of these steps, over one connect
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -48,6 +49,7 @@ DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
 LOOK_CALL_S = 10.0  # an apply process answers after five, whether its look has ended or not
 TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
+KILL_AGAIN_S = 1.0  # after it: what is there was begun again by what was killed later
 LOST_TIMEOUT_S = 90.0  # a process whose cluster has lost its head ends within a minute
 NODE_UNITS = 1000.0  # amount of every custom resource that a topology names, on the only node of a local cluster
 
@@ -429,10 +431,14 @@ class Deployment:
             if status.get("fingerprint") == wanted and "calls" in status and not environment and not keep_call:
                 actors.call(CONTROLLER, "start_component")
                 return
-            # Recreate apply processes that still wait for empty tables: they receive this setting only at their creation.
-            if self._kill_and_wait(lambda name: _is_controller(name) or (bool(keep_call) and name.startswith("apply:"))):
+            left = self._kill_and_wait(_is_controller)  # first: it creates what it misses
+            if keep_call and not left:
+                # Apply processes that still wait for empty tables: they receive this setting only at their creation.
+                self._end_applies(actors)
+                left = self._kill_and_wait(_is_apply)
+            if left:
                 raise PropagationError(
-                    f"the controller of topology {self.spec.name} does not end: it still runs after {GONE_TIMEOUT_S:g} s",
+                    f"{', '.join(sorted(left))} of topology {self.spec.name} {'does' if len(left) == 1 else 'do'} not end within {GONE_TIMEOUT_S:g} s",
                     hint=f"run `headrace up {self.spec.file}` again",
                 )
         self._check_no_other_controller()
@@ -523,7 +529,8 @@ class Deployment:
         self._kill_and_wait(_is_controller)  # first: it creates what it misses
         names = actors.names()
         drivers = self._spark_processes(actors, names)
-        self._stop_applies(actors, names, tell)
+        if self._end_applies(actors):
+            tell("apply processes ended")
         self._kill_and_wait(lambda name: not name.startswith("site:"))
         problems = _wait_gone(drivers)
         if purge:
@@ -531,7 +538,7 @@ class Deployment:
         if self.address:
             problems += self._clear_nodes(actors, names, purge=purge, tell=tell)
         left = self._kill_and_wait(lambda _: True)
-        actors.end_empty_processes()
+        actors.clear_away()
         if left and self.address:  # a private cluster ends with all that it runs
             return [*problems, f"still running after {GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again"]
         tell("components ended")
@@ -556,26 +563,26 @@ class Deployment:
         return problems
 
     def _kill_and_wait(self, is_meant: Callable[[str], bool]) -> set[str]:
-        """End the components that are meant, also those that begin meanwhile; returns what is left when the time is over."""
+        """End the components that are meant, also those that begin (again) meanwhile; returns what is left when the time is over."""
         actors = self.connect()
-        killed: set[str] = set()
+        killed: dict[str, float] = {}
         deadline = time.monotonic() + GONE_TIMEOUT_S
         while left := {name for name in actors.names() if is_meant(name)}:
-            for name in sorted(left - killed):
+            now = time.monotonic()
+            for name in sorted(name for name in left if now >= killed.get(name, -math.inf) + KILL_AGAIN_S):
                 actors.kill(name)
-            killed |= left
-            if time.monotonic() > deadline:
+                killed[name] = now
+            if now > deadline:
                 break
             time.sleep(0.05)
         return left
 
-    def _stop_applies(self, actors: RayActors, names: set[str], tell: Callable[[str], None]) -> None:
-        """End the apply processes orderly: servers finish their groups, and progress is recorded."""
-        applies = [name for name in names if name.startswith("apply:")]
-        if not applies:
-            return
-        actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
-        tell("apply processes ended")
+    def _end_applies(self, actors: RayActors) -> bool:
+        """End the apply processes orderly: servers finish their groups, and progress is recorded. False: there are none."""
+        applies = sorted(filter(_is_apply, actors.names()))
+        if applies:
+            actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
+        return bool(applies)
 
     def _spark_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
         """The processes of Spark applications that run on this machine."""
@@ -716,6 +723,10 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
 
 def _is_controller(name: str) -> bool:
     return name == CONTROLLER
+
+
+def _is_apply(name: str) -> bool:
+    return name.startswith("apply:")
 
 
 def _wait_gone(processes: list[psutil.Process]) -> list[str]:

@@ -142,8 +142,8 @@ class FakeActors:
         self.killed.append(name)
         self.running.pop(name, None)
 
-    def end_empty_processes(self) -> None:
-        """They are those of the components here."""
+    def clear_away(self) -> None:
+        """Processes are those of the components here."""
 
     def end(self, names: Collection[str], *, timeout_s: float) -> None:
         for name in names:

@@ -60,7 +60,9 @@ class Shared(Generic[T]):
             self.end()
         except Exception as error:  # noqa: BLE001 - its illness is what is to be seen
             illness += f"; it does not end, either: {error}"
-        if not item.stash.get(FAILED, False):
+        if item.stash.get(FAILED, False):
+            print(f"behind the test that failed: {illness}")  # noqa: T201 - in the report of its failure
+        else:
             pytest.fail(f"the test left what it shares with others sick: {illness}", pytrace=False)
 
     def keep(self, config: pytest.Config) -> T:

@@ -143,4 +143,4 @@ def opened(stack: ExitStack, folder: Path, address: str) -> Sites:
 
 def _down(sites: Sites) -> None:
     problems = sites.last[0].down(purge=True)
-    assert problems == []
+    assert not problems, problems

@@ -448,12 +448,41 @@ def test_down_says_what_it_could_not_end(monkeypatch, spec, nobody):
     assert "components ended" not in told
 
 
+class RecreatingActors(FakeActors):
+    """A controller that creates an apply process anew as long as it lives, and at its end once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = {name: {"fingerprint": "f"} for name in ("controller", "site:src", "apply:x")}
+        self.ends: list[str] = []
+
+    def kill(self, name: str) -> None:
+        super().kill(name)
+        self.ends.append(name)
+        if "controller" in self.running or self.ends == ["controller"] or self.ends == ["controller", "apply:x"]:
+            self.running.setdefault("apply:x", {"fingerprint": "f"})
+
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 5.0) -> Any:
+        return {"fingerprint": "f"} if method == "status" else super().call(name, method, *arguments, timeout_s=timeout_s)
+
+
+def test_up_that_keeps_rows_ends_the_controller_before_the_apply_processes_that_it_creates_and_what_it_created_last(monkeypatch, spec, nobody):
+    actors = RecreatingActors()
+    monkeypatch.setattr(Deployment, "connect", lambda _: actors)
+    monkeypatch.setattr(Deployment, "_check_no_other_controller", lambda _: None)
+    monkeypatch.setattr(headrace.deployment, "KILL_AGAIN_S", 0.1)
+    Deployment(spec, nobody)._ensure_controller({}, keep_call="call")
+    assert actors.ends == ["controller", "apply:x", "apply:x"]
+    assert set(actors.running) == {"controller", "site:src"}
+    assert actors.running["controller"]["keep_call"] == "call"
+
+
 def test_up_does_not_go_on_with_the_controller_of_another_file(monkeypatch, spec, nobody):
     actors = EndsActors(stays="controller")
     actors.call = lambda *_: {"fingerprint": "another"}
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     monkeypatch.setattr(headrace.deployment, "GONE_TIMEOUT_S", 0.1)
-    with pytest.raises(PropagationError, match="does not end: it still runs"):
+    with pytest.raises(PropagationError, match=r"controller of topology t does not end within 0\.1 s"):
         Deployment(spec, nobody).up()
 
 
