@@ -61,7 +61,7 @@ class Shared(Generic[T]):
         except Exception as error:  # noqa: BLE001 - its illness is what is to be seen
             illness += f"; it does not end, either: {error}"
         if item.stash.get(FAILED, False):
-            print(f"behind the test that failed: {illness}")  # noqa: T201 - in the report of its failure
+            print(f"behind the test that failed: {illness}")
         else:
             pytest.fail(f"the test left what it shares with others sick: {illness}", pytrace=False)
 
