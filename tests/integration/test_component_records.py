@@ -42,11 +42,10 @@ def test_component_whose_creator_died_before_its_process_began_is_gone_after_dow
         raise ControllerDiedError
 
     actors = first.connect()
-    with monkeypatch.context() as patched, pytest.raises(ControllerDiedError):
-        patched.setattr(ray, "remote", dies)
-        actors.create(
-            "queue:q", "actors.queue:build", {}, process="queue:q", state_dir=first.spec.state_dir, node={}, environment={},
-        )
+    monkeypatch.setattr(ray, "remote", dies)
+    with pytest.raises(ControllerDiedError):
+        actors.create("queue:q", "actors.queue:build", {}, process="queue:q", state_dir=first.spec.state_dir, node={}, environment={})
+    monkeypatch.undo()
     assert actors.state_dir() == first.spec.state_dir
     assert first.down() == []
     assert second.connect().state_dir() is None
