@@ -37,7 +37,7 @@ from streams.errors import PropagationError
 from streams.table_name import TableName
 from topology.combined import capture_of, dequeued
 from topology.transformations import refuse_one_name
-from topology.ways import arriving, is_sent_on, rules_at_the_end, ways_to, writes_alone
+from topology.ways import arriving, is_sent_on, returned_by, rules_at_the_end, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -330,6 +330,7 @@ class ApplyHost(Host):
                 identity=table.source.identity, source=TableName.of(table.source),
                 destination=TableName.of(table.destination), rows=table.rows, keep_existing=table.source.identity in self._keep_existing,
                 is_sent_on=is_sent_on(self._spec, apply.site, TableName.of(table.destination)),
+                returned_by=returned_by(self._spec, apply, table),
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
                 object_numbers=tuple(int(number) for number in table.source.object_numbers), transformations=table.transformations,
             )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.earlier_shapes import earlier_of, on_the_way
 from actors.site.connection import access_to, embedded_server
@@ -26,12 +26,12 @@ from topology.edits.subset_changes import counterpart, shape_changes, subset_cha
 from topology.file.reading import examine
 from topology.functions import custom_transformations
 from topology.logging_needs import listed_needs, log_needs
-from topology.plan import LiveSite, Plan, make_plan
+from topology.plan import KeptRows, LiveSite, Plan, make_plan
 from topology.proof.meetings import unseen_conflicts
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, is_sent_on, ways_to
+from topology.ways import arriving, captured_by, is_sent_on, returned_by, ways_to
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
@@ -86,12 +86,18 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
             )
             for name, live in sites.items() if not live.is_live
         ]
-        findings += _findings_between(spec, sites)
+        findings += _findings_between(spec, sites, [])
     return Checked(findings=tuple(findings), reach=found.reach)
 
 
-def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list[Finding]:
-    """Problems between databases that `up` would refuse."""
+def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: list[KeptRows]) -> list[Finding]:
+    """Problems between databases that `up` would refuse.
+
+    Args:
+        spec: the topology.
+        sites: what the databases answered.
+        kept: filled with the tables whose rows stay as they are.
+    """
     from headrace.commands.kept_redo import redo_findings  # numpy: a file alone is examined without it
 
     identities = {name: live.identity for name, live in sites.items()}
@@ -101,7 +107,7 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite]) -> list
     ]
     try:
         findings += _shape_findings(spec)
-        findings += _table_findings(spec)
+        findings += _table_findings(spec, kept)
         findings += _sequence_findings(spec)
     except StreamsError:
         # Rights that are already reported may be missing.
@@ -124,8 +130,13 @@ def _shape_findings(spec: TopologySpec) -> list[Finding]:
     return list(on_the_way(shapes, prepared, replace(spec, applies=tuple(seen)), found))
 
 
-def _table_findings(spec: TopologySpec) -> list[Finding]:
-    """Differences between source and destination tables that would stop apply; both databases must be reachable."""
+def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
+    """Differences between source and destination tables that would stop apply; both databases must be reachable.
+
+    Args:
+        spec: the topology.
+        kept: filled with the tables whose rows stay as they are.
+    """
     from databases.conflict_lists import conflict_list_findings  # numpy, as above
     from databases.dependency_columns import dependency_column_findings
 
@@ -170,8 +181,48 @@ def _table_findings(spec: TopologySpec) -> list[Finding]:
             # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
             begun = {TableName.of(record) for record in recorded} | old_names.keys()
             filled = target.filled([name for name in map(TableName.of, tables) if name not in begun])
-            findings += _never_copied(spec, apply, filled, nothing_of=_empty_at(source, [(name, at_source[name]) for name in filled]))
+        new = [_TwoWayTable(at_source[name], name, returned_by(spec, apply, each)) for each in came if (name := TableName.of(each.destination)) in filled]
+        stays = _staying(spec, apply, new, source, destination)
+        kept += [KeptRows(site=apply.site, source=apply.source, why=why, tables=tuple(map(str, names))) for why, names in stays.items()]
+        asked = [name for name in filled if not any(name in names for names in stays.values())]
+        findings += _never_copied(spec, apply, asked, nothing_of=_empty_at(source, [(name, at_source[name]) for name in asked]))
     return findings
+
+
+class _TwoWayTable(NamedTuple):
+    """Implements `spark_apply.copy.both_ways.TwoWayTable`."""
+
+    source: TableName
+    destination: TableName
+    returned_by: str
+
+
+def _staying(
+    spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable], source: DatabaseAccess, destination: DatabaseAccess,
+) -> dict[str, list[TableName]]:
+    """Those destination tables with rows whose rows `up` leaves as they are, by the reason why nothing is copied.
+
+    Args:
+        spec: the topology.
+        apply: that gets the tables.
+        tables: of which no copy has begun.
+        source, destination: its databases.
+    """
+    from spark_apply.copy.both_ways import BothWays, Found
+
+    said = {Found.NOTHING: f"{apply.source} has none", Found.KEEP: f"{apply.source} has a copy of them", Found.WAIT: f"{apply.source} gets a copy of them"}
+    found: dict[str, list[TableName]] = {}
+    if not any(table.returned_by for table in tables):
+        return found
+    with closing(open_destination(source)) as there, closing(open_source(destination)) as here:
+        both = BothWays(
+            topology=spec.name, here=apply.site, there=apply.source, records=there,
+            captured=lambda: {TableName.of(each): each.identity for each in here.captured(spec.name)},
+        )
+        for table in tables:
+            if (reason := said.get(both.of_new(table, has_rows=True))) is not None:
+                found.setdefault(reason, []).append(table.destination)
+    return found
 
 
 def _empty_at(source: DatabaseAccess, tables: Sequence[tuple[TableName, TableName]]) -> frozenset[TableName]:
@@ -309,7 +360,9 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
     if not ask_databases:
         return make_plan(spec, prepared=prepared, checked=checked, splits=splits)
     sites = live_sites(spec)
-    return make_plan(spec, sites, prepared=prepared, found=_findings_between(spec, sites), checked=checked, splits=splits)
+    kept: list[KeptRows] = []
+    found_between = _findings_between(spec, sites, kept)
+    return make_plan(spec, sites, prepared=prepared, found=found_between, checked=checked, splits=splits, kept=kept)
 
 
 def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:

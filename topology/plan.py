@@ -29,7 +29,7 @@ from topology.ways import Way, ways_to
 
 TABLES_SHOWN = 6  # of those that go the same way; `--json` has all
 
-__all__ = ["LiveSite", "Optimisation", "Plan", "PlannedActor", "PlannedWay", "SitePlan", "make_plan"]
+__all__ = ["KeptRows", "LiveSite", "Optimisation", "Plan", "PlannedActor", "PlannedWay", "SitePlan", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,23 @@ class Optimisation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRows:
+    """Destination tables whose rows stay as they are: nothing is copied there.
+
+    Args:
+        site: where they are.
+        source: from where nothing is copied.
+        why: of the source, in words.
+        tables: their names.
+    """
+
+    site: str
+    source: str
+    why: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """See the module."""
 
@@ -113,6 +130,7 @@ class Plan:
     changes: tuple[Change, ...]
     optimisations: tuple[Optimisation, ...]
     findings: tuple[Finding, ...]
+    kept: tuple[KeptRows, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as JSON-able data."""
@@ -126,6 +144,7 @@ class Plan:
 def make_plan(
     spec: TopologySpec, live: Mapping[str, LiveSite] | None = None, *, prepared: TopologySpec | None = None,
     found: Sequence[Finding] = (), checked: Sequence[Finding] | None = None, splits: Sequence[Split] = (),
+    kept: Sequence[KeptRows] = (),
 ) -> Plan:
     """Make the plan of a topology.
 
@@ -136,6 +155,7 @@ def make_plan(
         found: what is wrong with the databases beside each other.
         checked: what is wrong with the file, where its lines are known.
         splits: what is split off now.
+        kept: the tables whose rows stay as they are.
     """
     answers = live or {}
     proven = check_and_prove(spec)
@@ -161,6 +181,7 @@ def make_plan(
         changes=changes(prepared, running) if prepared is not None else (),
         optimisations=tuple(_optimisations(spec)),
         findings=(*findings, *found),
+        kept=tuple(kept),
     )
 
 
@@ -404,6 +425,9 @@ def _text(plan: Plan) -> Iterator[str]:
             yield from _live_text(site.live)
         elif not site.database.startswith("none"):
             yield "  not asked: what would be done to it is not listed"
+    if plan.kept:
+        yield "\nRows that stay as they are"
+        yield from (f"  at {each.site}, {each.why}: {_some(each.tables)}" for each in plan.kept)
     yield "\nActors"
     for actor in plan.actors:
         needs = ", ".join(f"{name}: {amount:g}" for name, amount in actor.resources)

@@ -42,7 +42,7 @@ from topology.patterns import examples
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = [
-    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "is_sent_on", "route", "rules_at_the_end", "sites_behind", "transformed",
+    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "is_sent_on", "returned_by", "route", "rules_at_the_end", "sites_behind", "transformed",
     "undecided", "ways_to", "writes_alone",
 ]
 
@@ -294,6 +294,28 @@ def is_sent_on(spec: TopologySpec, site: str, table: TableName) -> bool:
         table: its name there.
     """
     return any(apply.source == site and arriving(ways_to(spec, apply), (table,)) for apply in spec.applies)
+
+
+def returned_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -> str:
+    """The apply process at the source that gets a destination table back, whole and unchanged, as the table that it is there.
+
+    Args:
+        spec: routed (see `route`).
+        apply: of `spec`.
+        table: that it gets.
+
+    Returns:
+        Its name; empty: none does, or what goes one of the ways is not the whole table.
+    """
+    if table.rows or table.transformations:
+        return ""
+    for other in spec.applies:
+        if (other.site, other.source) != (apply.source, apply.site):
+            continue
+        for back in arriving(ways_to(spec, other), (TableName.of(table.destination),)):
+            if back.destination == TableName.of(table.source) and not back.rows and not back.transformations:
+                return other.name
+    return ""
 
 
 def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:

@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING
 
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import TableStart
+from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obstacles import not_as_called, refused, table_copy
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
@@ -65,7 +66,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import DestinationDatabase, DestinationSession, Snapshot, SourceDatabase, SourceTable
+    from databases.ports import DestinationDatabase, DestinationSession, OtherCopy, Snapshot, SourceDatabase, SourceTable
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
     from spark_apply.driver.config import ApplyConfig
@@ -82,6 +83,7 @@ _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 # paused, e.g. until something is applied, is asked again under a new one.
 _CAPTURED_TIMEOUT_S = 60.0
 _CAPTURED_POLL_S = 0.02
+_FIRST_WAITS_MAX = 60  # a second each: drivers of other apply processes, which are waited for, start within a minute
 _FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
 
 
@@ -96,6 +98,7 @@ class TableInstantiation:
         source_reader, destination_reader: of the same databases' tables.
         workers: who copies.
         epoch: this driver's.
+        both_ways: for tables that come back to their source.
         moved: called when a table's progress changes.
         should_end: checked between waits.
         problem: what stops it now, for `status`.
@@ -108,6 +111,7 @@ class TableInstantiation:
     destination_reader: TableReader
     workers: CopyWorkers
     epoch: int
+    both_ways: BothWays
     moved: Callable[[TableProgress], None]
     should_end: Callable[[], bool]
     problem: str = ""
@@ -150,11 +154,14 @@ class TableInstantiation:
         found = self._standings(show=False)
         if any(each.is_finished or each.is_copied for each in found):
             return
-        for _ in range(_FIRST_ROUNDS_MAX):
+        rounds = waits = 0
+        while rounds < _FIRST_ROUNDS_MAX and waits < _FIRST_WAITS_MAX:
             pending = [each for each in self._pending(found) if self._records.progress[each.table.destination].state != "FAILED"]
             if not pending or self.should_end():
                 return
             self._sleep(min(self._round(pending), _RETRY_S))
+            is_waiting = all(each.table.destination in self._records.waits for each in pending)
+            rounds, waits = (rounds, waits + 1) if is_waiting else (rounds + 1, waits)
             found = self._standings(show=False)
 
     def _follow_all_renames(self) -> bool:
@@ -416,12 +423,18 @@ class TableInstantiation:
                 return
             # Rows of a copy that was begun are not the destination's own: they are never kept.
             may_empty = not others and (each.is_begun or (each.is_outdated and table.may_empty))
-            if not problem and not may_empty and copy.target is not None and may_have_rows(session, copy):
-                problem = refused(each) if not others else not_copied_beside(each, others, self.config.topology, self.config.source.site)
-                if not problem:
+            if not problem and not may_empty:
+                has_rows = may_have_rows(session, copy)
+                problem = self._refused(each, others) if has_rows else ""
+                is_kept = has_rows and not problem
+                found = self.both_ways.found(each, has_rows=has_rows) if not is_kept else Found.KEEP
+                if found is Found.WAIT:
+                    this.waits[copy.key] = self.both_ways.waits(table)
+                    return
+                if found is Found.KEEP:
                     this.kept.append((each, others))
                     return
-                if may_be_of_nothing(self.source_reader, each, copy):
+                if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
                     this.of_nothing.add(copy.key)
                     problem = ""
         except (DatabaseUnavailable, DestinationRestarted):
@@ -435,6 +448,10 @@ class TableInstantiation:
         this.copies[copy.key] = copy
         if may_empty:
             this.to_empty.add(copy.key)
+
+    def _refused(self, each: Standing, others: Sequence[OtherCopy]) -> str:
+        """Why a table cannot be copied into a destination table that has rows; empty: they are kept."""
+        return refused(each) if not others else not_copied_beside(each, others, self.config.topology, self.config.source.site)
 
     def _fail_at_once(self, each: Standing, problem: str) -> None:
         """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""

@@ -42,6 +42,7 @@ from databases.connectors import open_destination, open_reader, open_source, val
 from protos import apply_pb2 as pb
 from protos.admission import Admission
 from protos.apply_link import serve_apply
+from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.workers import SparkCopyWorkers
 from spark_apply.driver.control import ApplyControl, Cores
@@ -51,6 +52,7 @@ from spark_apply.driver.runs import ApplicationAccess, TaskRunner
 from streams.backoff import Backoff
 from streams.errors import BugError, DatabaseUnavailable, StreamsError
 from streams.scn import FIRST_SCN
+from streams.table_name import TableName
 from streams.tracking import TrackLog
 
 if TYPE_CHECKING:
@@ -184,12 +186,19 @@ class ApplyDriver:
                 opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace instantiation")))
                 for access in (config.source, config.destination)
             )
+            there = opened.enter_context(contextlib.closing(open_destination(config.source)))
             yield TableInstantiation(
                 config=config, source=source, destination=destination, source_reader=source_reader,
+                both_ways=BothWays(topology=config.topology, here=config.destination.site, there=config.source.site, records=there, captured=self._captured_here),
                 destination_reader=destination_reader, epoch=progress.epoch, moved=control.table_moved,
                 workers=SparkCopyWorkers(runner, should_end=self._copies_end),
                 should_end=self._copies_end,
             )
+
+    def _captured_here(self) -> dict[TableName, str]:
+        """The identities of the destination's tables that are captured, by their names."""
+        with contextlib.closing(open_source(self._config.destination)) as database:
+            return {TableName.of(each): each.identity for each in database.captured(self._config.topology)}
 
     def _apply(
         self, runner: TaskRunner, destination: DestinationDatabase, progress: ApplyProgress, copying: TableInstantiation,

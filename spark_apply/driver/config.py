@@ -46,6 +46,7 @@ class TableToInstantiate:
         keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
             a destination table that is not empty is refused.
         is_sent_on: changes of the destination table go to other sites: nobody is told to empty it.
+        returned_by: the apply process at the source that gets the destination table, whole and unchanged, as the table that it is there; empty: none does.
         rows: which of the source's rows it gets, as a condition in SQL (`rules.conditions.spelling`): they are copied and compared; empty: all.
         transformations: what becomes of its rows on the way, one client after the other.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
@@ -59,6 +60,7 @@ class TableToInstantiate:
     rows: str = ""
     keep_existing: bool = False
     is_sent_on: bool = False
+    returned_by: str = ""
     may_empty: bool = False
     transformations: tuple[Transformation, ...] = ()
 

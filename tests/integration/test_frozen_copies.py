@@ -21,6 +21,7 @@ from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import DatabaseUnavailable, FencedError
 from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource
+from tests.support.table_copies import one_way
 from tests.support.copying_threads import FreezingTask, ThreadWorkers
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -64,12 +65,12 @@ class Copying:
                 TOPOLOGY, APPLY, server=server, epoch=epoch, tag=tag, incarnation=incarnation
             ), is_last=server == 1),
         ))
+        config = ApplyConfig(
+            topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site="src", kind="postgres", dsn=here),
+            destination=DatabaseAccess(site="dst", kind="postgres", dsn=there), queue="", parallelism=2, tables=tables,
+        )
         self.instantiation = TableInstantiation(
-            config=ApplyConfig(
-                topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site="src", kind="postgres", dsn=here),
-                destination=DatabaseAccess(site="dst", kind="postgres", dsn=there), queue="", parallelism=2, tables=tables,
-            ),
-            source=source, destination=self.destination,
+            config=config, both_ways=one_way(config), source=source, destination=self.destination,
             source_reader=opened.enter_context(contextlib.closing(OneBlockPieces(here))),
             destination_reader=opened.enter_context(contextlib.closing(OneBlockPieces(there))),
             workers=self.workers, epoch=self.destination.raise_epoch(TOPOLOGY, APPLY).epoch, moved=lambda progress: None,

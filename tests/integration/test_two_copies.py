@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,89 +12,22 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from databases.connectors import DatabaseAccess
 from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import CLAIM_LOCK
-from databases.postgres.table_copy import PostgresTableReader
-from rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
-from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import to_be_copied_again
-from spark_apply.copy.tasks import CopyPlaces
-from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
-from streams.table_name import TableName
-from tests.support.captured_source import CapturedSource
-from tests.support.copying_threads import ThreadWorkers
+from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once, execute
 from tests.support.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-TOPOLOGY = "shop"
-ENDED_S = 120.0  # far more than it takes: machines that run other things as well
-ROOMS = "CREATE TABLE rooms (id int PRIMARY KEY, v text)"
-
-
-def execute(dsn: str, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement)  # type: ignore[arg-type]
-        return cursor.fetchall() if cursor.description else []
-
-
-class Pair:
-    """One apply process, with a source and the destination."""
-
-    def __init__(self, name: str, source: str, destination: str, topology: str = TOPOLOGY) -> None:
-        self.topology = topology
-        self.name, self.dsn, self.target = f"apply_from_{name}", source, destination
-        self.source, self.destination = CapturedSource(source, site=name), PostgresDestination(destination, site="dst")
-        self.opened = contextlib.ExitStack()
-        self.opened.callback(self.destination.close)
-        self.opened.callback(self.source.close)
-        self.source.prepare(self.topology, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
-        self.site, self.problem, self.keep_existing = name, "", False
-
-    def run(self) -> None:
-        """What a driver does before it applies anything."""
-        epoch = self.destination.raise_epoch(self.topology, self.name).epoch
-        tables = tuple(
-            TableToInstantiate(
-                identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)), keep_existing=self.keep_existing,
-            )
-            for table in self.source.captured(self.topology)
-        )
-        config = ApplyConfig(
-            topology=self.topology, apply=self.name, source=DatabaseAccess(site=self.site, kind="postgres", dsn=self.dsn),
-            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.target), queue="", parallelism=2, tables=tables,
-        )
-        workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
-            source=lambda: PostgresTableReader(self.dsn), destination=lambda: PostgresTableReader(self.target),
-            session=lambda epoch, tag: PostgresDestination(self.target, site="dst").open_session(
-                self.topology, self.name, server=server, epoch=epoch, tag=tag, incarnation=incarnation
-            ),
-        ))
-        end = time.monotonic() + ENDED_S
-        readers = PostgresTableReader(self.dsn), PostgresTableReader(self.target)
-        with contextlib.closing(readers[0]), contextlib.closing(readers[1]):
-            made = TableInstantiation(
-                config=config, source=self.source, destination=self.destination, source_reader=readers[0], destination_reader=readers[1],
-                workers=workers, epoch=epoch, moved=lambda table: None, should_end=lambda: time.monotonic() > end,
-            )
-            made.run_first()
-            self.problem = made.problem
-
-    @property
-    def record(self) -> Instantiation | None:
-        return next(iter(self.destination.instantiations(self.topology, self.name)), None)
-
-
 @pytest.fixture(params=cases({"one topology": TOPOLOGY, "two topologies": "another"}, {"one topology"}))
 def pairs(
     request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str], destination_database: str, pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[tuple[Pair, Pair]]:
+) -> Iterator[tuple[CopyingPair, CopyingPair]]:
     monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1000)  # in place of what comes beside: the second one waits for as long as the first one copies
     monkeypatch.setattr(module, "_WAITING_S", 0.1)
     destination = destination_database
@@ -107,22 +39,13 @@ def pairs(
     for dsn in sources:
         execute(dsn, ROOMS)
     topologies = (TOPOLOGY, request.param)
-    one, two = (Pair(f"dbs{number}", dsn, destination, topology) for number, (dsn, topology) in enumerate(zip(sources, topologies, strict=True), 1))
+    one, two = (CopyingPair(f"dbs{number}", dsn, destination, topology) for number, (dsn, topology) in enumerate(zip(sources, topologies, strict=True), 1))
     with one.opened, two.opened:
         yield one, two
 
 
-def at_once(*pairs: Pair) -> None:
-    threads = [threading.Thread(target=each.run) for each in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * ENDED_S)
-    assert not any(thread.is_alive() for thread in threads)
-
-
 @pytest.mark.parametrize("pairs", [TOPOLOGY, "another"], ids=["one topology", "two topologies"], indirect=True)
-def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(pairs: tuple[Pair, Pair]) -> None:
+def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(pairs: tuple[CopyingPair, CopyingPair]) -> None:
     for each in pairs:
         execute(each.dsn, "INSERT INTO rooms SELECT n, 'copied' FROM generate_series(1, 500) n")
     at_once(*pairs)
@@ -142,12 +65,12 @@ def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(pairs:
     assert execute(first.target, "SELECT DISTINCT state FROM headrace.instantiation") == [("FAILED",)]
 
 
-def test_table_that_is_empty_everywhere_is_done_by_both(pairs: tuple[Pair, Pair]) -> None:
+def test_table_that_is_empty_everywhere_is_done_by_both(pairs: tuple[CopyingPair, CopyingPair]) -> None:
     at_once(*pairs)
     assert [(each.record.state, each.record.row_count) if each.record else None for each in pairs] == [("DONE", 0)] * 2
 
 
-def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(pairs: tuple[Pair, Pair]) -> None:
+def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(pairs: tuple[CopyingPair, CopyingPair]) -> None:
     """`up --keep-existing` of both, then `headrace copy` of both."""
     execute(pairs[0].target, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n")
     for each in pairs:
@@ -160,7 +83,7 @@ def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(pai
 
 
 @pytest.mark.parametrize("is_kept_first", [False, True])
-def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_one_notices(pairs: tuple[Pair, Pair], is_kept_first: bool) -> None:
+def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_one_notices(pairs: tuple[CopyingPair, CopyingPair], is_kept_first: bool) -> None:
     """Both have looked before either recorded anything."""
     one, two = pairs
     execute(one.dsn, "INSERT INTO rooms VALUES (1, 'copied')")
@@ -178,7 +101,7 @@ def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_on
     assert [each() for each in asked] == [True, False]
 
 
-def asked_to_copy_again(pair: Pair) -> bool:
+def asked_to_copy_again(pair: CopyingPair) -> bool:
     """What the driver records for `headrace copy`; False: it is refused."""
     assert pair.record is not None
     epoch = pair.destination.raise_epoch(pair.topology, pair.name).epoch
@@ -186,7 +109,7 @@ def asked_to_copy_again(pair: Pair) -> bool:
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_database_has_by_default(level: str, pairs: tuple[Pair, Pair]) -> None:
+def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_database_has_by_default(level: str, pairs: tuple[CopyingPair, CopyingPair]) -> None:
     """Its snapshot was of before it waited: both copied, and the second one emptied the table of what the first had applied since."""
     one, two = pairs
     execute(one.target, f"ALTER DATABASE {conninfo.conninfo_to_dict(one.target)['dbname']} SET default_transaction_isolation TO '{level}'")
@@ -195,7 +118,7 @@ def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_databa
         for each in pairs:
             each.destination.close()
 
-        def record(each: Pair, epoch: int, **how: Any) -> bool:
+        def record(each: CopyingPair, epoch: int, **how: Any) -> bool:
             return each.destination.record_instantiation(each.topology, each.name, epoch, Instantiation(
                 source=each.site, identity=each.name, owner="public", name="rooms", scn=Scn(100), state="COPYING",
             ), **how)
@@ -208,7 +131,7 @@ def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_databa
         assert not waiting.result(ENDED_S)
 
 
-def test_partition_and_the_table_that_it_is_of_are_in_each_other_s_way(pairs: tuple[Pair, Pair]) -> None:
+def test_partition_and_the_table_that_it_is_of_are_in_each_other_s_way(pairs: tuple[CopyingPair, CopyingPair]) -> None:
     """One apply process writes the partitioned table, another one a partition by its own name: each emptied what the other had copied."""
     whole, part = pairs
     execute(whole.target, """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,10 +94,48 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: Loca
     _assert_keys_nowhere(two_way, ray_cluster)
 
 
-def test_a_full_site_keeps_its_rows_by_the_fix_that_is_printed_and_the_empty_one_gets_them(sites: Sites):
+@contextlib.contextmanager
+def users_of(system: Sites, table: str, site: str) -> Iterator[list[int]]:
+    """A user who inserts rows without a pause; what has been committed is listed."""
+    committed: list[int] = []
+    stop = threading.Event()
+
+    def insert() -> None:
+        with system.connection(site) as connection:
+            while not stop.is_set():
+                number = 10_000 + len(committed)
+                connection.execute(f"INSERT INTO {table} VALUES ({number}, 0)")  # type: ignore[arg-type]
+                committed.append(number)
+                stop.wait(0.01)
+
+    thread = threading.Thread(target=insert)
+    thread.start()
+    try:
+        yield committed
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_one_way_becomes_two_ways_under_load_and_a_full_site_keeps_its_rows_by_up_alone(sites: Sites):
+    """What one way has copied already, what one site alone has rows of, and what is different at both."""
     sites.free("depot", idle=IDLE_BETWEEN)
-    sites.remake("depot", "CREATE TABLE parts (id bigint PRIMARY KEY, amount int)")
-    sites.execute("a", "INSERT INTO depot.parts SELECT n, 0 FROM generate_series(1, 1000) n")
+    sites.remake("depot", "CREATE TABLE parts (id bigint PRIMARY KEY, amount int); CREATE TABLE crates (LIKE parts INCLUDING ALL); CREATE TABLE tins (LIKE parts INCLUDING ALL)")
+    for table in ("parts", "crates"):
+        sites.execute("a", f"INSERT INTO depot.{table} SELECT n, 0 FROM generate_series(1, 1000) n")
+    sites.by("replicate: [{tables: [depot.parts], from: a, to: [b]}]").up()
+    two_ways = sites.by("replicate: [{tables: [depot.parts, depot.crates], between: [a, b]}]")
+    with users_of(two_ways, "depot.parts", "a") as committed:
+        two_ways.up()
+    for number, site in enumerate(("a", "b")):
+        for table in ("parts", "crates"):
+            two_ways.execute(site, f"UPDATE depot.{table} SET amount = amount + 1 WHERE id % 2 = {number} AND id <= 1000; INSERT INTO depot.{table} VALUES ({2000 + number}, 0)")
+    two_ways.assert_converged(["depot.parts", "depot.crates"])
+    assert two_ways.execute("b", "SELECT count(*), sum(amount) FROM depot.parts") == [(1002 + len(committed), 1000)]
+    assert two_ways.execute("a", "SELECT count(*), sum(amount) FROM depot.crates") == [(1002, 1000)]
+
+    for site in ("a", "b"):  # the same rows, loaded by hand
+        two_ways.execute(site, "INSERT INTO depot.tins SELECT n, 0 FROM generate_series(1, 100) n")
     system = sites.by("replicate: [{tables: [depot.*], between: [a, b]}]")
     system.last[:] = [system.deployment]
     with pytest.raises(ApplyError) as refused:
@@ -105,9 +145,9 @@ def test_a_full_site_keeps_its_rows_by_the_fix_that_is_printed_and_the_empty_one
     assert "empty it" not in refused.value.message
     system.up(keep_existing=True)
     for number, site in enumerate(("a", "b")):
-        system.execute(site, f"UPDATE depot.parts SET amount = amount + 1 WHERE id % 2 = {number}; INSERT INTO depot.parts VALUES ({2000 + number}, 0)")
-    system.assert_converged(["depot.parts"])
-    assert system.execute("b", "SELECT count(*), sum(amount) FROM depot.parts") == [(1002, 1000)]
+        system.execute(site, f"UPDATE depot.tins SET amount = amount + 1 WHERE id % 2 = {number}")
+    system.assert_converged(["depot.tins"])
+    assert system.execute("b", "SELECT count(*), sum(amount) FROM depot.tins") == [(100, 100)]
 
 
 @pytest.mark.soak

@@ -13,6 +13,7 @@ from databases.memory.source import MemorySource
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import DestinationSession
 from rules.transformation import Transformation
+from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
@@ -20,7 +21,7 @@ from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.table_name import TableName
 from tests.support.copying_threads import ThreadWorkers
 
-__all__ = ["APPLY", "Reader", "Source", "TOPOLOGY", "World"]
+__all__ = ["APPLY", "Reader", "Source", "TOPOLOGY", "World", "one_way"]
 
 TOPOLOGY, APPLY = "t", "a"
 
@@ -52,6 +53,11 @@ class Reader(MemoryTableReader):
         if name in self.broken:
             raise self.broken[name]
         return super().plan(owner, name, columns, snapshot=snapshot, piece_bytes=64, rows=rows)
+
+
+def one_way(config: ApplyConfig) -> BothWays:
+    """For tables that do not come back to their source."""
+    return BothWays(topology=config.topology, here=config.destination.site, there=config.source.site, records=MemoryDestination(store=MemoryStore()), captured=dict)
 
 
 class World:
@@ -104,6 +110,7 @@ class World:
             config=config, source=self.source, destination=destination, source_reader=self.reader("source"),
             destination_reader=self.reader("destination"), workers=self.workers, epoch=epoch, moved=self._moved,
             should_end=lambda: self.should_end(),  # noqa: PLW0108 - tests replace it
+            both_ways=one_way(config),
         )
 
     def _moved(self, table: TableProgress) -> None:

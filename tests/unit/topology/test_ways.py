@@ -32,7 +32,7 @@ from topology.spec import (
     TopologySpec,
 )
 from topology.transformations import overlap_findings
-from topology.ways import ArrivingTable, Way, arriving, captured_by, route, rules_at_the_end, ways_to
+from topology.ways import ArrivingTable, Way, arriving, captured_by, returned_by, route, rules_at_the_end, ways_to
 
 TWO_PATHS = SITES + """
 queues: {qa: {site: dbs1}, qr: {site: relay}, qb: {site: dbs2}}
@@ -103,6 +103,41 @@ def test_a_table_of_which_only_tagged_changes_come_arrives_too(tmp_path):
     assert way.carry(TABLES[0], tag=None) is None
     assert way.carry(TABLES[0], tag=b"\x07") == TABLES[0]
     assert [table.source for table in arriving([way], TABLES)] == TABLES
+
+
+@pytest.mark.parametrize(("entry", "back"), [
+    ("{tables: [hr.a], between: [dbs1, dbs2]}", "apply_from_dbs1_at_dbs2"),
+    ("{tables: [hr.a], hub: dbs2, spokes: [dbs1, dbs3]}", "apply_from_dbs1_at_dbs2"),
+    ("{tables: [hr.a], from: dbs2, to: [dbs1]}", ""),
+    ("{tables: [hr.a], from: dbs2, to: [dbs1]}, {tables: [hr.b], from: dbs1, to: [dbs2]}", ""),
+])
+def test_a_table_that_goes_back_to_its_source_is_known(tmp_path, entry: str, back: str):
+    spec = read(tmp_path, SITES + f"replicate: [{entry}]")
+    (apply,) = (each for each in spec.applies if (each.source, each.site) == ("dbs2", "dbs1"))
+    (table,) = arriving(ways_to(spec, apply), [TableName("hr", "a")])
+    assert returned_by(spec, apply, table) == back
+
+
+@pytest.mark.parametrize(("rules", "is_there"), [
+    ("include: [{table: hr.a, subset: 'n < 5'}]", False), ("include: [{table: hr.a, subset: 'n < 5'}]", True),
+    ("include: [{table: hr.a, transform: [{rename_table: b}]}]", False), ("include: [{table: hr.b}]", True),
+])
+def test_a_table_of_which_a_part_goes_back_or_by_another_name_is_not_the_same(tmp_path, rules: str, is_there: bool):
+    both = ("include: [{table: hr.a}]", rules)
+    there, back = both if is_there else both[::-1]
+    spec = read_anyway(tmp_path, SITES + f"""
+queues: {{q1: {{site: dbs1}}, q2: {{site: dbs2}}, i1: {{site: dbs1}}, i2: {{site: dbs2}}}}
+captures:
+  c1: {{site: dbs1, source: dbs1, queue: q1, rules: {{include: [{{schema: hr}}]}}}}
+  c2: {{site: dbs2, source: dbs2, queue: q2, rules: {{include: [{{schema: hr}}]}}}}
+propagations: {{p1: {{from: q1, to: i2, rules: {{include: [{{schema: hr}}]}}}}, p2: {{from: q2, to: i1, rules: {{include: [{{schema: hr}}]}}}}}}
+applies:
+  at2: {{site: dbs2, source: dbs1, queue: i2, rules: {{{there}}}}}
+  at1: {{site: dbs1, source: dbs2, queue: i1, rules: {{{back}}}}}
+""")
+    (apply,) = (each for each in spec.applies if each.name == "at1")
+    for table in arriving(ways_to(spec, apply), [TableName("hr", "a")]):
+        assert returned_by(spec, apply, table) == ""
 
 
 def test_one_change_has_one_tag_along_the_whole_way(tmp_path):

@@ -25,6 +25,7 @@ from streams.errors import DatabaseError
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.copying_threads import ThreadWorkers
+from tests.support.table_copies import one_way
 
 TOPOLOGY = "shop"
 ROOMS = TableName("shop", "rooms")
@@ -97,7 +98,7 @@ class Pair:
         return TableInstantiation(
             config=config, source=self.source, destination=destination, source_reader=self.reader(),
             destination_reader=MemoryTableReader(StoreTables(self.site.store), {}, ()), workers=workers, epoch=epoch,
-            moved=self._moved, should_end=lambda: self.should_end(),  # noqa: PLW0108 - tests replace it
+            moved=self._moved, both_ways=one_way(config), should_end=lambda: self.should_end(),  # noqa: PLW0108 - tests replace it
         )
 
     def _moved(self, table: TableProgress) -> None:

@@ -1,0 +1,141 @@
+"""A table that goes both ways between two sites: which of them has the rows, and what of it need not be copied.
+
+Job
+    One site has rows and the other one has none: they are copied one way. The other way there is nothing to copy, and the rows that are there stay.
+
+Of the two ways the one from the site without rows is recorded first, and under a snapshot in which that site has none: whatever users write there from
+then on is in the log behind the snapshot. Only then are rows copied into that site.
+
+    here   there   what is recorded of the way from there to here
+    none   none    a copy of nothing
+    none   rows    nothing yet: it waits until the other way is recorded; then the rows are copied
+    rows   none    a copy of nothing; the rows that are here stay
+    rows   rows    KEPT, if what is there is the copy that the other way has made of the table that is here, and no other site's rows are there (a topology
+                   of one way becomes one of two); else an operator says what they are
+
+Worked flow
+    a has 100 rows of t, b has none; both ways are new -> the driver at b finds rows at a and no record there: it waits -> the driver at a takes a
+    snapshot of b, which has no row of t: DONE at SCN 50 of b -> the driver at b copies 100 rows -> a row that a user wrote at b behind SCN 50
+    meanwhile comes to a from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase, Instantiation
+    from spark_apply.copy.standing import Standing
+
+__all__ = ["BothWays", "Found", "TwoWayTable"]
+
+
+class Found(Enum):
+    """What becomes of a table that goes both ways; see the module."""
+
+    COPY = "its rows are copied, as those of a table of one way"
+    NOTHING = "a copy of nothing is recorded"
+    KEEP = "the rows that are here are kept"
+    WAIT = "it waits for the other way"
+    ASK = "an operator says what the rows are"
+
+
+class TwoWayTable(Protocol):
+    """What `spark_apply.driver.config.TableToInstantiate` says of a table."""
+
+    @property
+    def source(self) -> TableName:
+        """Its name at the source."""
+        ...
+
+    @property
+    def destination(self) -> TableName:
+        """Its name at the destination."""
+        ...
+
+    @property
+    def returned_by(self) -> str:
+        """See `spark_apply.driver.config.TableToInstantiate`."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class BothWays:
+    """See the module.
+
+    Args:
+        topology: its name.
+        here: the apply process's site.
+        there: its source.
+        records: what is recorded at the source, which is the destination of the other way.
+        captured: asked for the identities of this site's tables that are captured, by their names.
+    """
+
+    topology: str
+    here: str
+    there: str
+    records: DestinationDatabase
+    captured: Callable[[], Mapping[TableName, str]]
+
+    def found(self, each: Standing, *, has_rows: bool) -> Found:
+        """What becomes of a table that is not at the destination yet.
+
+        Args:
+            each: where the table stands.
+            has_rows: the destination table has rows, or may get some of another copy.
+
+        Raises:
+            DatabaseError: the source does not say what is there.
+        """
+        if each.is_begun or each.is_outdated or each.occupant is not None:
+            return Found.ASK if has_rows else Found.COPY
+        return self.of_new(each.table, has_rows=has_rows)
+
+    def of_new(self, table: TwoWayTable, *, has_rows: bool) -> Found:
+        """What becomes of a table of which no copy has begun here.
+
+        Args:
+            table: that comes, and may go back.
+            has_rows: the destination table has rows, or may get some of another copy.
+
+        Raises:
+            DatabaseError: the source does not say what is there.
+        """
+        if not table.returned_by:
+            return Found.ASK if has_rows else Found.COPY
+        record = self._record(table)
+        if not has_rows and record is not None and (record.state != "FAILED" or record.scn > 0):
+            return Found.COPY
+        if table.source not in self.records.filled([table.source]):
+            return Found.NOTHING
+        if not has_rows:
+            return Found.WAIT
+        if record is None or record.source != self.here:
+            return Found.ASK
+        return self._kept(table, record)
+
+    def waits(self, table: TwoWayTable) -> str:
+        """Why a table waits, for people."""
+        return f"table {table.destination} waits for the other way: apply process {table.returned_by} at {self.there} records the table first"
+
+    def _record(self, table: TwoWayTable) -> Instantiation | None:
+        recorded = self.records.instantiations(self.topology, table.returned_by)
+        return next((each for each in recorded if TableName.of(each) == table.source), None)
+
+    def _kept(self, table: TwoWayTable, record: Instantiation) -> Found:
+        """Whether what the source has is a copy of what is here: of rows, so that it was empty before, and no other site's are among them."""
+        if self.captured().get(table.destination) != record.identity:
+            return Found.ASK
+        if self.records.other_copies(self.topology, table.returned_by, *table.source):
+            return Found.ASK
+        if record.state == "DONE" and record.row_count > 0 and not record.is_remade:
+            return Found.KEEP
+        return Found.WAIT if record.state in _ON_THE_WAY else Found.ASK
+
+
+_ON_THE_WAY = frozenset({"COPYING", "COMPARING", "COPIED", "JOINING"})  # to DONE

@@ -1,0 +1,174 @@
+"""One table that goes both ways between two real databases: which of them has the rows. Without Ray and Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from databases.embedded import EmbeddedServer
+from databases.ports import Instantiation
+from databases.postgres.destination.database import PostgresDestination
+from rules.rule import Rule, RuleSet
+from spark_apply.copy import instantiation as module
+from streams.scn import Scn
+from tests.support.copying_pairs import ROOMS, TOPOLOGY, CopyingPair, at_once, execute
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+FILL = "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n"
+KEPT = "SELECT count(*), count(DISTINCT xmin::text), min(v) FROM rooms"
+
+
+@dataclass
+class Both:
+    """Sites a and b, and the apply process at each of them."""
+
+    at_a: CopyingPair
+    at_b: CopyingPair
+
+    @property
+    def a(self) -> str:
+        return self.at_a.target
+
+    @property
+    def b(self) -> str:
+        return self.at_b.target
+
+    def states(self) -> dict[str, str | None]:
+        return {each.there: each.record.state if each.record else None for each in (self.at_a, self.at_b)}
+
+
+@pytest.fixture
+def both(fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
+    monkeypatch.setattr(module, "_WAITING_S", 0.1)
+    monkeypatch.setattr(module, "_RETRY_S", 0.1)
+    monkeypatch.setattr(module, "_FIRST_WAITS_MAX", 1000)
+    a, b = fresh_database(pg_source), fresh_database(pg_source)
+    for dsn, site in ((a, "a"), (b, "b")):
+        with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
+            prepared.prepare(TOPOLOGY)
+        execute(dsn, ROOMS)
+    at_a = CopyingPair("b", b, a, site="a", returned_by="apply_from_a")
+    at_b = CopyingPair("a", a, b, site="b", returned_by="apply_from_b")
+    with at_a.opened, at_b.opened:
+        yield Both(at_a, at_b)
+
+
+@pytest.mark.parametrize("full", ["a", "b"])
+def test_rows_of_the_full_site_go_to_the_empty_one_and_stay_where_they_are(both: Both, full: str):
+    has, lacks = (both.at_a, both.at_b) if full == "a" else (both.at_b, both.at_a)  # by where they apply
+    execute(has.target, FILL)
+    lacks.before_piece = lambda _: recorded.append(has.record)
+    recorded: list[Instantiation | None] = []
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "DONE", "b": "DONE"}
+    assert has.record is not None
+    assert has.record.row_count == 0
+    assert recorded
+    assert all(each is not None and each.state == "DONE" for each in recorded), "rows came to the empty site before its having none was recorded"
+    assert execute(has.target, KEPT) == [(100, 1, "there")]
+    assert execute(lacks.target, KEPT)[0][0] == 100
+
+
+def test_empty_site_waits_for_as_long_as_the_other_way_is_not_recorded(both: Both):
+    execute(both.a, FILL)
+    both.at_b.should_end = lambda: any(each.problem for each in both.at_b.shown)
+    both.at_b.run()
+    said = next(each.problem for each in both.at_b.shown if each.problem)
+    assert said == "table public.rooms waits for the other way: apply process apply_from_b at a records the table first"
+    assert both.states() == {"a": None, "b": None}
+    both.at_a.run()
+    both.at_b.should_end = lambda: False
+    both.at_b.run()
+    assert both.states() == {"a": "DONE", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
+
+
+def test_rows_at_both_sites_that_no_copy_made_are_an_operator_s_to_judge(both: Both):
+    execute(both.a, FILL)
+    execute(both.b, "INSERT INTO rooms VALUES (1, 'here')")
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "FAILED", "b": "FAILED"}
+    assert all("other sites get their rows from here: delete none of them" in each.record.problem for each in (both.at_a, both.at_b) if each.record)
+
+
+def test_of_two_empty_tables_nothing_is_copied_either_way(both: Both):
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "DONE", "b": "DONE"}
+
+
+def one_way_first(both: Both) -> None:
+    """A topology of one way, from a to b, that has copied the table."""
+    execute(both.a, FILL)
+    returned_by, both.at_b.returned_by = both.at_b.returned_by, ""
+    both.at_b.run()
+    both.at_b.returned_by = returned_by
+    assert both.states() == {"a": None, "b": "DONE"}
+
+
+def test_copy_of_one_way_is_kept_as_it_is_when_the_other_way_is_added(both: Both):
+    one_way_first(both)
+    execute(both.a, "INSERT INTO rooms VALUES (101, 'on the way')")  # it has not arrived: both are under load
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.a, "SELECT count(*) FROM rooms") == [(101,)]
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
+
+
+def test_copy_that_is_still_made_is_waited_for(both: Both):
+    one_way_first(both)
+    record(both.at_b, state="COPIED")
+    both.at_a.should_end = lambda: any("waits" in each.problem for each in both.at_a.shown)
+    both.at_a.run()
+    assert both.states() == {"a": None, "b": "COPIED"}
+    record(both.at_b, state="DONE")
+    both.at_a.should_end = lambda: False
+    both.at_a.run()
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+
+
+def test_rows_that_an_operator_kept_are_no_copy(both: Both):
+    one_way_first(both)
+    record(both.at_b, state="KEPT")
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "KEPT"}
+
+
+def test_copy_of_an_earlier_table_of_that_name_is_none_of_this_one(both: Both):
+    one_way_first(both)
+    execute(both.a, f"DROP TABLE rooms; {ROOMS}; {FILL}")
+    both.at_b.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+def test_copy_that_has_another_site_s_rows_beside_it_is_not_kept(both: Both):
+    one_way_first(both)
+    with contextlib.closing(PostgresDestination(both.b, site="b")) as destination:
+        destination.prepare(TOPOLOGY)
+        epoch = destination.raise_epoch(TOPOLOGY, "apply_from_c").epoch
+        assert destination.record_instantiation(TOPOLOGY, "apply_from_c", epoch, Instantiation(
+            source="c", identity="1", owner="public", name="rooms", scn=Scn(100), state="KEPT",
+        ))
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+def test_rows_that_came_behind_a_copy_of_nothing_are_an_operator_s_to_judge(both: Both):
+    """Where they are from is not known: the site may have been the full one when that was recorded."""
+    one_way_first(both)
+    assert both.at_b.record is not None
+    record(both.at_b, state="DONE", row_count=0)
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+def record(pair: CopyingPair, **changed: Any) -> None:
+    """What its driver has recorded by now."""
+    assert pair.record is not None
+    epoch = pair.destination.raise_epoch(TOPOLOGY, pair.name).epoch
+    assert pair.destination.record_instantiation(TOPOLOGY, pair.name, epoch, replace(pair.record, **changed))
