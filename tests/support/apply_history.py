@@ -30,9 +30,15 @@ class Conflict(Exception):  # noqa: N818 - an outcome
 
 @dataclass
 class Reference:
-    """A destination that applies transactions serially."""
+    """A destination that applies transactions serially.
+
+    Args:
+        rows: of each table, before the first one.
+        ordered: names of the tables without a key whose INSERTs go to a handler: they are held as an UPDATE would be.
+    """
 
     rows: dict[str, list[Row]]
+    ordered: frozenset[str] = frozenset()
     failed: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     _uses: set[object] = field(default_factory=set)
@@ -52,8 +58,7 @@ class Reference:
             self.failed.append(transaction.number)
             self._uses |= uses
 
-    @staticmethod
-    def keys_of(transaction: Transaction) -> tuple[set[object], set[object]]:
+    def keys_of(self, transaction: Transaction) -> tuple[set[object], set[object]]:
         """The keys that the transaction holds once it is in the error queue, and the keys that it must not find held."""
         uses: set[object] = set()
         needs: set[object] = set()
@@ -61,7 +66,7 @@ class Reference:
             name = change.table.name
             uses.add(("use", name))
             needs.add(("alone", name))
-            if change.table.keyless and change.command is Command.INSERT:
+            if change.table.keyless and change.command is Command.INSERT and name not in self.ordered:
                 continue
             if change.table.keyless or change.command is Command.TRUNCATE:
                 uses.add(("alone", name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from databases.memory.destination import MemoryDestination
@@ -61,11 +61,12 @@ class World:
         conflicts: changes that only the destination has.
         changes: most changes in a transaction.
         large: of the transactions, about so many have more changes than a batch holds.
+        ordered: see `Reference`.
     """
 
     def __init__(
         self, seed: int, place: Place, *, count: int, conflicts: int, changes: int = 4, large: int = 0,
-        tables: Sequence[Table] = TABLES,
+        tables: Sequence[Table] = TABLES, ordered: Collection[str] = (),
     ) -> None:
         self.rng, self.place, self.tables = random.Random(seed), place, tables
         source = Source(self.rng, tables)
@@ -81,7 +82,7 @@ class World:
             place.create(table)
             place.insert(table, other.rows[table.name])
         self.rows_before = {name: list(found) for name, found in other.rows.items()}
-        self.reference = Reference({name: list(found) for name, found in other.rows.items()})
+        self.reference = Reference({name: list(found) for name, found in other.rows.items()}, frozenset(ordered))
         self.history: list[Transaction] = []
         for number in range(1, count + 1):
             is_large = self.rng.random() * count < large
@@ -119,9 +120,9 @@ class World:
     def _check_order(self, errors: Sequence[ErrorTransaction]) -> None:
         by_number = {error.number: error for error in errors}
         for error in errors:
-            mine = Reference.keys_of(self.history[error.transaction_id - 1])[0]
+            mine = self.reference.keys_of(self.history[error.transaction_id - 1])[0]
             for other in errors:
-                needs = Reference.keys_of(self.history[other.transaction_id - 1])[1]
+                needs = self.reference.keys_of(self.history[other.transaction_id - 1])[1]
                 if error.transaction_id < other.transaction_id and mine & needs:
                     assert error.number < other.number
             if error.depends_on:
