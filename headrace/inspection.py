@@ -206,7 +206,8 @@ def _staying(
         spec: the topology.
         apply: that gets the tables.
         tables: of which no copy has begun.
-        source, destination: its databases.
+        source: its source's database.
+        destination: its own database.
     """
     from spark_apply.copy.both_ways import BothWays, Found
 

@@ -2,6 +2,8 @@
 
 A plan is made from the topology alone, or from the topology and what the databases answered (`LiveSite`). The
 databases describe their own statements; nothing here knows their words.
+
+Longer than 500 lines: each part of a plan is described, made and shown for people here, and a new part needs all three.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rules.rule import Rule, RuleSet
-from spark_apply.arriving import TableStart
 from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obstacles import not_as_called, refused, table_copy
@@ -60,19 +59,28 @@ from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.rounds import CopyRound, has_failed, smallest
 from spark_apply.copy.sessions import CopySessions
+from spark_apply.copy.standing import table_starts
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import Scn, scn_text
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import DestinationDatabase, DestinationSession, OtherCopy, Snapshot, SourceDatabase, SourceTable
+    from databases.ports import (
+        DestinationDatabase,
+        DestinationSession,
+        OtherCopy,
+        Snapshot,
+        SourceDatabase,
+        SourceTable,
+    )
+    from spark_apply.arriving import TableStart
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.joining import JoinCalls
 
-__all__ = ["TableInstantiation", "table_starts"]
+__all__ = ["TableInstantiation"]
 
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
@@ -504,14 +512,3 @@ class TableInstantiation:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.should_end():
             time.sleep(min(0.1, seconds))
-
-
-def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]:
-    """From where each table is applied, under the name recorded and the name of now; left out: it is not finished."""
-    starts: dict[tuple[str, str], TableStart] = {each.table.destination: TableStart(scn=None) for each in found}
-    finished = [(each, each.record) for each in found if each.record is not None and each.is_finished]
-    for _, record in finished:
-        starts[TableName.of(record)] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
-    for each, record in finished:
-        starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
-    return starts

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import BEGUN, Finding, Instantiation
+from spark_apply.arriving import TableStart
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Standing", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_findings", "rename_statement", "renamed",
-    "standings", "table_findings",
+    "standings", "table_findings", "table_starts",
 ]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
@@ -272,6 +273,17 @@ def rename_statement(old: TableName, new: TableName) -> str:
     if old.name != new.name:
         statements.append(f"ALTER TABLE {moved} RENAME TO {_quoted(new.name)}")
     return "; ".join(statements)
+
+
+def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]:
+    """From where each table is applied, under the name recorded and the name of now; left out: it is not finished."""
+    starts: dict[tuple[str, str], TableStart] = {each.table.destination: TableStart(scn=None) for each in found}
+    finished = [(each, each.record) for each in found if each.record is not None and each.is_finished]
+    for _, record in finished:
+        starts[TableName.of(record)] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
+    for each, record in finished:
+        starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
+    return starts
 
 
 def _quoted(name: str) -> str:

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from spark_apply.driver.loop import CoordinatorHost, Feed
     from spark_apply.driver.source_questions import TablesOfNow
     from streams.lcr_batch import TableVersion
-    from streams.table_name import TableName
 
 __all__ = ["ApplyDriver"]
 

@@ -21,8 +21,8 @@ from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import DatabaseUnavailable, FencedError
 from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource
-from tests.support.table_copies import one_way
 from tests.support.copying_threads import FreezingTask, ThreadWorkers
+from tests.support.table_copies import one_way
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -23,8 +23,7 @@ from rules.user_code.handlers import NO_HANDLERS, HandlerRules
 from rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES, VirtualDependencies
 from simulation.faults import Killed
 from spark_apply.arriving import ArrivingTables, TableStart
-from spark_apply.copy.instantiation import table_starts
-from spark_apply.copy.standing import standings
+from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.executions import ExecutionRequest

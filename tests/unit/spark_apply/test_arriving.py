@@ -13,8 +13,7 @@ from rules.reshaping import transformed_version
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
 from spark_apply.arriving import ArrivingTables, TableStart
-from spark_apply.copy.instantiation import table_starts
-from spark_apply.copy.standing import standings
+from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.joining import TableJoins
 from spark_apply.tables import TableVersions

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_apply.arriving import TableStart
-from spark_apply.copy.instantiation import table_starts
-from spark_apply.copy.standing import standings
+from spark_apply.copy.standing import standings, table_starts
 from tests.support.apply_engine import Engine, arm, table_of
 from tests.support.apply_world import MemoryPlace, World
 from tests.support.copies_beside import CopiesBeside, record_of

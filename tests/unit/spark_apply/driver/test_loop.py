@@ -27,8 +27,7 @@ from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from spark_apply.application.spark import SparkUnavailable
 from spark_apply.arriving import ArrivingTables, TableStart
-from spark_apply.copy.instantiation import table_starts
-from spark_apply.copy.standing import standings
+from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver import loop as host_module
 from spark_apply.driver import server_streams as servers_module
 from spark_apply.driver.config import ApplyConfig
