@@ -40,6 +40,8 @@ Worked flow
     tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
     the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180.
     The stream began below 100: the reader drops changes of a up to 100, of b up to 180.
+
+Longer than 500 lines: what is copied first and what is copied beside go through the same rounds, and each step uses the records of all.
 """
 
 from __future__ import annotations
