@@ -37,9 +37,10 @@ class ReaderLeft(Exception):  # noqa: N818 - no error
 
 def exit_code_of(error: StreamsError) -> int:
     """The exit code an error means."""
+    from headrace.failures import TablesNotCopied
     from topology.problems import TopologyError
 
-    if isinstance(error, TopologyError):
+    if isinstance(error, (TopologyError, TablesNotCopied)):
         return FINDING
     return WRONG_USE if isinstance(error, ConfigError) else FAILURE
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +23,9 @@ from actors.processes import process_of
 from actors.records.requests import REQUESTS_FILE
 from actors.records.running import Running
 from actors.site.left import left_in
-from headrace.failures import Failures, together
+from headrace.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.remembered_cluster import RememberedCluster
-from headrace.status_view import STARTING, notes, summary_line
+from headrace.status_view import STARTING, everything_runs, notes, summary_line
 from streams.durable_file import remove_file
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
 from topology.combined import bypassing
@@ -46,7 +46,7 @@ POLL_S = 0.2  # between two looks of `up` and `wait`
 CONTROLLER_TIMEOUT_S = 5.0
 STATE_PARENT = ".headrace"  # parent of state folders whose place the file does not set; removed with the last of them
 DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
-LOOK_CALL_S = 10.0  # an apply process answers after five, whether its look has ended or not
+OTHERS_START_S = 60.0  # a Spark application begins within twenty seconds, on a busy machine within a minute
 TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
 KILL_AGAIN_S = 1.0  # after it: what is there was begun again by what was killed later
@@ -271,6 +271,7 @@ class Deployment:
 
         Raises:
             NotReady: time-out; the message says what it waited for, and everything keeps starting.
+            TablesNotCopied: everything runs, and these tables need an operator.
             StreamsError: why it failed. A refused preflight is no error: the overview's state is then REFUSED.
         """
         self._check_certificates()
@@ -284,7 +285,7 @@ class Deployment:
         self._ensure_controller(dict(environment or {}), keep_call=call if keep_existing else "")
         if take_over:
             self._take_over()
-        failures, has_started_again = Failures(self._look_at_tables), False
+        failures, has_started_again, failed_at = Failures(self._look_at_tables), False, None
         began = time.monotonic()
         while True:
             overview = self.overview()
@@ -295,8 +296,10 @@ class Deployment:
                 was_asked |= self._ask(call, earlier=was_asked)
             if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
                 return overview
-            if errors := failures.told(overview, time.monotonic(), is_settled=state == SETTLED):
-                raise together(errors)
+            errors = failures.told(overview, time.monotonic(), is_settled=state == SETTLED)
+            failed_at = (failed_at or time.monotonic()) if errors else None
+            if failed_at is not None and (not _others_start(overview, errors) or time.monotonic() - failed_at > OTHERS_START_S):
+                raise together(errors, everything_runs=everything_runs(overview))
             if not has_started_again:
                 has_started_again = True
                 self._start_again(overview)
@@ -719,6 +722,14 @@ def _is_running(overview: Mapping[str, Any], *, ready: bool) -> bool:
         return False
     applies = [component for component in components if component["kind"] == "apply" and component.get("enabled", True)]
     return not ready or all(component.get("ready", False) for component in applies)
+
+
+def _others_start(overview: Mapping[str, Any], errors: Sequence[ApplyError]) -> bool:
+    """Whether only tables have failed, and a component that has none of them is starting: whether all else runs is not known yet."""
+    names = {error.context["component"] for error in errors if isinstance(error, TablesNotCopied)}
+    return all(isinstance(error, TablesNotCopied) for error in errors) and any(
+        component["state"] in STARTING or component.get("outdated", False) for component in overview["components"] if component["name"] not in names
+    )
 
 
 def _is_controller(name: str) -> bool:

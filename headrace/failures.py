@@ -1,4 +1,4 @@
-"""What keeps `up` from its end although waiting does not help: aborted components, and tables that cannot be copied.
+"""What keeps `up` and `wait` from their ends although waiting does not help: aborted components, and tables that cannot be copied.
 
 A process that begins shows what an earlier one has recorded of its tables until it has looked at them itself, and an operator may just have
 mended what was wrong. So nobody is told of a table before it was looked at again for this call.
@@ -6,20 +6,44 @@ mended what was wrong. So nobody is told of a table before it was looked at agai
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from databases.ports import Finding
 from streams.errors import ApplyError
 
-__all__ = ["Failures", "together"]
+__all__ = ["LOOK_CALL_S", "Failures", "TablesNotCopied", "together"]
 
+LOOK_CALL_S = 10.0  # an apply process answers after five, whether its look has ended or not
 LOOKED_S = 3.0  # what a look that was asked for has found is in the overview, which is a second old
 STUCK_S = 20.0  # tables that need an operator are checked every ten seconds, and the controller's overview is a second old
 LOOK_AT_ALL_S = 5.0  # after the first failure: failures that follow within this time are reported with it
 
 
+class TablesNotCopied(ApplyError):  # noqa: N818 - says what is the matter
+    """Everything runs, but some tables cannot be copied until an operator acts: a finding (exit code 1), not a failure.
+
+    Args:
+        message: one sentence that names the tables, or one line per table.
+        findings: one per table.
+        hint: as in `StreamsError`.
+        context: as in `StreamsError`.
+    """
+
+    code = "HDR-7006"
+
+    def __init__(self, message: str, *, findings: tuple[Finding, ...] = (), hint: str = "", **context: str | int) -> None:
+        super().__init__(message, hint=hint, **context)
+        self.findings = findings
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        context: dict[str, Any] = dict(self.context)
+        return functools.partial(type(self), findings=self.findings, hint=self.hint, **context), self.args
+
+
 class Failures:
-    """Those of one call of `up`.
+    """Those of one call of `up` or `wait`.
 
     Args:
         look: has an apply process look at its tables at once; returns whether it has.
@@ -68,13 +92,21 @@ class Failures:
         return self._since[what] <= self._looked_at.get(component, -1.0) < now - LOOKED_S
 
 
-def together(failures: Sequence[ApplyError]) -> ApplyError:
-    """Several failures as one error that names them all."""
-    if len(failures) == 1:
-        return failures[0]
-    lines = "".join(f"\n  {error.message}" for error in failures)
-    hints = dict.fromkeys(error.hint for error in failures if error.hint)
-    return ApplyError(f"{len(failures)} problems keep the topology incomplete:{lines}", hint="; ".join(hints))
+def together(failures: Sequence[ApplyError], *, everything_runs: bool) -> ApplyError:
+    """Several failures as one error that names them all.
+
+    Args:
+        failures: at least one.
+        everything_runs: every component does; then tables that cannot be copied are a finding.
+    """
+    message, hint = failures[0].message, failures[0].hint
+    if len(failures) > 1:
+        message = f"{len(failures)} problems keep the topology incomplete:" + "".join(f"\n  {error.message}" for error in failures)
+        hint = "; ".join(dict.fromkeys(error.hint for error in failures if error.hint))
+    tables = [error for error in failures if isinstance(error, TablesNotCopied)]
+    if everything_runs and len(tables) == len(failures):
+        return TablesNotCopied(message, findings=tuple(finding for error in tables for finding in error.findings), hint=hint)
+    return ApplyError(message, hint=hint)
 
 
 def _found(overview: Mapping[str, Any]) -> dict[str, tuple[str, ApplyError]]:
@@ -89,9 +121,10 @@ def _found(overview: Mapping[str, Any]) -> dict[str, tuple[str, ApplyError]]:
         name, process = str(component["name"]), component.get("started_us", 0)
         for table in component.get("instantiation", ()):
             if table["state"] == "FAILED":
-                failures[f"{name} {process} {table['owner']}.{table['name']}"] = name, ApplyError(
-                    f"{name}: table {table['owner']}.{table['name']}: {table['problem']}",
-                    hint="correct it: the table is checked again every few seconds, and everything else continues meanwhile",
+                full, fix = f"{table['owner']}.{table['name']}", "correct it: the table is checked again every few seconds, and everything else continues meanwhile"
+                failures[f"{name} {process} {full}"] = name, TablesNotCopied(
+                    f"{name}: table {full}: {table['problem']}", hint=fix,
+                    findings=(Finding(path=f"{name} table {full}", problem=table["problem"], fix=fix),), component=name,
                 )
         # One that is about to be bypassed ends with its error.
         if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["STARTING", "Note", "copying_line", "holding_notes", "is_healthy", "notes", "render", "split_waits_for", "stuck_notes", "summary_line"]
+__all__ = ["STARTING", "Note", "copying_line", "everything_runs", "holding_notes", "is_healthy", "notes", "render", "split_waits_for", "stuck_notes", "summary_line"]
 
 # An overview older than this shows a problem of the controller, not the state of the topology.
 STALE_S = 10.0
@@ -63,6 +63,13 @@ def is_healthy(overview: Mapping[str, Any]) -> bool:
     return overview["state"] == "RUNNING" and not any(
         component["state"] in _BAD | {_NOT_CREATED} or _is_paused(component) for component in overview["components"]
     ) and all(note.is_remark for note in notes(overview))
+
+
+def everything_runs(overview: Mapping[str, Any]) -> bool:
+    """Whether every component runs that is not stopped; tables may still need an operator."""
+    return overview["state"] == "RUNNING" and not any(
+        component["state"] in _BAD | STARTING | {_NOT_CREATED} for component in overview["components"]
+    )
 
 
 def _is_paused(component: Mapping[str, Any]) -> bool:

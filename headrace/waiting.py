@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import bytes_text, scn_text
+from headrace.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.status_view import Note, holding_notes
 from streams.errors import PropagationError, StreamsError
 from topology.proof.reach import applies_in_a_row
@@ -22,6 +23,7 @@ POLL_S = 0.1
 LOOK_INTERVAL_S = 2.0  # for what holds it up: people read it, and the controller updates once a second
 MARKER_TIMEOUT_S = 15.0  # a marker waits for one fsync at the source
 CALL_TIMEOUT_S = 5.0
+_AT_REST = frozenset({"DONE", "KEPT", "LEFT OUT", "FAILED"})  # states of tables that are not being copied
 
 Look = Callable[[], Mapping[str, Any]]
 """Returns the overview of the topology."""
@@ -48,6 +50,14 @@ class _Wait:
     looked_at: float = 0.0
     reached: str = "caught_up_scn"
     """What each apply process is asked: how far every table is, or (`low_watermark`) those that are applied."""
+    failures: Failures = field(init=False)
+    failed: dict[str, list[TablesNotCopied]] = field(default_factory=dict)
+    """Tables that need an operator, by the name of an apply process that copies no other one."""
+    left_out: dict[str, list[TablesNotCopied]] = field(default_factory=dict)
+    """Those of `failed` that were not waited for."""
+
+    def __post_init__(self) -> None:
+        self.failures = Failures(self.look_at_tables)
 
     def write_markers(self) -> None:
         for source in sorted({apply.source for apply in self.spec.applies}):
@@ -70,13 +80,16 @@ class _Wait:
             if self.behind.get(apply.name) == 0:
                 continue
             name = f"apply:{apply.name}"
+            failed = self.failed.get(name)
             try:
-                reached = int(self.actors.call(name, self.reached, timeout_s=CALL_TIMEOUT_S))
+                reached = int(self.actors.call(name, "low_watermark" if failed else self.reached, timeout_s=CALL_TIMEOUT_S))
             except StreamsError as error:
                 self.problems[apply.name] = error.message
                 continue
             self.problems.pop(apply.name, None)
             self.behind[apply.name] = max(0, self.markers[apply.source] - reached) if reached else None
+            if failed and self.behind[apply.name] == 0:
+                self.left_out[name] = failed
         return all(self.behind.get(apply.name) == 0 for apply in self.spec.applies)
 
     def rest(self) -> None:
@@ -101,6 +114,24 @@ class _Wait:
                 hint=f"headrace check {self.spec.file} says what is missing; then headrace up {self.spec.file}",
             )
         self.stuck = holding_notes(overview)
+        self.look_for_failed_tables(overview)
+
+    def look_for_failed_tables(self, overview: Mapping[str, Any]) -> None:
+        """Find tables that need an operator: they are not waited for where nothing else is being copied."""
+        errors = [e for e in self.failures.told(overview, self.looked_at, is_settled=True) if isinstance(e, TablesNotCopied)]
+        self.failed = {}
+        for component in overview["components"]:
+            name, states = str(component["name"]), {table["state"] for table in component.get("instantiation", ())}
+            own = [error for error in errors if error.context["component"] == name]
+            if own and states <= _AT_REST:
+                self.failed[name] = own
+
+    def look_at_tables(self, name: str) -> bool:
+        """Have an apply process look at its tables that could not be copied; whether it has."""
+        try:
+            return bool(self.actors.call(name, "look_at_tables", timeout_s=LOOK_CALL_S))
+        except StreamsError:
+            return False
 
     def is_late(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline
@@ -141,6 +172,7 @@ def wait_caught_up(
 
     Raises:
         NotCaughtUp: time-out; the message names the apply processes that are behind, and why.
+        TablesNotCopied: everything else is applied everywhere, and these tables need an operator.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     wait = _Wait(spec, actors, deadline, overview, progress or (lambda _: None))
@@ -154,4 +186,6 @@ def wait_caught_up(
             if wait.is_late():
                 raise wait.late(timeout_s)
             wait.rest()
+    if wait.left_out and not of_applied_tables:
+        raise together([error for errors in wait.left_out.values() for error in errors], everything_runs=True)
     return wait.markers

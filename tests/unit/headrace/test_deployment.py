@@ -31,7 +31,9 @@ from actors.records.running import Running
 from actors.records.wanted import Wanted
 from headrace.console import Output
 from headrace.demo.run import DemoOptions, _alone, run_demo
+from headrace.console import FAILURE, FINDING, exit_code_of
 from headrace.deployment import Deployment, NotReady, NotUp
+from headrace.failures import TablesNotCopied
 from streams.errors import ApplyError, ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.topologies import ONE_WAY, SITES, read
@@ -320,6 +322,21 @@ def test_up_asks_for_a_look_and_gives_up_as_soon_as_that_has_found_the_same(monk
         looks.deployment.up()
     assert [method for _, method in looks.calls].count("look_at_tables") == 1
     assert headrace.deployment.time.monotonic() < headrace.failures.STUCK_S
+
+
+def test_up_says_of_a_failed_table_whether_the_others_run_once_these_have_started(monkeypatch, spec):
+    failed, other = component("APPLYING", "FAILED"), {"kind": "apply", "name": "apply:y", "ready": True}
+    starting, running = (overview(failed, {**other, "state": state}) for state in ("STARTING SPARK", "APPLYING"))
+    looks = Looks(monkeypatch, spec, *[starting] * 8, running)
+    looks.has_looked = True
+    with pytest.raises(TablesNotCopied, match=r"table public\.t: not empty") as caught:
+        looks.deployment.up()
+    assert exit_code_of(caught.value) == FINDING
+    looks = Looks(monkeypatch, spec, starting)
+    looks.has_looked = True
+    with pytest.raises(ApplyError, match=r"table public\.t: not empty") as caught:
+        looks.deployment.up()
+    assert exit_code_of(caught.value) == FAILURE, "it does not begin within a minute"
 
 
 @pytest.mark.parametrize("before", [(), (component("INITIALIZING", "FAILED", started_us=1, outdated=True),)], ids=["not there yet", "about to be replaced"])

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.commands.verification import verify_topology
+from headrace.console import FINDING, exit_code_of
+from headrace.failures import TablesNotCopied
 from headrace.waiting import NotCaughtUp, wait_caught_up
 from streams.errors import ApplyError, PropagationError
 from tests.support.topologies import read
@@ -161,4 +163,53 @@ def test_what_was_started_a_moment_ago_is_waited_for_before_comparing(spec):
         verify_topology(
             spec, Actors({"a": 1, "b": 1}, {name: [PropagationError("not yet")] for name in names(spec)}), timeout_s=0.0,
             progress=lambda _: None, overview=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
+        )
+
+
+def with_tables(name: str, **states: str) -> dict[str, Any]:
+    tables = [{"owner": "public", "name": table, "state": state, "problem": "it is not empty" if state == "FAILED" else ""} for table, state in states.items()]
+    return {"name": f"apply:{name}", "kind": "apply", "state": "IDLE", "instantiation": tables}
+
+
+class Answering(Actors):
+    """Apply processes whose tables are not all there: `caught_up_scn` is 0, `low_watermark` moves."""
+
+    def __init__(self, failing: str, watermark: int) -> None:
+        super().__init__({"a": 100, "b": 7}, {})
+        self.failing, self.watermark, self.looks = f"apply:{failing}", watermark, 0
+
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> int:
+        if method == "write_marker":
+            return super().call(name, method, timeout_s=timeout_s)
+        if method == "look_at_tables":
+            self.looks += 1
+            return 1
+        return 0 if name == self.failing and method == "caught_up_scn" else self.watermark
+
+
+@pytest.fixture
+def looks_often(monkeypatch):
+    monkeypatch.setattr("headrace.waiting.LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("headrace.failures.LOOKED_S", 0.01)
+
+
+@pytest.mark.usefixtures("looks_often")
+def test_a_table_that_needs_an_operator_is_named_as_a_finding_when_all_else_is_caught_up(spec):
+    from_a, _ = names(spec)
+    actors = Answering(from_a, 100)
+    with pytest.raises(TablesNotCopied, match=r"table public\.bad: it is not empty") as caught:
+        wait_caught_up(spec, actors, timeout_s=60, overview=lambda: overview("RUNNING", with_tables(from_a, good="DONE", bad="FAILED")))
+    assert exit_code_of(caught.value) == FINDING
+    assert [finding.path for finding in caught.value.findings] == [f"apply:{from_a} table public.bad"]
+    assert actors.looks > 0, "an operator may have corrected it: it is looked at again first"
+
+
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize(("watermark", "other"), [(99, "DONE"), (100, "COPYING")], ids=["changes on the way", "a table being copied"])
+def test_what_else_is_not_caught_up_is_waited_for_beside_a_table_that_needs_an_operator(spec, watermark, other):
+    from_a, _ = names(spec)
+    with pytest.raises(NotCaughtUp):
+        wait_caught_up(
+            spec, Answering(from_a, watermark), timeout_s=0.5,
+            overview=lambda: overview("RUNNING", with_tables(from_a, good=other, bad="FAILED")),
         )
