@@ -170,7 +170,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
 
     def step(self) -> float:
         """Let the log writer read a gulp; without a log writer, check the server."""
-        if self._claim.refused is not None and self._is_prepared():
+        if self._claim.refused is not None and self._keeps_claim():
             raise self._claim.refused
         writer = self._writer
         if writer is None or self._stream is None:
@@ -729,9 +729,13 @@ class DatabaseSite(RedoKeeper, SiteHost):
 
     def _keep_claim(self) -> None:
         """Keep the claim on a prepared database; `step` reports a lost claim."""
-        if self._is_prepared() and self._claim.refused is None:
+        if self._keeps_claim() and self._claim.refused is None:
             with suppress(RunsElsewhere):
                 self._claim.hold()
+
+    def _keeps_claim(self) -> bool:
+        """Whether the database is prepared, as a source or for apply processes."""
+        return self._is_prepared() or (self._prepared_file.exists() and bool(_applies_at(self._spec, self._site.name)))
 
     def _look(self, source: SourceDatabase) -> None:
         """Check what else may have changed in the database."""

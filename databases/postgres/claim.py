@@ -84,8 +84,7 @@ class PostgresClaim:
         """See `TopologyClaim.hold`."""
         try:
             with translated("claiming the database for this topology"):
-                if self._connection is not None and not self._connection.closed:
-                    self._connection.execute(f"{self._comment} SELECT 1".encode())
+                if self._is_held():
                     return
                 self._connection = connect(self._dsn, application_name=claim_name(self._topology))
                 self._connection.execute(_KEEPALIVES)
@@ -95,6 +94,17 @@ class PostgresClaim:
         except BaseException:
             self.close()  # the next call connects again
             raise
+
+    def _is_held(self) -> bool:
+        """Whether the session is there, and the lock with it. One that ended says nothing about this call: the next session tells."""
+        if self._connection is None or self._connection.closed:
+            return False
+        try:
+            self._connection.execute(f"{self._comment} SELECT 1".encode())
+        except psycopg.OperationalError:
+            self.close()
+            return False
+        return True
 
     @property
     def _comment(self) -> str:
