@@ -20,6 +20,7 @@ __all__ = [
 
 # Values must have one text form whatever the role's or the database's defaults are, names must be spelled out
 # wherever the server prints them, and nobody else's time-outs may end a session that waits on purpose.
+# `default_transaction_read_only` is how operators protect a copy, or a source before a switch-over, from others: a server's own apply is not bound by it.
 _SETTINGS = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -31,6 +32,13 @@ _SETTINGS = {
     "search_path": "",
     "standard_conforming_strings": "on",  # conditions of rules are written for it
     "default_transaction_isolation": "read committed",  # a statement behind a lock sees what was committed while it waited for that
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "array_nulls": "on",  # NULL in an array's text form is no string
+    "transform_null_equals": "off",
+    "quote_all_identifiers": "off",  # types are compared by the names that the server prints
+    "default_table_access_method": "heap",  # the tables of the schema headrace are updated and deleted from
+    "exit_on_error": "off",  # a refused row goes back to a savepoint
     "row_security": "off",  # an error instead of rows that silently stay invisible
     "statement_timeout": "0",
     "lock_timeout": "0",
@@ -51,7 +59,7 @@ _CONNECTION_DEFAULTS = {
 NOT_IN_STATE = "55000"
 # The environment is at fault, or the outcome is unknown: the same call may succeed later.
 _UNAVAILABLE_CLASSES = frozenset({"08", "53", "57", "58"})
-# 25006: the server is (for now) a standby. 25P03, 25P04: a time-out set at the server ended the session. 55006, 55P03: another session uses
+# 25006: the server is (for now) a standby, as sessions say that their transactions write (`_SETTINGS`). 25P03, 25P04: a time-out set at the server ended the session. 55006, 55P03: another session uses
 # or locks something. 55000: a snapshot's session ended, or a database takes no connections; see `write_errors` for rows. The rest of class 55
 # (a parameter that cannot change, an enum's value that its own transaction made) fails each time, and what the server itself never says of class 40 (40000, 40002)
 # is the word of whoever wrote a trigger.
