@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.abc import Query
 from psycopg.rows import dict_row
 
@@ -17,6 +16,7 @@ from databases.postgres.claim import claim_name
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.fencing import STAMP_FUNCTION
+from databases.postgres.destination.rights import reference_right_findings, table_right_findings
 from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.types import conversion_of, dump_of, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
@@ -74,8 +74,6 @@ SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relnamespace = 'headrace'::r
            AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
 LIMIT 1
 """
-
-_TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
 # Of the table, and those that a partition has alone.
 _CONSTRAINTS = """
@@ -322,14 +320,14 @@ def _table_findings(
         yield Finding(path=path, problem="the table does not fit the source's rows", fix=missing)
     elif version == now:
         yield from _function_findings(path, version, catalog)
-    yield from _table_right_findings(connection, path, catalog)
+    yield from table_right_findings(connection, path, catalog, version)
     with connection.cursor(row_factory=dict_row) as cursor:
         constraints = cursor.execute(_CONSTRAINTS, {"oid": catalog.oid}).fetchall()
         triggers = cursor.execute(_TRIGGERS, {"oid": catalog.oid}).fetchall()
     for found in constraints:
         name = quote(found["name"])
         if found["kind"] == "f" and settings.checks_foreign_keys(version.owner, version.name):
-            yield from _reference_right_findings(connection, path, name, found["referred"])
+            yield from reference_right_findings(connection, path, name, found["referred"])
         elif found["kind"] == "f":
             if (referred := TableName(*found["referred_table"])) not in arriving:  # else the source has checked it, and both come
                 yield Finding(
@@ -357,19 +355,6 @@ def _without_key(path: str, version: TableVersion) -> Finding:
     if version.old_image is OldImage.FULL or any(column.is_key for column in version.columns):
         problem += ", and once its transaction is in the error queue, every later transaction with a row of the table joins it there"
     return Finding(path=path, problem=problem, fix="give it a primary key, or a unique key of columns that are NOT NULL", is_error=False)
-
-
-def _reference_right_findings(connection: psycopg.Connection[Any], path: str, name: str, referred: int) -> Iterator[Finding]:
-    """To check a foreign key, rows that are referred to are locked."""
-    row = connection.execute(
-        "SELECT current_user, n.nspname, c.relname, has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'UPDATE')"
-        " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s", (referred,),
-    ).fetchone()
-    if row is not None and not row[3]:
-        yield Finding(
-            path=path, problem=f"the role may not lock rows that the foreign key {name} refers to, and so cannot check it",
-            fix=f"GRANT SELECT, UPDATE ON {qualified(row[1], row[2])} TO {quote(row[0])};",
-        )
 
 
 def _trigger_findings(path: str, version: TableVersion, triggers: Sequence[dict[str, Any]], settings: TableSettings) -> Iterator[Finding]:
@@ -460,24 +445,3 @@ def _function_findings(path: str, version: TableVersion, catalog: CatalogTable) 
                 " keep the source's values, and are compared with them",
                 fix=f"give {column.name} the source's type here, and then DROP FUNCTION {conversion.function}({kind}); -- unless what it returns reads as the value does",
             )
-
-
-def _table_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:
-    row = connection.execute(
-        "SELECT current_user, has_schema_privilege(%(owner)s, 'USAGE'), pg_catalog.row_security_active(%(oid)s::oid),"
-        " ARRAY(SELECT r FROM unnest(%(rights)s::text[]) r WHERE NOT has_table_privilege(%(oid)s::oid, r))",
-        {"owner": catalog.table.owner, "oid": catalog.oid, "rights": list(_TABLE_RIGHTS)},
-    ).fetchone()
-    assert row is not None
-    role, may_use, row_security, lacking = quote(row[0]), row[1], row[2], row[3]
-    table = qualified(catalog.table.owner, catalog.table.name)
-    if not may_use:
-        fix = sql.SQL("GRANT USAGE ON SCHEMA {} TO {};").format(sql.Identifier(catalog.table.owner), sql.Identifier(row[0]))
-        yield Finding(path=path, problem="the role may not use the schema", fix=fix.as_string(None))
-    if lacking:
-        rights = ", ".join(lacking)
-        yield Finding(path=path, problem=f"the role lacks {rights}", fix=f"GRANT {rights} ON {table} TO {role};")
-    if row_security:
-        yield Finding(
-            path=path, problem="row security hides rows from the role", fix=f"ALTER ROLE {role} BYPASSRLS;"
-        )

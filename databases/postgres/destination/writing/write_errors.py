@@ -58,7 +58,10 @@ def explain(error: DatabaseError, names: Sequence[str], command: str) -> None:
             hint="it is described again at the next attempt", table=named, altered="meanwhile",
         ) from error
     if error.context.get("sqlstate") == NO_RIGHT and not error.hint:
-        error.hint = f"run the GRANT that `headrace check` prints for {named}, then `headrace start` the apply process"
+        error.hint = (
+            f"grant the role of the connection string what this names: `headrace check` prints the GRANT for {named}, except where a trigger or a function"
+            " of the destination needs it; then `headrace start` the apply process"
+        )
     raise_refused(error)
 
 
