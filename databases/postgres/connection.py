@@ -14,7 +14,7 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "translate",
+    "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "remedy_of", "translate",
     "translated",
 ]
 
@@ -64,6 +64,10 @@ _UNAVAILABLE_CLASSES = frozenset({"08", "53", "57", "58"})
 # (a parameter that cannot change, an enum's value that its own transaction made) fails each time, and what the server itself never says of class 40 (40000, 40002)
 # is the word of whoever wrote a trigger.
 _UNAVAILABLE_STATES = frozenset({"40001", "40003", "40P01", "25006", "25P03", "25P04", NOT_IN_STATE, "55006", "55P03"})
+# A schema, table, column, type or function that is not there.
+_NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
+# In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the server speaks.
+_FUNCTION = re.compile(r"""((?:"(?:[^"]|"")+"|[\w$]+))\.(?:"(?:[^"]|"")+"|[\w$]+)\([^()]*\)(?= )""")
 # Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
 _VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
 _PORTS = re.compile(r"[0-9, ]*")
@@ -199,11 +203,32 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
             return DataError(f"{what}: {type(error).__name__}", sqlstate="", **_texts(context))
         return DatabaseError(message, **_texts(context))
     text = type(error).__name__ if state[:2] == "22" else diagnostics.message_primary or type(error).__name__
-    hint = diagnostics.message_hint or ""
+    hint = _function_hint(state, diagnostics.context or "") or diagnostics.message_hint or ""
     made = error_from_sqlstate(state, f"{what}: {text}", hint=hint, **context)
     quoted = diagnostics.message_primary if state[:2] == "22" else None
     made.detail = "; ".join(part for part in (quoted, diagnostics.message_detail) if part)
     return made
+
+
+def _function_hint(sqlstate: str, where: str) -> str:
+    """What to do about a function of users, as of an event trigger, that does not find what it names; empty: the error is none of a function."""
+    found = _FUNCTION.search(where) if sqlstate in _NOT_FOUND else None
+    if found is None:
+        return ""
+    return (
+        f"the function {found[0]} of this database names what is not there, or without its schema (Headrace's sessions have an empty search_path):"
+        f" {remedy_of(found[0], found[1])} -- with all schemas that it needs"
+    )
+
+
+def remedy_of(function: str, schema: str) -> str:
+    """The statement that lets a function find what is in its own schema, whoever calls it.
+
+    Args:
+        function: with its schema and its arguments' types, as the server prints it.
+        schema: as the server prints it.
+    """
+    return f"ALTER FUNCTION {function} SET search_path = {schema};"
 
 
 def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **context: str | int) -> DatabaseError:

@@ -18,6 +18,7 @@ from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.fencing import STAMP_FUNCTION
 from databases.postgres.destination.rights import reference_right_findings, table_right_findings
 from databases.postgres.destination.schema import VERSION, schema_version
+from databases.postgres.event_triggers import DESTINATION_TAGS, event_trigger_findings
 from databases.postgres.types import conversion_of, dump_of, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -127,6 +128,7 @@ def preflight(
         *version_findings(connection, path, allow_any_version=allow_any_version),
         *_server_findings(path, found),
         *_right_findings(connection, path, found),
+        *event_trigger_findings(connection, path, DESTINATION_TAGS),
         *_bound_findings(path, found, version, _Needed(sessions=sessions, applies=applies, copies=copies)),
     )
 

@@ -749,7 +749,8 @@ class PostgresSession:
             described = {(table.owner, table.name): self._tables.get((table.owner, table.name)) for table in tables}
             if all(key in self._blamed and self._blamed[key] == catalog for key, catalog in described.items()):
                 raise DatabaseError(
-                    f"{error.message}, again, with {', '.join('.'.join(key) for key in described)} as it was", hint=_NAMELESS,
+                    f"{error.message}, again, with {', '.join('.'.join(key) for key in described)} as it was",
+                    hint=f"{error.hint}; then `headrace start` the apply process" if "search_path" in error.hint else _NAMELESS,
                     **error.context,
                 ) from error
             self._blamed |= described

@@ -16,6 +16,7 @@ import psycopg
 
 from databases.ports import Finding
 from databases.postgres.connection import qualified, quote
+from databases.postgres.event_triggers import SOURCE_TAGS, event_trigger_findings
 from databases.postgres.source.binary_types import BinaryObstacle, binary_obstacles
 from databases.postgres.source.catalog import (
     CatalogTable,
@@ -87,6 +88,7 @@ def preflight_source(
         *version_findings(connection, path, allow_any_version=allow_any_version),
         *_server_findings(server, path, streams),
         *_role_findings(server, path),
+        *event_trigger_findings(connection, path, SOURCE_TAGS),
         *_rule_findings(rules, tables, table_names(connection), path),
     ]
     for table in tables:
