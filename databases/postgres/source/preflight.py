@@ -33,6 +33,14 @@ _PLAIN_NAME = re.compile(r'[^\s."*?]+')  # what a topology file writes without q
 _OBSTACLES_SHOWN = 3  # columns named in one warning
 
 
+# Of a partitioned table, not again of each partition.
+_DEFERRABLE = """
+SELECT c.conrelid::int8, format('%%I.%%I', n.nspname, r.relname), c.conname, pg_get_constraintdef(c.oid) FROM pg_constraint c
+JOIN pg_class r ON r.oid = c.conrelid JOIN pg_namespace n ON n.oid = r.relnamespace
+WHERE c.contype IN ('p', 'u', 'x') AND c.condeferrable AND c.conparentid = 0 AND c.conrelid::int8 = ANY (%s) ORDER BY 2, 3
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Server:
     """What one query says of the server and the session's role."""
@@ -101,6 +109,7 @@ def preflight_source(
                 fix=f"ALTER TABLE {name} SET LOGGED; -- or exclude it", is_error=False,
             )
         )
+    findings += _deferrable_findings(connection, tables, path)
     relations = [leaf.number for table in tables for leaf in table.leaves]
     findings += _form_findings(binary_obstacles(connection, relations), path)
     return tuple(findings)
@@ -301,6 +310,25 @@ def _why_no_identity(identity: str) -> str:
         "n": "its replica identity is NOTHING",
         "i": "the index of its replica identity is gone",
     }.get(identity, "it has neither a primary key (not deferrable) nor another replica identity")
+
+
+def _deferrable_findings(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], path: str) -> Iterator[Finding]:
+    """Unique keys that are checked behind the statement here, and at each row at the destination.
+
+    A deferrable one at the destination is refused: the sessions of apply would not check it at all (`destination.preflight`).
+    """
+    names = {table.number: (table.owner, table.name) for table in tables}
+    names |= {leaf.number: (table.owner, table.name) for table in tables for leaf in table.leaves}
+    for number, relation, name, definition in connection.execute(_DEFERRABLE, (list(names),)).fetchall():
+        owner, table = names[number]
+        immediate = definition.partition(" DEFERRABLE")[0]
+        yield Finding(
+            path=f"{path} table {owner}.{table}", is_error=False,
+            problem=f"the constraint {quote(name)} is DEFERRABLE, and that of the destination is not: a transaction that gives rows each other's values (pos = 11 - pos,"
+            " pos = pos + 1) cannot be written there; it goes into the error queue, and each execution fails",
+            fix=f"ALTER TABLE {relation} DROP CONSTRAINT {quote(name)}, ADD CONSTRAINT {quote(name)} {immediate}; -- then such statements fail here; or, behind such a"
+            f" transaction: headrace errors delete FILE NUMBER, then headrace copy FILE {owner}.{table}",
+        )
 
 
 def _form_findings(obstacles: Sequence[BinaryObstacle], path: str) -> Iterator[Finding]:
