@@ -82,6 +82,7 @@ __all__ = ["Miner", "MiningStatistics"]
 ROWS_MAX_DEFAULT = 4096  # rows of a batch: enough for column-wise work, few enough for caches and latency
 BYTES_MAX_DEFAULT = 1 << 20  # bytes of its values: small against message limits
 MARK_INTERVAL_S = 0.1  # a progress mark ten times a second is enough for watermarks
+ASK_SOURCE_INTERVAL_S = 10.0  # of the names of its tables, where a rule matches none in the log; it may be away
 MINED_BYTES_MAX = 64 << 20  # redo mined without a batch before a mark tells how far we are
 
 _DECODING_ERRORS = (ProtocolError, ValueError, IndexError, KeyError, OverflowError, struct.error)
@@ -151,6 +152,8 @@ class Miner:
         self._tables = MinedTables(self._rules)
         self._names = TableNames(source, self._tables.keeps_any, names)
         self._clock = clock or SystemClock()
+        self._at_source: set[tuple[str, str]] = set()  # names, for `unmatched_rules`
+        self._ask_source_at = 0.0
 
         self._reader: RedoReader | None = None
         self._head: SegmentHead | None = None
@@ -197,11 +200,18 @@ class Miner:
 
     @property
     def unmatched_rules(self) -> tuple[Rule, ...]:
-        """Positive rules that match no table known so far: probably a misspelt name."""
+        """Positive rules that match no table that the log or its source knows: probably a misspelt name."""
         known = (len(self._tables.versions), self._dictionary.build.scn)
         if self._unmatched is None or self._unmatched[0] != known:
             self._unmatched = (known, self._rules.unmatched(self._dictionary.names()))
-        return self._unmatched[1]
+        unmatched = self._unmatched[1]
+        if not unmatched:
+            return ()
+        # The log speaks of a table with its first change.
+        if self._clock.monotonic() >= self._ask_source_at:
+            self._ask_source_at = self._clock.monotonic() + ASK_SOURCE_INTERVAL_S
+            self._at_source = self._names.at_source()
+        return tuple(rule for rule in unmatched if not any(rule.matches_object(*name) for name in self._at_source))
 
     def take_labelled(self) -> tuple[MinedLabel, ...]:
         """What became of labelled transactions that the batches given so far cover, since the last call."""

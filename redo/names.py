@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from redo.dictionary import KnownTable
-from streams.errors import TableLeftRules
+from streams.errors import StreamsError, TableLeftRules
 from streams.lcr_batch import TableVersion
 
 __all__ = ["HIDDEN_OWNER", "NameOfNow", "NamesAtSource", "TableNames"]
@@ -96,6 +96,15 @@ class TableNames:
         """What the source said before may be out of date: the log went on since."""
         if self._asked is not None:
             self._asked.forget()
+
+    def at_source(self) -> set[tuple[str, str]]:
+        """Names (owner, name) of the captured tables now, also of those whose first change is still to come; empty: not known."""
+        if self._asked is None:
+            return set()
+        try:
+            return {(now.owner, now.name) for now in self._asked.of_now().values()}
+        except StreamsError:
+            return set()
 
     def resolve(self, known: KnownTable) -> KnownTable:
         """Find the name under which a table's changes go on.

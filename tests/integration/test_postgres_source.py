@@ -406,12 +406,18 @@ def test_a_tag_outside_of_a_transaction_block_is_warned_of(site: Site) -> None:
     notices: list[str] = []
     with psycopg.connect(site.dsn, autocommit=True) as connection:
         prepare_schema(connection)
+        connection.execute("CREATE TABLE t (id int)")
         connection.add_notice_handler(lambda notice: notices.append(str(notice.message_primary)))
         with connection.transaction():
             connection.execute("SELECT headrace.set_tag('0b')")
+        # One string, as `psql -c` sends it.
+        connection.execute("BEGIN; SELECT headrace.set_tag('0b'); SELECT headrace.track('a'); DELETE FROM t; COMMIT")
+        connection.execute("SELECT headrace.set_tag('0b'); DELETE FROM t")
+        connection.execute("DO $$ BEGIN PERFORM headrace.set_tag('0b'); DELETE FROM t; END $$")
         assert notices == []
         connection.execute("SELECT headrace.set_tag('0b')")
-    assert ["between BEGIN and COMMIT" in notice for notice in notices] == [True]
+        connection.execute(" select headrace.track('a');")
+    assert ["between BEGIN and COMMIT" in notice for notice in notices] == [True, True]
 
 
 # ---------------------------------------------------------------- partitions, generated columns, changes of tables

@@ -235,9 +235,43 @@ _VERSION_13 = (
 
 _VERSION_15 = view_statements(15)
 
+# A string of several statements, such as psql -c sends, has one time for all of them: what stands alone is meant.
+_VERSION_17 = (
+    """CREATE OR REPLACE FUNCTION headrace.set_tag(tag text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF tag IS NULL OR tag !~ '^([0-9a-fA-F]{2})+$' OR pg_catalog.length(tag) > 4000 THEN
+        RAISE EXCEPTION 'a tag is 1 to 2000 bytes in hexadecimal, such as 11' USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'to take a tag back, roll back to a savepoint before it; the next transaction has none';
+    END IF;
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        RAISE EXCEPTION 'a transaction is tagged before its first change, once' USING ERRCODE = 'active_sql_transaction',
+            HINT = 'call headrace.set_tag right behind BEGIN';
+    END IF;
+    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp()
+       AND pg_catalog.current_query() ~* '^[[:space:]]*select[[:space:]][^;]*[[:<:]]set_tag[[:>:]][^;]*;?[[:space:]]*$' THEN
+        RAISE WARNING 'headrace.set_tag tags the transaction it is in: call it between BEGIN and COMMIT';
+    END IF;
+    PERFORM pg_catalog.pg_logical_emit_message(true, 'headrace.tag', pg_catalog.decode(tag, 'hex'));
+END
+$$""",
+    """CREATE OR REPLACE FUNCTION headrace.track(label text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF label IS NULL OR pg_catalog.length(pg_catalog.convert_to(label, 'UTF8')) NOT BETWEEN 1 AND 200 THEN
+        RAISE EXCEPTION 'a label has 1 to 200 bytes' USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'to take a label back, roll back to a savepoint before it; the next transaction has none';
+    END IF;
+    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp()
+       AND pg_catalog.current_query() ~* '^[[:space:]]*select[[:space:]][^;]*[[:<:]]track[[:>:]][^;]*;?[[:space:]]*$' THEN
+        RAISE WARNING 'headrace.track labels the transaction it is in: call it between BEGIN and COMMIT';
+    END IF;
+    PERFORM pg_catalog.pg_logical_emit_message(true, 'headrace.track', pg_catalog.convert_to(label, 'UTF8'));
+END
+$$""",
+)
+
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10, _VERSION_11,
-    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15, NOTED_SETS,
+    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15, NOTED_SETS, _VERSION_17,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from databases.memory.source import MemorySource
 from redo.mined_tables import TAGS_KEPT
 from redo.mining import Miner
+from redo.names import NameOfNow
 from redo.records import RedoPosition
 from redo.segments import list_segments
 from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
@@ -456,6 +457,33 @@ def test_rules_that_match_no_table_are_reported(tmp_path):
     reader = miner(tmp_path, rules=RuleSet(include=(Rule(owner="hr", name="t"), wrong)))
     list(mine(reader, writer))
     assert reader.unmatched_rules == (wrong,)
+
+
+def test_a_rule_for_a_captured_table_whose_first_change_is_to_come_is_no_rule_without_a_table(tmp_path):
+    class Source:
+        answers = True
+
+        def of_now(self):
+            if not self.answers:
+                raise DatabaseUnavailable("it is away")
+            return {7: NameOfNow(identity="7", owner="hr", name="new", is_wanted=True)}
+
+        def lost_by(self, object_number, owner, name):
+            return ()
+
+        def forget(self):
+            pass
+
+    writer = write_redo(tmp_path, source_with(1))
+    new, wrong = Rule(owner="hr", name="new"), Rule(owner="hr", name="emplyees")
+    source = Source()
+    reader = miner(tmp_path, rules=RuleSet(include=(new, wrong)), names=source)
+    list(mine(reader, writer))
+    assert reader.unmatched_rules == (wrong,)
+    reader = miner(tmp_path, rules=RuleSet(include=(new, wrong)), names=source)
+    list(mine(reader, writer))
+    source.answers = False
+    assert reader.unmatched_rules == (new, wrong)
 
 
 def test_statistics_count_what_prefiltering_kept_and_discarded(tmp_path):
