@@ -210,19 +210,6 @@ class ApplyHost(Host):
         """Look at once at the tables that could not be copied: an operator may have corrected what was wrong; whether that is done."""
         return self._live().look_at_tables()
 
-    def execute_errors(self, numbers: Sequence[int], role: str = "", handler: bytes = b"") -> list[dict[str, Any]]:
-        """Execute error transactions again; answers when all of them were tried.
-
-        Args:
-            numbers: of the error transactions; empty: all.
-            role: of the destination: whose rights are checked; empty: the apply servers' own.
-            handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
-        """
-        from protos import apply_pb2 as pb
-
-        request = pb.ErrorsRequest(numbers=list(numbers), all=not numbers, role=role, handler=handler)
-        return [_plain(answer) for answer in self._live().execute_errors(request)]
-
     def begin_execution(
         self, execution: str, numbers: Sequence[int], role: str = "", handler: bytes = b"", stops: bool = False, besides: Sequence[int] = (),  # noqa: FBT001, FBT002 - a call through Ray has no keywords
     ) -> int:
@@ -231,8 +218,8 @@ class ApplyHost(Host):
         Args:
             execution: its name, by which `execution_outcomes` and `end_execution` know it; the same name begins nothing again.
             numbers: of the error transactions; empty: all that are in the queue now.
-            role: see `execute_errors`.
-            handler: see `execute_errors`.
+            role: of the destination: whose rights are checked; empty: the apply servers' own.
+            handler: a function for their row LCRs (`rules.user_code.handlers.ExecutionHandler`); empty: they go the usual way.
             stops: behind the first that fails, the others are not tried.
             besides: of all, without these.
         """
@@ -249,7 +236,7 @@ class ApplyHost(Host):
             wait_s: how long to wait for one.
 
         Returns:
-            The `outcomes`, as `execute_errors` answers them; whether it `is_over`, and then how many are `left` in the queue and how many of these `arrived` since.
+            The `outcomes`, one of each error transaction that was tried; whether it `is_over`, and then how many are `left` in the queue and how many of these `arrived` since.
         """
         from spark_apply.driver.control import outcome_message
 

@@ -7,7 +7,6 @@ is busy with its destination, status answers with what it knew last.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["ApplyControl", "Cores", "outcome_message"]
 
 _STATUS_WAIT_S = 1.0  # a status that is asked twice a second must not queue up behind a slow destination
-_OUTCOME_TIMEOUT_S = 600.0  # executing one error transaction; a large one takes its time
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
@@ -250,21 +248,6 @@ class ApplyControl:
     def end_execution(self, name: str) -> None:
         """Execute nothing of an execution that was not begun; see `OperatorExecutions.end`."""
         self._executions.end(self._running().host, name)
-
-    def execute_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
-        """Execute error transactions again, in order; yields one outcome each."""
-        name = secrets.token_hex(8)
-        self.begin_execution(name, request)
-        while True:
-            page = self.execution_outcomes(name, _OUTCOME_TIMEOUT_S)
-            yield from map(outcome_message, page.outcomes)
-            if page.is_over:
-                return
-            if not page.outcomes:
-                raise ApplyError(
-                    f"apply {self.config.apply}: an error transaction was not executed within {_OUTCOME_TIMEOUT_S:g} s",
-                    hint="it will be; look again with `headrace errors list`",
-                )
 
     def _failures(self, numbers: Sequence[int]) -> dict[int, Failure]:
         """Why error transactions are in the error queue."""

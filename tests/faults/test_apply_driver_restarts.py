@@ -11,7 +11,6 @@ from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-EXECUTE_TIMEOUT_S = 120.0  # a driver may begin again in between
 _REFUSE = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN RAISE EXCEPTION 'permission denied for function secret' USING ERRCODE = '42501'; END $$;
@@ -54,10 +53,10 @@ def test_what_depends_on_an_error_transaction_joins_it_in_order_also_under_the_n
     assert [error["commit_scn"] for error in found] == sorted(error["commit_scn"] for error in found)
     assert empty.execute("dst", "SELECT * FROM notes ORDER BY id") == [(1, "in the way"), (4, "independent")]
 
-    refused = empty.call(apply_name(empty), "execute_errors", numbers[1:2], timeout_s=EXECUTE_TIMEOUT_S)
+    refused = empty.execute_errors(apply_name(empty), numbers[1:2])
     assert [(outcome["done"], str(numbers[0]) in outcome["problem"]) for outcome in refused] == [(False, True)]
     empty.execute("dst", "DELETE FROM notes WHERE id = 1")
-    outcomes = empty.call(apply_name(empty), "execute_errors", [], timeout_s=EXECUTE_TIMEOUT_S)
+    outcomes = empty.execute_errors(apply_name(empty))
     assert [(outcome["number"], outcome["done"]) for outcome in outcomes] == [(number, True) for number in numbers]
     empty.assert_converged(["notes"])
     assert empty.execute("dst", "SELECT * FROM notes ORDER BY id") == [(1, "first"), (3, "fourth"), (4, "independent")]

@@ -11,8 +11,6 @@ from tests.support.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-EXECUTE_TIMEOUT_S = 120.0  # a killed server comes back in between
-
 
 @pytest.fixture
 def conflict(one_way: System) -> Iterator[str]:
@@ -49,9 +47,7 @@ def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_
     (error,) = errors(one_way)
     one_way.execute("dst", "DELETE FROM notes WHERE id = 1")
     with armed(one_way, "apply.execute_error") as fired:
-        outcomes = one_way.call(
-            apply_name(one_way), "execute_errors", [error["number"]], timeout_s=EXECUTE_TIMEOUT_S
-        )
+        outcomes = one_way.execute_errors(apply_name(one_way), [error["number"]])
         assert fired() == 1
     assert [(outcome["done"], outcome["problem"]) for outcome in outcomes] == [(True, "")]
     assert errors(one_way) == []
@@ -70,7 +66,7 @@ def test_error_transactions_executed_together_are_applied_once_when_their_server
     assert len(numbers) == 21
     one_way.execute("dst", "DELETE FROM notes WHERE id = 1")
     with armed(one_way, place) as fired:
-        outcomes = one_way.call(apply_name(one_way), "execute_errors", [], timeout_s=EXECUTE_TIMEOUT_S)
+        outcomes = one_way.execute_errors(apply_name(one_way))
         assert fired() == 1
     assert [(outcome["number"], outcome["done"]) for outcome in outcomes] == [(number, True) for number in numbers]
     assert errors(one_way) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import psycopg
@@ -59,13 +58,13 @@ def name_of(dsn: str) -> str:
 
 
 @pytest.fixture
-def altered(pair: Pair, source_database: str, destination_database: str, pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -> Iterator[Pair]:
+def altered(pair: Pair, source_database: str, destination_database: str, pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -> Pair:
     """Two databases with all settings, in whose tables users write with sessions of before."""
     all_set(pg_source, name_of(source_database))
     all_set(pg_destination, name_of(destination_database))
     pair.redo.source.close()
     pair.destination.close()
-    yield pair
+    return pair
 
 
 def test_every_session_has_the_values_that_headrace_relies_on(source_database: str, pg_source: EmbeddedServer) -> None:

@@ -29,7 +29,7 @@ from rules.user_code.source import UserFunction
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.table_name import TableName
-from tests.support.apply_driver import MinedQueue, end_of_log, execute, wait_for
+from tests.support.apply_driver import MinedQueue, end_of_log, execute, executed, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 from tests.support.handlers import code_of
 
@@ -222,6 +222,6 @@ def check_differences_and_errors(source: str, destination: str, driver: Any) -> 
     wait_for("the error", lambda: driver.outcome() or execute(destination, "SELECT number FROM headrace.apply_error"), WAIT_S)
     ((number,),) = execute(destination, "SELECT number FROM headrace.apply_error")
     execute(destination, "INSERT INTO sales.staff (number, region, arrived, full_name) VALUES (9999, 'before', now(), 'last')")
-    (outcome,) = driver.control.execute_errors(pb.ErrorsRequest(numbers=[number]))
+    (outcome,) = executed(lambda method, *arguments: getattr(driver.control, method)(*arguments), pb.ErrorsRequest(numbers=[number]))
     assert outcome.done, outcome.problem
     assert execute(destination, "SELECT full_name, pay, region FROM sales.staff WHERE number = 9999") == [("last", 5, "it's \\ EMEA")]

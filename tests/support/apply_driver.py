@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import secrets
 import signal
 import textwrap
 import threading
@@ -41,6 +42,7 @@ from rules.rule import RuleSet
 from spark_apply.application.config import ApplicationConfig
 from spark_apply.driver.apply_driver import ApplyDriver
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+from spark_apply.driver.control import outcome_message
 from spark_apply.driver.runs import ApplicationAccess
 from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
@@ -233,6 +235,23 @@ def serve_driver(
     os._exit(0)
 
 
+def executed(ask: Callable[..., Any], request: pb.ErrorsRequest) -> list[pb.ErrorOutcome]:
+    """Execute error transactions as the command does; the outcome of each.
+
+    Args:
+        ask: calls a method of a driver's control.
+        request: which, and how.
+    """
+    name, outcomes = secrets.token_hex(8), []
+    ask("begin_execution", name, request)
+    while True:
+        page = ask("execution_outcomes", name, APPLIED_S)
+        outcomes += map(outcome_message, page.outcomes)
+        if page.is_over:
+            return outcomes
+        assert page.outcomes, "an error transaction was not executed in time"
+
+
 class DriverClient:
     """Asks a driver's control, in whatever process it is."""
 
@@ -255,7 +274,7 @@ class DriverClient:
         return list(self.ask("compare", request))
 
     def execute_errors(self, request: pb.ErrorsRequest) -> list[pb.ErrorOutcome]:
-        return list(self.ask("execute_errors", request))
+        return executed(self.ask, request)
 
     def delete_errors(self, request: pb.ErrorsRequest) -> list[pb.ErrorOutcome]:
         return list(self.ask("delete_errors", request))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,7 @@ from topology.spec import TopologySpec
 
 CAUGHT_UP_S = 180.0  # seconds on a quiet machine; behind a fault a restart of a process (20 s under load) comes first
 _AT_REST = STARTING | {"ABORTED", "UNREACHABLE", "RETRYING", "DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE", "NOT CREATED", "DISABLED"}
+EXECUTE_TIMEOUT_S = 120.0  # a server that is killed meanwhile comes back
 HEALED_S = 180.0  # as long as Spark may take to begin
 
 
@@ -159,6 +161,18 @@ class System:
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 60.0) -> Any:
         return self.deployment.connect().call(name, method, *arguments, timeout_s=timeout_s)
+
+    def execute_errors(self, name: str, numbers: Sequence[int] = ()) -> list[dict[str, Any]]:
+        """Execute error transactions of an apply process as the command does (none named: all); the outcome of each."""
+        execution, outcomes = secrets.token_hex(8), []
+        self.call(name, "begin_execution", execution, list(numbers))
+        deadline = time.monotonic() + EXECUTE_TIMEOUT_S
+        while True:
+            page = self.call(name, "execution_outcomes", execution, 5.0)
+            outcomes += page["outcomes"]
+            if page["is_over"]:
+                return outcomes
+            assert time.monotonic() < deadline, outcomes
 
     def wait_state(self, name: str, *states: str) -> dict[str, Any]:
         return wait_until(f"{name} is {states}", lambda: (s := self.status(name))["state"] in states and s)

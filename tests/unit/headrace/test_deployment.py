@@ -29,9 +29,8 @@ from actors.controller import Controller, fingerprint_of
 from actors.intermediate_database import IntermediateSite
 from actors.records.running import Running
 from actors.records.wanted import Wanted
-from headrace.console import Output
+from headrace.console import FAILURE, FINDING, Output, exit_code_of
 from headrace.demo.run import DemoOptions, _alone, run_demo
-from headrace.console import FAILURE, FINDING, exit_code_of
 from headrace.deployment import Deployment, NotReady, NotUp
 from headrace.failures import TablesNotCopied
 from streams.errors import ApplyError, ConfigError, PropagationError

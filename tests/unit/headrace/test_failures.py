@@ -57,6 +57,6 @@ def test_a_component_that_does_not_run_is_a_failure():
 
 def test_the_tables_that_are_named_survive_pickling():
     error = ended_by(overview(apply("x", bad="FAILED", worse="FAILED")))
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, TablesNotCopied)
     assert (again.findings, again.message, again.hint) == (error.findings, error.message, error.hint)
