@@ -85,6 +85,26 @@ class ArrivingTables:
         self._starts: dict[str | tuple[str, str], TableStart] = {self._key(name): start for name, start in starts.items()}
         self.strangers: set[TableName] = set()
         """Names of tables whose rows are left out because they were never copied here."""
+        self._emptied: dict[str | tuple[str, str], Scn] = {}
+
+    def note_emptied(self, version: TableVersion, scn: Scn) -> None:
+        """Note that a table is empty at `scn`, and that the log has every row that it gets from there on, if it is left out now.
+
+        Args:
+            version: under its name here.
+            scn: the order SCN of the transaction that empties it before it changes it in another way.
+        """
+        name, number = TableName.of(version), int(version.table_number)
+        table = self._by_number.get(number, self._by_name.get(name))
+        if table is None and (self._by_name or number in self._by_number):
+            return  # it was never copied here
+        key = name if table is None else table.identity
+        if self._starts.get(key, _FROM_THE_START).scn is None:
+            self._emptied[key] = scn
+
+    def emptied_scn(self, name: tuple[str, str]) -> Scn | None:
+        """Where a table (as the destination calls it) was emptied last while it was left out (`note_emptied`)."""
+        return self._emptied.get(self._key(name))
 
     def leave_out(self, names: Collection[tuple[str, str]]) -> None:
         """Apply nothing more of these tables, as the destination calls them."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streams.cutting import row_transactions, select_rows
+from streams.scn import Scn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rules.evaluation import RuleEvaluation
     from streams.lcr_batch import LcrBatch, TableVersion
 
-__all__ = ["FirstScn", "without_copied"]
+__all__ = ["FirstScn", "emptied_tables", "without_copied"]
 
 FirstScn = Callable[["TableVersion"], int]
 """Changes of a table with an order SCN below this are left out."""
@@ -57,3 +59,45 @@ def _without_truncates(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
     for truncate in truncates:
         kept[truncate.row_number] = bool(truncate.tables)
     return select_rows(replace(batch, truncates=tuple(truncates)), kept)
+
+
+def emptied_tables(batch: LcrBatch, rules: RuleEvaluation) -> Iterator[tuple[TableVersion, Scn]]:
+    """Tables that a TRUNCATE of a batch empties before their transaction changes them in another way: from its order SCN on the log has all their rows.
+
+    Neither a TRUNCATE of some partitions counts, nor one that the rules discard.
+
+    Args:
+        batch: rows in source order.
+        rules: of the apply process.
+
+    Yields:
+        A table under its name at the destination, and the order SCN.
+    """
+    if not batch.truncates:
+        return
+    owners = row_transactions(batch.transactions)
+    is_first = np.zeros(batch.row_count, np.bool_)
+    for truncate in batch.truncates:
+        owner = int(owners[truncate.row_number])
+        begins = int(batch.transactions.first_row[owner])
+        # What an earlier batch had of the transaction is not known here.
+        is_first[truncate.row_number] = not (owner == 0 and batch.continues) and not any(
+            _is_of(batch.tables[group.table], batch, truncate.tables) and ((group.row_numbers >= begins) & (group.row_numbers < truncate.row_number)).any()
+            for group in batch.groups
+        )
+    if not is_first.any():
+        return
+    kept = rules.filter(select_rows(batch, is_first))
+    owners = row_transactions(kept.transactions)
+    for truncate in kept.truncates:
+        order_scn = Scn(int(kept.transactions.order_scn[owners[truncate.row_number]]))
+        for table in truncate.tables:
+            if kept.tables[table].partition is None:
+                yield kept.tables[table], order_scn
+
+
+def _is_of(version: TableVersion, batch: LcrBatch, tables: tuple[int, ...]) -> bool:
+    """Whether a version is of one of these tables of a batch."""
+    return any(
+        (version.table_number, version.owner, version.name) == (other.table_number, other.owner, other.name) for other in (batch.tables[table] for table in tables)
+    )

@@ -143,6 +143,9 @@ class Source:
         first_key: the smallest one: histories with ranges of their own never write each other's rows.
     """
 
+    truncate_share = 0.02
+    """Of the changes, those of tables that may be truncated."""
+
     def __init__(self, rng: random.Random, tables: Sequence[Table] = TABLES, keys: int = 8, first_key: int = 0) -> None:
         self.rng, self.tables, self.keys, self.first_key = rng, tables, keys, first_key
         self.rows: dict[str, list[Row]] = {table.place: [] for table in tables}
@@ -169,7 +172,7 @@ class Source:
     def _change(self) -> list[Change]:
         rng, table = self.rng, self.rng.choice(self.tables)
         kind = rng.random()
-        if kind < 0.02 and table.may_truncate:
+        if kind < self.truncate_share and table.may_truncate:
             self.rows[table.place].clear()
             return [Change(table, Command.TRUNCATE)]
         if kind < 0.35 or not self.rows[table.place]:

@@ -35,6 +35,7 @@ Several apply processes in one table
 One sick table
     A table that cannot be copied is FAILED alone: its rows are left out, everything else goes on. The first tables are
     tried _FIRST_ROUNDS_MAX times before the others are applied; after that they are copied beside, too.
+    What the source rewrites, or truncates, while it is copied: `spark_apply.copy.restarts`.
 
 Worked flow
     tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
@@ -59,23 +60,17 @@ from spark_apply.copy.obstacles import not_as_called, refused, table_copy
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
-from spark_apply.copy.rounds import CopyRound, has_failed, smallest
+from spark_apply.copy.restarts import copy_of_emptied, emptied_tables
+from spark_apply.copy.rounds import CopyRound, has_failed, smallest, wait_captured
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import table_starts
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
-from streams.scn import Scn, scn_text
+from streams.scn import Scn
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import (
-        DestinationDatabase,
-        DestinationSession,
-        OtherCopy,
-        Snapshot,
-        SourceDatabase,
-        SourceTable,
-    )
+    from databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
     from spark_apply.arriving import TableStart
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
@@ -89,10 +84,6 @@ _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
 _WAITING_S = 3.0  # at a table that another apply process copies
 _LOOKED_POLL_S = 0.05  # how soon the end of a look is noticed that was asked for
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
-# Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log writer that is
-# paused, e.g. until something is applied, is asked again under a new one.
-_CAPTURED_TIMEOUT_S = 60.0
-_CAPTURED_POLL_S = 0.02
 _FIRST_WAITS_MAX = 60  # a second each: drivers of other apply processes, which are waited for, start within a minute
 _FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
 
@@ -260,6 +251,7 @@ class TableInstantiation:
         if followed:
             return 0.0
         self._awaited_scn = self._awaited(found)
+        self._records.restarts.keep({each.table.destination for each in self._pending(found)})
         records = [each.record for each in found if each.record is not None and not each.awaits_rename]
         joining = [record for record in records if record.state == "JOINING"]
         if joining and joins.is_joined:
@@ -269,22 +261,42 @@ class TableInstantiation:
         if copied := [record for record in records if record.state == "COPIED"]:
             if joins.join(copied):
                 self._left_out -= {TableName.of(record) for record in copied}
-                joins.hold(self._awaited_scn)
+                joins.hold(self._needed())
             return 0.0
         if pending := self._pending(found):
+            if self._end_by_truncates(joins, pending):
+                return 0.0
             pause_s = self._round(pending)
             return 0.0 if self._hold(joins, self._standings(show=False)) else pause_s
         self.problem = ""
         self._hold(joins, found)
         return 0.0 if joining else _LOOK_AGAIN_S
 
-    @staticmethod
-    def _hold(joins: JoinCalls, found: Sequence[Standing]) -> bool:
+    def _hold(self, joins: JoinCalls, found: Sequence[Standing]) -> bool:
         """Have the queue keep what is behind the copies that have not joined, and nothing else; returns whether one can join now."""
         can_join = any(each.is_copied and not each.awaits_rename for each in found)
         if found and not can_join:  # without any it was told to end
-            joins.hold(min((each.record.scn for each in found if each.awaits_rename and each.record is not None), default=None))
+            joins.hold(self._needed(*(each.record.scn for each in found if each.awaits_rename and each.record is not None)))
         return can_join
+
+    def _needed(self, *scns: Scn) -> Scn | None:
+        """What the queue must keep: behind these SCNs, the copies that cannot join yet, and those that a TRUNCATE may end."""
+        return min((*scns, *filter(None, [self._awaited_scn]), *self._records.restarts.needed_scns), default=None)
+
+    def _end_by_truncates(self, joins: JoinCalls, pending: Sequence[Standing]) -> bool:
+        """Take tables for copied that the source empties while they are copied (decision 71); returns whether there are any."""
+        if not (ended := emptied_tables(self._records, joins, pending)):
+            return False
+        self._sessions.begin_round()
+        with contextlib.closing(self._sessions.open(self.config.parallelism)) as session:
+            for each, scn in ended:
+                try:
+                    copy_of_emptied(self._records, session, each, scn)
+                except (DatabaseUnavailable, DestinationRestarted):
+                    raise
+                except DatabaseError as error:
+                    self._fail_at_once(each, error.message)
+        return True
 
     def _leave_out(self, joins: JoinCalls) -> None:
         """Begin to copy tables again that are replicated: nothing of them is applied any more, and their rows are ours."""
@@ -351,6 +363,9 @@ class TableInstantiation:
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
                 self._check(this, session, each, facts, captured)
+        for each in chosen:
+            if each.table.destination not in this.copies:
+                self._records.restarts.end(each.table.destination)
         self._records.wait(this.waits)  # those that waited before were looked at, too
         if this.copies or this.kept:
             if self._joins is not None:
@@ -358,12 +373,13 @@ class TableInstantiation:
             with contextlib.closing(self.source.open_snapshot(self.config.topology)) as snapshot:
                 this.snapshot, this.scn = snapshot.name, snapshot.scn
                 if self._joins is not None:
-                    self._joins.hold(snapshot.scn if self._awaited_scn is None else min(snapshot.scn, self._awaited_scn))
-                if not self._wait_captured(snapshot):
+                    self._joins.hold(self._needed(snapshot.scn))
+                if not wait_captured(snapshot, self.config.source.site, self.should_end):
                     return 0.0
                 self._begin(this)
                 if this.copies:
-                    self._copy(this)
+                    self._sessions.give(this.servers)
+                    this.copy()
         if any(each not in chosen and not has_failed(each) for each in pending):
             return 0.0
         if this.waits:
@@ -371,25 +387,6 @@ class TableInstantiation:
         if this.needs_operator:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
-
-    def _wait_captured(self, snapshot: Snapshot) -> bool:
-        """Wait until redo has what is copied, see `Snapshot.is_captured`; False: told to end.
-
-        Raises:
-            DatabaseUnavailable: the log writer does not get there, or the source is gone.
-        """
-        deadline = time.monotonic() + _CAPTURED_TIMEOUT_S
-        while not self.should_end():
-            if snapshot.is_captured():
-                return True
-            if time.monotonic() > deadline:
-                raise DatabaseUnavailable(
-                    f"the log writer of site {self.config.source.site} has not made redo durable up to SCN {scn_text(snapshot.scn)}, which the"
-                    f" copy would hold, for {_CAPTURED_TIMEOUT_S:.0f} s",
-                    hint="`headrace status` says whether it is stopped, its redo log is full, or a receiver that it waits for is away",
-                )
-            time.sleep(_CAPTURED_POLL_S)
-        return False
 
     def _without_dropped(
         self, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], captured: Mapping[TableName, str],
@@ -491,10 +488,6 @@ class TableInstantiation:
                     copy.problem, copy.is_final = error.message, True
                     this.copies.pop(key, None)
                     this.fail(copy)
-
-    def _copy(self, this: CopyRound) -> None:
-        self._sessions.give(this.servers)
-        this.copy()
 
     def _told(self, problem: str) -> None:
         self.problem = problem

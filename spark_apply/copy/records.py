@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import BEGUN, Instantiation
+from spark_apply.copy.restarts import TableRestarts
 from spark_apply.copy.standing import Standing, remade_problem, rename_statement, standings
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -67,6 +68,7 @@ class TableRecords:
         left: names of tables that are shown though their changes come no more.
         again: names of tables that are to be copied again; this driver has not begun with it.
         waits: why tables wait for the copies of other apply processes, by name at the destination.
+        restarts: tables whose last copy is to be made again for no fault of theirs.
     """
 
     config: ApplyConfig
@@ -80,6 +82,7 @@ class TableRecords:
     left: set[TableName] = field(default_factory=set)
     again: set[TableName] = field(default_factory=set)
     waits: dict[TableName, str] = field(default_factory=dict)
+    restarts: TableRestarts = field(default_factory=TableRestarts)
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
         """Where every table stands, by what is recorded now.

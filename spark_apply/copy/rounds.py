@@ -18,15 +18,16 @@ from protos import apply_pb2 as pb
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.board import CopyBoard, PieceOutcome
 from spark_apply.copy.reshaped import ReshapedTable, has_function, timestamp_text
+from spark_apply.copy.restarts import LET_IT_REST, RESTARTS_MAX
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.clock import SystemClock
 from streams.errors import DatabaseError, DatabaseUnavailable
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import FIRST_SCN, Scn, scn_text
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
-    from databases.ports import DestinationTable, OtherCopy, SourceTable
+    from databases.ports import DestinationTable, OtherCopy, Snapshot, SourceTable
     from rules.transformation import AddColumn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from streams.lcr_batch import Column
 
-__all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "smallest"]
+__all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "smallest", "wait_captured"]
 
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
@@ -43,6 +44,10 @@ _STALL_S = 1800.0
 # Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
 # and a snapshot that keeps the source from vacuuming is not older than one large table needs.
 _ROUND_BYTES = 1 << 30
+# Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log writer that is
+# paused, e.g. until something is applied, is asked again under a new one.
+_CAPTURED_TIMEOUT_S = 60.0
+_CAPTURED_POLL_S = 0.02
 _TASKS_MIN = 2  # one reads while the other writes
 
 
@@ -290,6 +295,7 @@ class CopyRound:
             )
             self.fail(copy)
             return
+        self.records.restarts.end(copy.key)
         self.records.record(
             copy.table, copy.scn, self.copied_state, rows=copy.copied.row_count, digest=str(copy.copied),
             estimated=copy.rows_estimated,
@@ -300,8 +306,13 @@ class CopyRound:
         self.fail(copy)
 
     def fail(self, copy: TableCopy) -> None:
-        """The table is copied again in the next round; at once after a transient error."""
+        """The table is copied again in the next round; at once after a transient error, unless it goes on."""
         self.has_failed = True
+        if copy.is_final:
+            self.records.restarts.end(copy.key)
+        elif (count := self.records.restarts.note(copy.key, copy.scn)) >= RESTARTS_MAX:
+            copy.is_final = True
+            copy.problem += f" ({count} times in a row). {LET_IT_REST}"
         self.needs_operator |= copy.is_final
         state = "FAILED" if copy.is_final else "COPYING"
         # Beside another one's rows the table is not emptied any more: whether any of them are ours decides what an operator can do.
@@ -324,6 +335,31 @@ def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:
         source=source, owner=table.source.owner, name=table.source.name, columns=copy.log_columns, transformations=table.transformations,
         time_us=time_us,
     ).to_bytes()
+
+
+def wait_captured(snapshot: Snapshot, site: str, should_end: Callable[[], bool]) -> bool:
+    """Wait until redo has what is copied, see `Snapshot.is_captured`; False: told to end.
+
+    Args:
+        snapshot: under which tables are to be copied.
+        site: of the source.
+        should_end: asked between looks.
+
+    Raises:
+        DatabaseUnavailable: the log writer does not get there, or the source is gone.
+    """
+    deadline = time.monotonic() + _CAPTURED_TIMEOUT_S
+    while not should_end():
+        if snapshot.is_captured():
+            return True
+        if time.monotonic() > deadline:
+            raise DatabaseUnavailable(
+                f"the log writer of site {site} has not made redo durable up to SCN {scn_text(snapshot.scn)}, which the"
+                f" copy would hold, for {_CAPTURED_TIMEOUT_S:.0f} s",
+                hint="`headrace status` says whether it is stopped, its redo log is full, or a receiver that it waits for is away",
+            )
+        time.sleep(_CAPTURED_POLL_S)
+    return False
 
 
 def has_no_rows(reader: TableReader, copy: TableCopy, *, snapshot: str = "") -> bool:

@@ -111,6 +111,10 @@ class TableJoins:
         self._joins |= {(each.owner, each.name): self._asked[-1].done for each in new}
         return self._asked[-1].done
 
+    def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
+        """See `ArrivingTables.emptied_scn`."""
+        return self._reader.emptied_scn(table)
+
     @property
     def is_joined(self) -> bool:
         """The tables that joined last are where the others are."""
@@ -178,6 +182,10 @@ class JoinCalls:
     def join(self, tables: Sequence[Instantiation]) -> bool:
         """See `TableJoins.join`; False: the driver ends first."""
         return self._wait(self._host.call(lambda: self._host.joins.join(tables)))
+
+    def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
+        """See `ArrivingTables.emptied_scn`."""
+        return self._host.call(lambda: self._host.joins.emptied_scn(table))
 
     @property
     def is_joined(self) -> bool:

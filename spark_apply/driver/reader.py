@@ -43,9 +43,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rules.conditions.condition import ConditionError
 from rules.evaluation import RuleEvaluation
 from rules.transformation import TransformationError
-from spark_apply.copied import without_copied
+from spark_apply.copied import emptied_tables, without_copied
 from spark_apply.dependencies import KeyHashes, hash_batch
 from spark_apply.tables import TableVersions
 from streams.cutting import renamed, row_transactions, select_rows, slice_transactions
@@ -239,6 +240,10 @@ class ApplyReader:
         """Every table that was joining is where the others are."""
         self._tables.all_joined()
 
+    def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
+        """See `ArrivingTables.emptied_scn`."""
+        return self._tables.emptied_scn(table)
+
     @property
     def strangers(self) -> frozenset[TableName]:
         """Tables whose rows are left out because they were never copied here."""
@@ -423,6 +428,9 @@ class ApplyReader:
         kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
         self.statistics.rows_applied_before += int((~kept).sum())
         new = select_rows(batch, kept)
+        with contextlib.suppress(ConditionError, TransformationError):  # of tables that are left out: told when their rows are applied
+            for version, scn in emptied_tables(new, self._rules):
+                self._tables.note_emptied(version, scn)
         left = without_copied(new, self._first_scn_of_arriving)
         filtered = self._rules.filter(left)
         if batch.labels:

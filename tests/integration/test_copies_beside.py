@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.post
 
 LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
 ROWS = 150_000
+BUSY = "CREATE TABLE busy (id integer PRIMARY KEY, note text) PARTITION BY RANGE (id); CREATE TABLE busy_1 PARTITION OF busy FOR VALUES FROM (0) TO (1000000)"
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,7 @@ def drivers(make_drivers: Callable[[str], ApplyDrivers]) -> ApplyDrivers:
     execute(source, f"INSERT INTO late SELECT i, 0 FROM generate_series(1, {ROWS}) i")
     for dsn in (source, made.queue.destination_dsn):
         execute(dsn, "CREATE TABLE nothing ()")
+        execute(dsn, BUSY)
     made.queue.source.prepare(made.queue.spec.name, made.queue.spec.capture_rules("dbs1"))
     return made
 
@@ -93,3 +95,40 @@ def test_others_are_applied_while_a_table_is_missing_copied_and_its_driver_kille
     scn, done = execute(destination, "SELECT scn, state IN ('DONE', 'JOINING') FROM headrace.instantiation WHERE name = 'late'")[0]
     assert done
     assert scn > 0
+
+
+@contextlib.contextmanager
+def refilling(dsn: str) -> Iterator[dict[str, int]]:
+    """Truncates the busy table and fills it again, several times while any copy of it begins."""
+    stop, counts = threading.Event(), {"times": 0}
+
+    def refill() -> None:
+        with psycopg.connect(dsn) as connection:
+            while not stop.is_set():
+                counts["times"] += 1
+                connection.execute("TRUNCATE busy_1")
+                connection.execute("INSERT INTO busy SELECT g, %s FROM generate_series(1, 500) g", (f"filled {counts['times']} times",))
+                connection.execute("UPDATE busy SET note = note || ', changed' WHERE id % 7 = 0")
+                connection.commit()
+                time.sleep(0.1)
+
+    thread = threading.Thread(target=refill, daemon=True)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        stop.set()
+        thread.join(30.0)
+
+
+def test_table_that_is_truncated_and_filled_again_without_an_end_is_copied_nevertheless(drivers: ApplyDrivers):
+    source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
+    driver = drivers.start(tables=drivers.to_instantiate((*TABLES, "busy")))
+    with refilling(source) as counts:
+        wait_for("the busy table to join", lambda: states(driver).get("busy") in {"DONE", "JOINING"}, 2 * STARTED_S)
+        then = counts["times"]
+        wait_for("it to be filled again", lambda: counts["times"] > then + 2, STARTED_S)
+    driver.wait_applied(end_of_log(source))
+    assert digest(source, "busy") == digest(destination, "busy")
+    assert execute(destination, "SELECT count(*) FROM busy") == [(500,)]
+    assert execute(destination, "SELECT * FROM headrace.apply_error") == []

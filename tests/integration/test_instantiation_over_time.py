@@ -44,6 +44,8 @@ class _NothingIsApplied:
 
     def hold_now(self) -> None: ...
 
+    def emptied_scn(self, table: TableName) -> None: ...
+
     def leave_out(self, tables: Collection[TableName]) -> bool:
         return True
 

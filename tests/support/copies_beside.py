@@ -32,7 +32,7 @@ class CopiesBeside:
     def __init__(self, world: World, names: tuple[str, ...], seed: int, *, again: int = 0) -> None:
         self.world, self.names, self.again = world, names, again
         self.rng = random.Random(seed)
-        self.copies = self.joins_made = self.died = self.rewound = 0
+        self.copies = self.joins_made = self.died = self.rewound = self.emptied = 0
         self._joins: Any = None
         self._forget()
 
@@ -102,19 +102,29 @@ class CopiesBeside:
             self._copying = record_of(name, scn, "COPYING")
             self._record(engine, self._copying)
             engine.joins.hold(min([scn, *(each.scn for each in copied)]))
+        elif (emptied := engine.joins.emptied_scn(("public", name))) is not None and emptied >= self._copying.scn:
+            # The source has emptied it since: what the log has from there on is all of it.
+            self._empty(engine, name)
+            self._record(engine, replace(self._copying, scn=emptied, state="COPIED"))
+            self._copying, self._held = None, False
+            self.emptied += 1
         else:
             then = Reference({table: list(rows) for table, rows in self.world.start.items()})
             for transaction in self.world.history:
                 if transaction.commit_scn <= self._copying.scn:
                     then.apply(transaction)
-            session = engine.destination.open_session(TOPOLOGY, APPLY, server=engine.parallelism, epoch=engine.epoch, tag=b"\x00")
-            session.empty_tables([session.describe("public", name)])
-            session.close()
+            self._empty(engine, name)
             table = next(table for table in self.world.tables if table.name == name)
             self.world.place.insert(table, then.rows[name])
             self._record(engine, replace(self._copying, state="COPIED"))
             self._copying, self._held = None, False
             self.copies += 1
+
+    @staticmethod
+    def _empty(engine: Engine, name: str) -> None:
+        session = engine.destination.open_session(TOPOLOGY, APPLY, server=engine.parallelism, epoch=engine.epoch, tag=b"\x00")
+        session.empty_tables([session.describe("public", name)])
+        session.close()
 
     @staticmethod
     def _record(engine: Engine, instantiation: Instantiation) -> None:

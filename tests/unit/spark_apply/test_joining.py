@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simulation.observing.history import Source
 from spark_apply.arriving import TableStart
 from spark_apply.copy.standing import standings, table_starts
 from tests.support.apply_engine import Engine, arm, table_of
@@ -71,6 +72,20 @@ def test_the_tests_above_do_go_back_and_do_die_in_the_middle() -> None:
         rewound, died = rewound + beside.rewound, died + beside.died
     assert rewound > 5
     assert died > 2
+
+
+@pytest.mark.long
+def test_tables_that_the_source_empties_while_they_are_copied_join_where_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a transaction changed before it truncated the table are of no copy: nothing of it may be missed, and nothing may fail."""
+    monkeypatch.setattr(Source, "truncate_share", 0.2)
+    emptied = 0
+    for seed in range(12):
+        world = World(seed, MemoryPlace(), count=60, conflicts=0, large=2)
+        engine, beside = begin(world, seed, again=2, crash=0.003)
+        run(engine, beside)
+        world.check()
+        emptied += beside.emptied
+    assert emptied > 2
 
 
 def test_others_go_on_while_a_table_is_copied_and_the_queue_keeps_what_it_needs() -> None:

@@ -31,6 +31,10 @@ class Joins:
 
     def __init__(self, world: World) -> None:
         self.world, self.asked, self.is_joined = world, [], True
+        self.emptied: dict[TableName, Scn] = {}
+
+    def emptied_scn(self, table) -> Scn | None:
+        return self.emptied.get(table)
 
     def hold_now(self) -> None:
         self.asked.append(("hold now", self.world.source.opened))
@@ -187,6 +191,79 @@ def test_table_rewritten_while_it_is_copied_is_copied_again_whole(is_beside: boo
     world.assert_same("a", "b")
 
 
+def rewritten_always(world: World) -> tuple[TableInstantiation, list[str]]:
+    """Of table b some piece is always read after the source has rewritten the table, until "end" is in the list."""
+    copying, rewritten = world.copying(), []
+
+    def rewrite(piece: Any) -> None:
+        if piece.table.name == "b" and not piece.is_digest and "end" not in rewritten:
+            rewritten.append(piece.place)
+            world.source.rewrite("public.b")
+
+    world.workers.before_piece = rewrite
+    return copying, rewritten
+
+
+def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_copied_when_that_ends(monkeypatch: pytest.MonkeyPatch):
+    world, told = World("a", "b"), []
+    monkeypatch.setattr(world, "_moved", told.append)
+    copying, rewritten = rewritten_always(world)
+    copying.run_first()
+    assert world.recorded()["a"].state == "DONE"
+    assert "was rewritten" in world.recorded()["b"].problem
+    failed_at: list[int] = []
+
+    def until() -> bool:
+        record = world.recorded()["b"]
+        if record.state == "FAILED" and not failed_at:
+            failed_at.append(world.source.opened)
+        if failed_at and world.source.opened >= failed_at[0] + 3:  # it is tried again
+            rewritten.append("end")
+        return record.state == "DONE"
+
+    joins = beside(world, until, copying=copying)
+    assert failed_at == [5]
+    problem = next(each.problem for each in told if each.name == "b" and each.state == "FAILED")
+    assert "5 times in a row" in problem
+    assert "let nothing of that kind run at the source until it is copied" in problem
+    world.assert_same("a", "b")
+    assert joins.asked[-1] == ("hold", None)
+
+
+def test_truncate_in_the_log_ends_the_copy_of_a_table_that_is_truncated_all_the_time(monkeypatch: pytest.MonkeyPatch):
+    """Every copy finds the table rewritten. What a copy has written already goes, and from the TRUNCATE on the log has everything."""
+    world = World("a", "b")
+    copying, _ = rewritten_always(world)
+    copying.run_first()
+    joins = Joins(world)
+    snapshots: list[Scn] = []
+    hold = joins.hold
+
+    def held(scn: Scn | None) -> None:
+        hold(scn)
+        if scn is not None:
+            snapshots.append(scn)
+            joins.emptied[TableName("public", "b")] = Scn(scn + 1)
+
+    monkeypatch.setattr(joins, "hold", held)
+    world.store.insert("public", "b", [(b"of the copy", None)])
+    joins.emptied[TableName("public", "b")] = Scn(1)  # older than every snapshot: the queue need not have what followed
+    looks = 0
+
+    def should_end() -> bool:
+        nonlocal looks
+        looks += 1
+        assert looks < 3000, world.states
+        return world.recorded()["b"].state == "DONE"
+
+    world.should_end = should_end
+    copying.run_beside(joins)
+    assert world.recorded()["b"].scn == snapshots[0] + 1
+    assert list(world.store.rows("public", "b")) == []
+    assert world.recorded()["b"].row_count == 0
+    assert ("join", {"b"}) in joins.asked
+
+
 def with_frozen_task(world: World) -> tuple[TableInstantiation, FreezingTask]:
     """Of the first round's tasks the one with session 1 freezes before it writes its first piece of `t`."""
     world.create("t", rows=8, is_keyed=False)  # a piece for each task
@@ -309,7 +386,7 @@ def test_nothing_is_copied_before_redo_has_what_the_snapshot_has(monkeypatch: py
         return snapshot
 
     monkeypatch.setattr(world.source, "open_snapshot", behind)
-    monkeypatch.setattr(module, "_CAPTURED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(rounds, "_CAPTURED_TIMEOUT_S", 0.1)
     copying = world.copying()
     if is_first:
         copying.run_first()
@@ -485,7 +562,7 @@ def test_a_table_is_not_copied_into_the_empty_table_of_another_one_that_gave_up_
     copying = passed_on(world)
     world.source.confirmed_scn = Scn(0)
     waited: list[object] = []
-    monkeypatch.setattr(TableInstantiation, "_wait_captured", lambda self, snapshot: bool(waited.append(snapshot)))
+    monkeypatch.setattr(module, "wait_captured", lambda snapshot, site, should_end: bool(waited.append(snapshot)))
     looks = 0
 
     def end() -> bool:

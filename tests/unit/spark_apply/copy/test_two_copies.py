@@ -150,6 +150,9 @@ class Joins:
     def hold(self, scn: Any) -> None:
         pass
 
+    def emptied_scn(self, table: Any) -> None:
+        pass
+
     def leave_out(self, tables: Any) -> bool:
         return True
 

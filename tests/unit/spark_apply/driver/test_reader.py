@@ -10,13 +10,14 @@ import pytest
 from databases.memory.destination import MemoryDestination
 from databases.ports import ApplyProgress
 from rules.rule import Rule, RuleSet
+from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Run
 from spark_apply.tables import TableFits
 from streams.errors import DatabaseUnavailable, ProtocolError
-from streams.lcr_batch import LcrBatch, TableVersion
+from streams.lcr_batch import LcrBatch, Partition, TableVersion, Truncate
 from streams.tags import Tag
 from tests.support.apply_reading import Reading, commits
-from tests.support.lcr_batches import insert_batch, transactions
+from tests.support.lcr_batches import column_values, insert_batch, transactions
 
 
 def part(order: int, *, previous: int = 0, first: int = 0, last: bool = False, commit: int = 0) -> LcrBatch:
@@ -248,3 +249,31 @@ def test_what_waits_for_an_alter_is_kept_when_the_destination_cannot_be_asked() 
     reading.create(2)
     assert reading.reader.retry_unfit()
     assert commits(reading.take()) == [10, 20]
+
+
+def truncating(rows_before: int, *, partition: Partition | None = None) -> LcrBatch:
+    """One transaction, with order SCN 19, that truncates public.t after so many INSERTs, with one more behind it."""
+    found = insert_batch([20], rows_each=rows_before + 2)
+    numbers = np.array([number for number in range(rows_before + 2) if number != rows_before], np.int32)
+    truncated = replace(found.tables[0], partition=partition)
+    return replace(
+        found, tables=(*found.tables, truncated), groups=(replace(found.groups[0], row_numbers=numbers, new=column_values([[number.to_bytes(4, "big") for number in range(len(numbers))]] * 2)),),
+        truncates=(Truncate(row_number=rows_before, tables=(1,), cascade=False, restart_identity=False),),
+    )
+
+
+_DISCARDED = RuleSet(include=(Rule(owner="public", name="another"),))
+_PARTITION = Partition(owner="public", name="t_1", rows="c0 > 0")
+
+
+@pytest.mark.parametrize(("batch", "rules", "scn", "emptied"), [
+    pytest.param(truncating(0), None, None, 19, id="left out"),
+    pytest.param(truncating(1), None, None, None, id="rows of its before: who starts here would look for what they change"),
+    pytest.param(truncating(0, partition=_PARTITION), None, None, None, id="a partition of several"),
+    pytest.param(truncating(0), _DISCARDED, None, None, id="discarded by the rules"),
+    pytest.param(truncating(0), None, 5, None, id="replicated"),
+])
+def test_reader_notes_where_the_source_empties_a_table_that_is_left_out(batch: LcrBatch, rules: RuleSet | None, scn: int | None, emptied: int | None) -> None:
+    reading = Reading(rules=rules, tables=ArrivingTables({("public", "t"): TableStart(scn=scn)}))
+    reading.read(batch)
+    assert reading.reader.emptied_scn(("public", "t")) == emptied
