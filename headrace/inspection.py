@@ -36,7 +36,7 @@ from topology.ways import arriving, captured_by, is_sent_on, returned_by, ways_t
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
     from databases.operator_ports import ColumnSequence
-    from databases.ports import LoggedTable, SourceTable
+    from databases.ports import DestinationDatabase, LoggedTable, SourceTable
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
@@ -185,7 +185,7 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
         stays = _staying(spec, apply, new, source, destination)
         kept += [KeptRows(site=apply.site, source=apply.source, why=why, tables=tuple(map(str, names))) for why, names in stays.items()]
         asked = [name for name in filled if not any(name in names for names in stays.values())]
-        findings += _never_copied(spec, apply, asked, nothing_of=_empty_at(source, [(name, at_source[name]) for name in asked]))
+        findings += _never_copied(spec, apply, asked, target, nothing_of=_empty_at(source, [(name, at_source[name]) for name in asked]))
     return findings
 
 
@@ -240,7 +240,9 @@ def _empty_at(source: DatabaseAccess, tables: Sequence[tuple[TableName, TableNam
     return frozenset(name for name, there in tables if there not in filled)
 
 
-def _never_copied(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName], *, nothing_of: Collection[TableName]) -> Iterator[Finding]:
+def _never_copied(
+    spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName], target: DestinationDatabase, *, nothing_of: Collection[TableName],
+) -> Iterator[Finding]:
     """Destination tables with rows that no copy has begun; of those in `nothing_of` the source has no row.
 
     Nobody is told to empty a table that other sites get their rows from, or that has the only rows there are.
@@ -261,7 +263,7 @@ def _never_copied(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableNa
         else:
             yield Finding(
                 path=path, problem="the destination table is not empty, and was never copied",
-                fix=f"if it holds the rows of {apply.source} as they are now, {keep}; or empty it",
+                fix=f"if it holds the rows of {apply.source} as they are now, {keep}; or empty it, and no other table: {target.how_to_empty(name)}",
             )
 
 

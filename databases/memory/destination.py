@@ -106,6 +106,10 @@ class MemoryDestination:
         there = self.store.tables
         return tuple(table for table in tables if tuple(table) in there and there[table.owner, table.name].rows)
 
+    def how_to_empty(self, table: TableName) -> str:
+        """See `DestinationDatabase.how_to_empty`."""
+        return f"DELETE FROM ONLY {table}"
+
     def preflight_tables(
         self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (),  # noqa: ARG002 - types never change here
         at_source: Mapping[TableName, TableName] | None = None,

@@ -653,7 +653,7 @@ class DestinationDatabase(Protocol):
 
         Raises the epoch, ends their sessions and waits until they are gone. A caller that was overtaken meanwhile, by
         a newer epoch, ends nothing of it and writes nothing. No epoch is given out twice, also when a restore took back
-        what recorded it.
+        what recorded it. Copied tables whose rows the database has lost since, because it keeps them in no log, are recorded as to be copied again.
 
         Args:
             topology: name of the topology.
@@ -966,6 +966,10 @@ class DestinationDatabase(Protocol):
 
     def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
         """Those of the tables that exist here, may be read and have a row, in the order given."""
+        ...
+
+    def how_to_empty(self, table: TableName) -> str:
+        """The statements with which an operator removes the rows of a table, and of no other one: neither of those that inherit from it or refer to it, nor by triggers."""
         ...
 
     def preflight_tables(

@@ -1,4 +1,4 @@
-"""Which rows of its table a partition holds, in words that mean the same in another database.
+"""Where the rows of a table are stored, and which of them a partition holds, in words that mean the same in another database.
 
 PostgreSQL itself writes the condition (`pg_get_partition_constraintdef`): bounds of the partition and of those above it,
 with names qualified as far as the session's empty search_path asks for. Of a hash partition it names the parent by OID,
@@ -8,17 +8,105 @@ which is another one elsewhere: here it is the parent's name.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
+from databases.ports import Finding
 from databases.postgres.connection import qualified
 
-__all__ = ["partition_rows"]
+__all__ = ["StoredTable", "members_below", "partition_rows", "rows_of_others", "stored_tables", "without_children"]
 
 _HASH_PARENT = re.compile(r"satisfies_hash_partition\('(\d+)'::oid")
+
+
+def members_below(root: str) -> str:
+    """SQL for a table and its partitions (`number`), without a lock: `pg_partition_tree` waits for whoever holds a partition.
+
+    Args:
+        root: SQL for the table's oid, of a FROM item before.
+    """
+    return f"""(
+        WITH RECURSIVE below (number) AS (
+            SELECT {root}
+            UNION ALL SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.number AND NOT i.inhdetachpending
+            JOIN pg_catalog.pg_class part ON part.oid = i.inhrelid AND part.relispartition
+        )
+        SELECT number FROM below
+    )"""
+
+
+_STORED = f"""
+SELECT n.nspname::text, c.relname::text, coalesce((SELECT format('%%I.%%I', pn.nspname, p.relname) FROM pg_catalog.pg_inherits i
+           JOIN pg_catalog.pg_class p ON p.oid = i.inhparent JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+           WHERE i.inhrelid = c.oid AND c.relispartition), ''), c.relkind = 'f', c.relpersistence = 'u'
+FROM (SELECT %s::oid) AS root (number) CROSS JOIN LATERAL {members_below('root.number')} AS member
+JOIN pg_catalog.pg_class c ON c.oid = member.number AND c.relkind IN ('r', 'f') JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTable:
+    """Where rows of a table are: a plain table itself, or one partition that has none.
+
+    Args:
+        owner, name: its own.
+        parent: what it is a partition of, qualified; empty: it is none.
+        is_foreign: they are at another server.
+        is_unlogged: a crash of the server removes them.
+    """
+
+    owner: str
+    name: str
+    parent: str
+    is_foreign: bool
+    is_unlogged: bool
+
+
+def stored_tables(connection: psycopg.Connection[Any], number: int) -> tuple[StoredTable, ...]:
+    """Where a table's rows are, by name.
+
+    Args:
+        connection: any.
+        number: OID of the table.
+    """
+    rows = connection.execute(_STORED, (number,)).fetchall()
+    return tuple(StoredTable(owner=row[0], name=row[1], parent=row[2], is_foreign=row[3], is_unlogged=row[4]) for row in rows)
+
+
+def rows_of_others(path: str, stored: Iterable[StoredTable]) -> Iterator[Finding]:
+    """Partitions that are foreign tables: the log has nothing of them, and a copy and a comparison pass over them.
+
+    Args:
+        path: of the findings.
+        stored: where a table's rows are.
+    """
+    for each in stored:
+        if each.is_foreign:
+            yield Finding(
+                path=f"{path} partition {each.owner}.{each.name}",
+                problem="is a foreign table: its rows are at another server, so that they are neither copied nor compared, and their changes are in no log",
+                fix=f"ALTER TABLE {each.parent} DETACH PARTITION {qualified(each.owner, each.name)}; -- or leave the table out (exclude)",
+            )
+
+
+def without_children(connection: psycopg.Connection[Any], owner: str, name: str) -> str:
+    """How a statement names a table of which it is to see the rows, and not those of tables that inherit from it.
+
+    Args:
+        connection: any.
+        owner: schema.
+        name: of the table, partitioned or not.
+    """
+    found = connection.execute(
+        "SELECT c.relkind = 'p' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+        (owner, name),
+    ).fetchone()
+    return qualified(owner, name) if found is not None and found[0] else f"ONLY {qualified(owner, name)}"
 
 
 def partition_rows(connection: psycopg.Connection[Any], numbers: Collection[int]) -> dict[int, str]:

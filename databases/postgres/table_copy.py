@@ -32,6 +32,7 @@ from databases.copying import NATIVE, PIECE_BYTES, PORTABLE, KeyedRow, TablePiec
 from databases.ports import DestinationTable
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.writing.pipeline import Pipeline
+from databases.postgres.partitions import without_children
 from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DatabaseUnavailable
 
@@ -145,8 +146,8 @@ class PostgresTableReader:
         self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
     ) -> tuple[TableDigest, ...]:
         """See `TableReader.bucket_digests`."""
-        query = f"SELECT b, {_SUMS} FROM ({_bucketed(owner, name, key, columns, buckets)}{_only(rows)} OFFSET 0) t GROUP BY b"
-        with self._unmoved(owner, name, snapshot) as connection, translated("digesting a table", table=f"{owner}.{name}"):
+        with self._unmoved(owner, name, snapshot) as (connection, relation), translated("digesting a table", table=f"{owner}.{name}"):
+            query = f"SELECT b, {_SUMS} FROM ({_bucketed(relation, key, columns, buckets)}{_only(rows)} OFFSET 0) t GROUP BY b"
             digests = connection.execute(query.encode()).fetchall()
         found = {row[0]: TableDigest(row_count=row[1], sums=(int(row[2]), int(row[3]))) for row in digests}
         return tuple(found.get(number, TableDigest()) for number in range(buckets))
@@ -156,12 +157,12 @@ class PostgresTableReader:
         rows_max: int, snapshot: str = "", rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.bucket_rows`."""
-        query = (
-            "SELECT k, pg_catalog.hashtextextended(r, 0), pg_catalog.hashtextextended(r, 1)"
-            f" FROM ({_bucketed(owner, name, key, columns, buckets)}{_only(rows)} OFFSET 0) t"
-            f" WHERE b IN ({', '.join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE \"C\", 2, 3 LIMIT {int(rows_max)}"
-        )
-        with self._unmoved(owner, name, snapshot) as connection, translated("reading a table's keys", table=f"{owner}.{name}"):
+        with self._unmoved(owner, name, snapshot) as (connection, relation), translated("reading a table's keys", table=f"{owner}.{name}"):
+            query = (
+                "SELECT k, pg_catalog.hashtextextended(r, 0), pg_catalog.hashtextextended(r, 1)"
+                f" FROM ({_bucketed(relation, key, columns, buckets)}{_only(rows)} OFFSET 0) t"
+                f" WHERE b IN ({', '.join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE \"C\", 2, 3 LIMIT {int(rows_max)}"
+            )
             found = connection.execute(query.encode()).fetchall()
         return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2])) for row in found)
 
@@ -177,13 +178,15 @@ class PostgresTableReader:
         return self._connection
 
     @contextlib.contextmanager
-    def _unmoved(self, owner: str, name: str, snapshot: str) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction under the snapshot in which a whole table has every row that the snapshot saw."""
+    def _unmoved(self, owner: str, name: str, snapshot: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+        """A transaction under the snapshot in which a whole table has every row that the snapshot saw, and how statements name the table."""
         with use_snapshot(self._session(), snapshot) as connection:
-            _lock(connection, owner, name, only="")
+            with translated("looking at a table", table=f"{owner}.{name}"):
+                relation = without_children(connection, owner, name)
+            _lock(connection, owner, name, relation=relation)
             if not all(is_same for *_, is_same in _leaves(connection, owner, name)):
                 raise _rewritten(owner, name)
-            yield connection
+            yield connection, relation
 
 
 class _OpenPiece:
@@ -336,7 +339,8 @@ def copy_in(
 def has_rows(connection: psycopg.Connection[Any], table: DestinationTable) -> bool:
     """See `TableWriter.has_rows`."""
     with translated("looking whether a table is empty", table=f"{table.owner}.{table.name}"):
-        row = connection.execute(f"SELECT EXISTS (SELECT FROM {qualified(table.owner, table.name)})".encode()).fetchone()
+        relation = without_children(connection, table.owner, table.name)
+        row = connection.execute(f"SELECT EXISTS (SELECT FROM {relation})".encode()).fetchone()
     return row is not None and bool(row[0])
 
 
@@ -365,12 +369,12 @@ def _piece_blocks(connection: psycopg.Connection[Any], piece_bytes: int) -> int:
     return max(1, piece_bytes // int(setting[0]))
 
 
-def _lock(connection: psycopg.Connection[Any], owner: str, name: str, *, only: str = "ONLY ") -> None:
-    """Keep a table from being rewritten until the transaction ends."""
+def _lock(connection: psycopg.Connection[Any], owner: str, name: str, *, relation: str = "") -> None:
+    """Keep a table, or the one that is stored, from being rewritten until the transaction ends."""
     try:
         with translated(f"waiting to read {owner}.{name}", table=f"{owner}.{name}"):
             connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
-            connection.execute(f"LOCK TABLE {only}{qualified(owner, name)} IN ACCESS SHARE MODE".encode())
+            connection.execute(f"LOCK TABLE {relation or 'ONLY ' + qualified(owner, name)} IN ACCESS SHARE MODE".encode())
     except DatabaseError as error:
         if error.context.get("sqlstate") == _NO_SUCH_TABLE:
             raise _rewritten(owner, name) from error
@@ -407,12 +411,12 @@ def _blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
         yield bytes(block)
 
 
-def _bucketed(owner: str, name: str, key: Sequence[str], columns: Sequence[str], buckets: int) -> str:
+def _bucketed(relation: str, key: Sequence[str], columns: Sequence[str], buckets: int) -> str:
     """Rows as (bucket, key as texts, text)."""
     keys = ", ".join(f"{quote(column)}::text" for column in key)
     return (
         f"SELECT (pg_catalog.hashtextextended({_row_text(key)}, 2) & {_BUCKET_MASK}) % {buckets} AS b,"
-        f" ARRAY[{keys}]::text[] AS k, {_row_text(columns)} AS r FROM {qualified(owner, name)}"
+        f" ARRAY[{keys}]::text[] AS k, {_row_text(columns)} AS r FROM {relation}"
     )
 
 

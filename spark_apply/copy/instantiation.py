@@ -25,9 +25,9 @@ States (of a table; recorded at the destination)
     GONE       only shown: the source dropped it before it was copied; nothing waits for it.
 
 Durable when
-    A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING
-    when the driver starts is emptied (if it is this apply process's alone) and copied again under a new snapshot, with a later instantiation SCN; the others
-    keep theirs. Nothing is copied before redo has what the snapshot has (`Snapshot.is_captured`). What the snapshot of a table that is copied beside needs of the queue is held before the snapshot is taken.
+    A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING when the driver starts is emptied (if it is
+    this apply process's alone) and copied again under a new snapshot, with a later instantiation SCN; the others keep theirs. Nothing is copied before redo has
+    what the snapshot has (`Snapshot.is_captured`). What the snapshot of a table that is copied beside needs of the queue is held before the snapshot is taken.
 
 Several apply processes in one table
     See `spark_apply.copy.neighbours`: one of them copies, and a table in which another one has rows is never emptied.
@@ -264,9 +264,7 @@ class TableInstantiation:
                 joins.hold(self._needed())
             return 0.0
         if pending := self._pending(found):
-            if self._end_by_truncates(joins, pending):
-                return 0.0
-            pause_s = self._round(pending)
+            pause_s = 0.0 if self._end_by_truncates(joins, pending) else self._round(pending)
             return 0.0 if self._hold(joins, self._standings(show=False)) else pause_s
         self.problem = ""
         self._hold(joins, found)
@@ -458,7 +456,8 @@ class TableInstantiation:
 
     def _refused(self, each: Standing, others: Sequence[OtherCopy]) -> str:
         """Why a table cannot be copied into a destination table that has rows; empty: they are kept."""
-        return refused(each) if not others else not_copied_beside(each, others, self.config.topology, self.config.source.site)
+        emptying = self.destination.how_to_empty(each.table.destination)
+        return not_copied_beside(each, others, self.config, emptying) if others else refused(each, emptying)
 
     def _fail_at_once(self, each: Standing, problem: str) -> None:
         """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""

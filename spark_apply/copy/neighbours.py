@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from databases.ports import DestinationSession, OtherCopy
     from spark_apply.copy.rounds import TableCopy
     from spark_apply.copy.standing import Standing
+    from spark_apply.driver.config import ApplyConfig
 
 __all__ = ["awaited", "may_be_of_nothing", "may_have_rows", "not_copied_beside"]
 
@@ -48,7 +49,7 @@ def awaited(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
     return f"table {each.table.destination} waits: {_named(copying, topology)} copies into it, or began to and goes on when it runs again"
 
 
-def not_copied_beside(each: Standing, others: Sequence[OtherCopy], topology: str, source: str) -> str:
+def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: ApplyConfig, how_to_empty: str) -> str:
     """Why a table is not copied into a destination table in which another apply process has its rows; empty: keep what is there.
 
     Never emptied: the other one has applied changes there that this source need not have yet, and they do not come again.
@@ -56,14 +57,14 @@ def not_copied_beside(each: Standing, others: Sequence[OtherCopy], topology: str
     Args:
         each: where the table stands.
         others: what others have in its destination table, at least one.
-        topology: of this apply process.
-        source: the site that it would be copied from.
+        config: of this apply process.
+        how_to_empty: see `DestinationDatabase.how_to_empty`.
     """
-    table = each.table
+    table, topology, source = each.table, config.topology, config.source.site
     states = ", ".join(sorted({other.state for other in others}))
     there = f"{_named(others, topology)} has rows in the destination table ({states})"
     emptied = REPAIRED_ALONE if table.is_sent_on else (
-        "let changes of the table rest at every site until everything has arrived everywhere, and delete its rows at this site alone "
+        f"let changes of the table rest at every site until everything has arrived everywhere, and delete its rows at this site alone: {how_to_empty} "
         '(docs/operations.md, "Adding a site to an n-way topology"): it is copied again then'
     )
     if each.is_begun or each.is_outdated:

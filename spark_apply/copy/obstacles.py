@@ -94,10 +94,14 @@ def not_as_called(table: TableToInstantiate, captured: Mapping[TableName, str], 
 REPAIRED_ALONE = 'docs/operations.md, "Adding a site to an n-way topology", says how one of several sites is repaired'
 
 
-def refused(each: Standing) -> str:
+def refused(each: Standing, how_to_empty: str = "") -> str:
     """Why a table cannot be copied into a destination table with rows that are not ours to remove; empty: keep them.
 
     No advice may skip changes: only rows that Headrace never copied may be kept as an operator's own.
+
+    Args:
+        each: where the table stands.
+        how_to_empty: see `DestinationDatabase.how_to_empty`; empty: it is not asked for.
     """
     table = each.table
     if each.occupant is not None:
@@ -115,7 +119,7 @@ def refused(each: Standing) -> str:
         return (
             "the rows at the destination are out of date: since they were copied, the source has replaced the table, or its changes did not "
             "arrive for a while. Other apply processes or users may have written there too, so the rows are not removed "
-            "automatically: if the source has the rows that are wanted, empty the destination table, and it is copied again"
+            f"automatically: if the source has the rows that are wanted, empty the destination table ({how_to_empty}), and it is copied again"
         )
     if table.keep_existing:
         return ""

@@ -1,4 +1,7 @@
-"""What `check` and `plan` see of real databases beside each other, before `up` would refuse it."""
+"""What `check` and `plan` see of real databases beside each other, before `up` would refuse it.
+
+Longer than 500 lines: every finding is looked for in the same pair of databases, and its fix is run there.
+"""
 
 from __future__ import annotations
 
@@ -121,6 +124,77 @@ def test_the_only_rows_there_are_are_never_to_be_deleted(checked: Checked) -> No
     checked.execute("a", "INSERT INTO t VALUES (2)")
     (finding,) = [finding for finding in checked.about("t") if finding.is_error]
     assert "or empty it" in finding.fix
+
+
+FAMILY = (
+    "CREATE TABLE item (id int PRIMARY KEY, label text)", "CREATE TABLE item_tool (size int, PRIMARY KEY (id)) INHERITS (item)",
+    "CREATE TABLE sold (item int PRIMARY KEY REFERENCES item ON DELETE CASCADE)", "INSERT INTO item_tool SELECT g, 't', g FROM generate_series(100, 199) g",
+)
+PARTITIONED = (
+    "CREATE TABLE ev (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)", "CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (0) TO (100)",
+)
+
+
+def test_rows_of_a_table_that_inherits_are_not_those_of_its_parent(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, *FAMILY)
+    checked.execute("a", "INSERT INTO item VALUES (1, 'p1')")
+    assert [finding for finding in checked.about("item") if "not empty" in finding.problem] == []
+    assert [finding.problem for finding in checked.about("item_tool") if finding.is_error] == ["the destination table is not empty, and was never copied"]
+    with closing(PostgresDestination(checked.dsns["b"])) as destination:
+        destination.prepare("t")
+        epoch = destination.raise_epoch("t", "a").epoch
+        with closing(destination.open_session("t", "a", server=0, epoch=epoch, tag=b"")) as session:
+            (parent, child) = (session.describe("public", name) for name in ("item", "item_tool"))
+            assert (session.has_rows(parent), session.has_rows(child)) == (False, True)
+
+
+@pytest.mark.parametrize("made", [FAMILY, (*PARTITIONED, "CREATE TABLE item (LIKE ev) PARTITION BY RANGE (id)", "CREATE TABLE item_1 PARTITION OF item DEFAULT")], ids=["inherited, referred to", "partitioned"])
+def test_emptying_a_table_as_check_says_removes_rows_of_no_other_one(checked: Checked, made: tuple[str, ...]) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, *made)
+        checked.execute(site, "INSERT INTO item VALUES (1, 'p1')")
+    if made is FAMILY:
+        checked.execute(
+            "b", "INSERT INTO sold VALUES (1)", "CREATE FUNCTION wipe() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN DELETE FROM item_tool; RETURN NULL; END$$",
+            "CREATE TRIGGER wipe AFTER DELETE ON item FOR EACH STATEMENT EXECUTE FUNCTION wipe()",
+        )
+    (finding,) = [finding for finding in checked.about("item") if "not empty" in finding.problem]
+    checked.execute("b", finding.fix.partition("and no other table: ")[2])
+    assert [finding for finding in checked.about("item") if "not empty" in finding.problem] == []
+    with psycopg.connect(checked.dsns["b"]) as connection:
+        if made is FAMILY:
+            counts = connection.execute("SELECT (SELECT count(*) FROM ONLY item), (SELECT count(*) FROM item_tool), (SELECT count(*) FROM sold)").fetchone()
+            assert counts == (0, 100, 1)
+
+
+@pytest.mark.parametrize("site", ["a", "b"])
+def test_a_partition_that_is_a_foreign_table_is_refused_by_name(checked: Checked, site: str) -> None:
+    """A copy and a comparison pass over it, and the log has nothing of it: the rest of the table would be taken for all of it."""
+    for each in ("a", "b"):
+        checked.execute(each, *(statement.replace(" PRIMARY KEY", "") for statement in PARTITIONED))  # a unique index admits no foreign partition
+        checked.execute(each, "ALTER TABLE ev_1 REPLICA IDENTITY FULL")
+    checked.execute(
+        site, "CREATE FOREIGN DATA WRAPPER elsewhere", "CREATE SERVER archive FOREIGN DATA WRAPPER elsewhere",
+        "CREATE FOREIGN TABLE ev_old PARTITION OF ev FOR VALUES FROM (100) TO (200) SERVER archive",
+    )
+    found = [finding for finding in checked.findings() if "foreign table" in finding.problem]
+    assert [(finding.path, finding.is_error) for finding in found] == [(f"sites.{site} table public.ev partition public.ev_old", True)]
+    checked.execute(site, found[0].fix)
+    assert [finding for finding in checked.findings() if "foreign table" in finding.problem] == []
+
+
+def test_an_unlogged_destination_table_or_partition_is_warned_of(checked: Checked) -> None:
+    for each in ("a", "b"):
+        checked.execute(each, "CREATE TABLE t (id int PRIMARY KEY)", *PARTITIONED)
+    checked.execute("b", "ALTER TABLE t SET UNLOGGED", "ALTER TABLE ev_1 SET UNLOGGED")
+    found = {finding.path: finding for finding in checked.findings() if "UNLOGGED" in finding.problem}
+    assert {path: finding.is_error for path, finding in found.items()} == {
+        "sites.b table public.t": False, "sites.b table public.ev partition public.ev_1": False,
+    }
+    for finding in found.values():
+        checked.execute("b", finding.fix)
+    assert not [finding for finding in checked.findings() if "UNLOGGED" in finding.problem]
 
 
 READER = "headrace_reader_of_checks"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from databases.ports import Instantiation
+from databases.postgres.destination.database import PostgresDestination
+from streams.scn import Scn
 from tests.fix_postgres import SETTINGS
 from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.apply_world import World
@@ -108,3 +112,49 @@ def test_immediate_stop_with_synchronous_commit_off_everywhere_loses_nothing(own
     found = own.place.destination.progress(TOPOLOGY, APPLY)
     assert found is not None
     assert found.low_watermark >= told
+
+
+def test_unlogged_tables_that_a_crash_emptied_are_to_be_copied_again_and_no_others(own: OwnServer) -> None:
+    dsn = own.server.dsn()
+    tables = ("logged", "unlogged", "part_logged", "part_unlogged", "by_another")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE logged (id int PRIMARY KEY)")
+        connection.execute("CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)")
+        connection.execute("CREATE UNLOGGED TABLE by_another (id int PRIMARY KEY)")
+        for name, persistence in (("part_logged", ""), ("part_unlogged", "UNLOGGED")):
+            connection.execute(f"CREATE TABLE {name} (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+            connection.execute(f"CREATE TABLE {name}_1 PARTITION OF {name} FOR VALUES FROM (0) TO (100)")
+            connection.execute(f"CREATE {persistence} TABLE {name}_2 PARTITION OF {name} FOR VALUES FROM (100) TO (200)")
+        for name in tables:
+            connection.execute(f"INSERT INTO {name} VALUES (1), (2)")
+
+    def states() -> dict[str, str]:
+        with closing(PostgresDestination(dsn)) as destination:
+            return {each.name: each.state for apply in ("a", "b") for each in destination.instantiations("t", apply)}
+
+    with closing(PostgresDestination(dsn)) as destination:
+        destination.prepare("t")
+        for apply in ("a", "b"):
+            epoch = destination.raise_epoch("t", apply).epoch
+            for name in tables:
+                if (name == "by_another") == (apply == "b"):
+                    destination.record_instantiation("t", apply, epoch, Instantiation(
+                        source="src", identity=name, owner="public", name=name, scn=Scn(70), state="DONE", row_count=2, digest="00", problem="",
+                    ))
+    own.server.stop()
+    own.server.start()
+    with closing(PostgresDestination(dsn)) as destination:
+        destination.raise_epoch("t", "a")
+    assert set(states().values()) == {"DONE"}, "a stop that is none of a crash empties nothing"
+    own.server.restart(immediate=True)
+    with closing(PostgresDestination(dsn)) as destination:
+        destination.raise_epoch("t", "a")
+        found = {each.name: each for each in destination.instantiations("t", "a")}
+    again = {"logged": "DONE", "unlogged": "COPYING", "part_logged": "DONE", "part_unlogged": "COPYING"}
+    assert {name: each.state for name, each in found.items()} == again
+    assert "UNLOGGED" in found["unlogged"].problem
+    assert found["unlogged"].scn == 70
+    assert states()["by_another"] == "DONE", "that is for its own apply process to find"
+    with closing(PostgresDestination(dsn)) as destination:
+        destination.raise_epoch("t", "b")
+    assert states() == {**again, "by_another": "COPYING"}

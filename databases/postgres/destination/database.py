@@ -60,6 +60,7 @@ from databases.postgres.destination.table_records import (
     other_copies,
     recorded_applies,
 )
+from databases.postgres.partitions import without_children
 from databases.postgres.planning import plan_destination
 from databases.postgres.shapes import domain_findings, domain_shapes, shape_findings, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
@@ -133,6 +134,12 @@ class PostgresDestination:
         """See `DestinationDatabase.filled`."""
         with self._use("looking whether tables are empty") as connection:
             return tuple(table for table in tables if has_rows(connection, table))
+
+    def how_to_empty(self, table: TableName) -> str:
+        """See `DestinationDatabase.how_to_empty`. A TRUNCATE would be refused where a foreign key refers to the table."""
+        with self._use("looking at a table") as connection:
+            relation = without_children(connection, table.owner, table.name)
+        return f"BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM {relation}; COMMIT;"
 
     def preflight_shapes(self, shapes: Sequence[TableShape], versions: Sequence[TableVersion]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_shapes`."""

@@ -24,8 +24,10 @@ from typing import Any, NoReturn
 
 import psycopg
 
+from databases.ports import ROWS_THERE
 from databases.postgres.connection import translated
 from databases.postgres.origins import origin_name
+from databases.postgres.partitions import members_below
 from databases.progress import check_epoch
 from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
 
@@ -41,6 +43,8 @@ _PREDECESSOR_WAIT_S = 60.0
 _PREDECESSOR_POLL_S = 0.02
 _NO_SUCH_TABLE = frozenset({"42P01", "3F000"})
 
+_EMPTIED = "the destination's server crashed, or another one took over: the table is UNLOGGED, and its rows are gone. It is copied again"
+
 # Whether an epoch (a row p of apply_process) began in this life of the server.
 EPOCH_LIVES = """EXISTS (SELECT FROM headrace.apply_epoch e
     WHERE (e.topology, e.apply, e.epoch) = (p.topology, p.apply, p.epoch) AND e.relation = e.tableoid
@@ -48,7 +52,17 @@ EPOCH_LIVES = """EXISTS (SELECT FROM headrace.apply_epoch e
 
 # The first epoch of all, and the first one in a life of the server, is the time in milliseconds: a restore or a failover takes
 # epochs back, the row itself too, and an epoch whose driver may still run must not be given out again.
-_RAISE = f"""WITH raised AS (
+#
+# What emptied apply_epoch emptied every unlogged table: those with rows of ours are to be copied again.
+_RAISE = f"""WITH emptied AS (
+    UPDATE headrace.instantiation i SET state = 'COPYING', scn = greatest(i.scn, 1), problem = %(emptied)s, changed_at = pg_catalog.clock_timestamp()
+    WHERE i.topology = %(topology)s AND i.apply = %(apply)s AND i.state = ANY (%(rows_there)s)
+      AND EXISTS (SELECT FROM headrace.apply_process p WHERE (p.topology, p.apply) = (i.topology, i.apply))
+      AND NOT EXISTS (SELECT FROM headrace.apply_epoch e WHERE (e.topology, e.apply) = (i.topology, i.apply))
+      AND EXISTS (SELECT FROM (SELECT pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', i.owner, i.name))::oid) AS root (number)
+          CROSS JOIN LATERAL {members_below('root.number')} AS member
+          JOIN pg_catalog.pg_class c ON c.oid = member.number AND c.relkind = 'r' AND c.relpersistence = 'u')
+    ), raised AS (
     INSERT INTO headrace.apply_process AS p (topology, apply, epoch)
     VALUES (%(topology)s, %(apply)s, (1000 * extract(epoch FROM pg_catalog.clock_timestamp()))::bigint)
     ON CONFLICT (topology, apply) DO UPDATE SET epoch_raised_at = pg_catalog.now(), epoch = CASE WHEN {EPOCH_LIVES}
@@ -160,12 +174,15 @@ def commit_durably(connection: psycopg.Connection[Any]) -> None:
 def raise_epoch(connection: psycopg.Connection[Any], topology: str, apply: str) -> int:
     """Raise the epoch of an apply process, in the server's present life; returns the new epoch.
 
+    UNLOGGED tables that the end of the life before has emptied are recorded as to be copied again.
+
     Args:
         connection: in autocommit mode: the epoch is durable before older sessions are ended.
         topology: name of the topology.
         apply: name of the apply process; its row is created when it has none.
     """
-    found = connection.execute(_RAISE, {"topology": topology, "apply": apply}).fetchone()
+    values = {"topology": topology, "apply": apply, "rows_there": sorted(ROWS_THERE), "emptied": _EMPTIED}
+    found = connection.execute(_RAISE, values).fetchone()
     assert found is not None
     return int(found[0])
 

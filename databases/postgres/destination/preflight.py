@@ -19,6 +19,7 @@ from databases.postgres.destination.fencing import STAMP_FUNCTION
 from databases.postgres.destination.rights import reference_right_findings, table_right_findings
 from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.event_triggers import DESTINATION_TAGS, event_trigger_findings
+from databases.postgres.partitions import StoredTable, rows_of_others, stored_tables, without_children
 from databases.postgres.types import conversion_of, dump_of, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -251,20 +252,21 @@ def _connections_finding(path: str, needed: int, with_copies: int, there: str, *
 
 
 def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
-    """Whether a table exists, may be read, and has a row. A right that is missing has a finding of its own.
+    """Whether a table exists, may be read, and has a row, not counting tables that inherit from it. A right that is missing has a finding of its own.
 
     Args:
         connection: as the role that will apply.
         table: under its name at the destination.
     """
     readable = connection.execute(
-        "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') FROM pg_catalog.pg_class c"
+        "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.oid FROM pg_catalog.pg_class c"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')", (table.owner, table.name),
     ).fetchone()
-    if readable is None or not readable[0]:
+    # One with a foreign partition is refused: its other server is not asked.
+    if readable is None or not readable[0] or any(each.is_foreign for each in stored_tables(connection, readable[1])):
         return False
-    query: Query = f"SELECT FROM {qualified(table.owner, table.name)} LIMIT 1".encode()
+    query: Query = f"SELECT FROM {without_children(connection, table.owner, table.name)} LIMIT 1".encode()
     return connection.execute(query).fetchone() is not None
 
 
@@ -323,6 +325,9 @@ def _table_findings(
     elif version == now:
         yield from _function_findings(path, version, catalog)
     yield from table_right_findings(connection, path, catalog, version)
+    stored = stored_tables(connection, catalog.oid)
+    yield from rows_of_others(path, stored)
+    yield from _unlogged_findings(path, stored)
     with connection.cursor(row_factory=dict_row) as cursor:
         constraints = cursor.execute(_CONSTRAINTS, {"oid": catalog.oid}).fetchall()
         triggers = cursor.execute(_TRIGGERS, {"oid": catalog.oid}).fetchall()
@@ -348,6 +353,16 @@ def _table_findings(
     # A deferrable constraint is no key either, but that is said above.
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):
         yield _without_key(path, version)
+
+
+def _unlogged_findings(path: str, stored: Sequence[StoredTable]) -> Iterator[Finding]:
+    for each in stored:
+        if each.is_unlogged:
+            yield Finding(
+                path=f"{path} partition {each.owner}.{each.name}" if each.parent else path, is_error=False,
+                problem="is UNLOGGED: a crash of the server, or a failover, removes its rows. The whole table is copied again then, and its changes wait for that",
+                fix=f"ALTER TABLE {qualified(each.owner, each.name)} SET LOGGED;",
+            )
 
 
 def _without_key(path: str, version: TableVersion) -> Finding:

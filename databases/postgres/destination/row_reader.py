@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from databases.operator_ports import KeyValue
-from databases.postgres.connection import connect, qualified, quote, translated
+from databases.postgres.connection import connect, quote, translated
 from databases.postgres.destination.catalog import describe_table
+from databases.postgres.partitions import without_children
 from databases.postgres.value_text import value_text
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import ConfigError, DatabaseError
@@ -77,7 +77,7 @@ class PostgresRowReader:
             if any(column not in values or values[column][1] is None for column in key):
                 return ()
             shown = [column.name for column in found.table.columns]
-            table = sql.Identifier(owner, name).as_string(None)
+            table = found.relation
             condition = " AND ".join(f"{quote(column)} = ${number}" for number, column in enumerate(key, 1))
             query = f"SELECT {', '.join(map(quote, shown))} FROM {table} WHERE {condition} LIMIT {_ROWS_MAX}"
             pairs = [values[column] for column in key]
@@ -164,7 +164,7 @@ class PostgresRowReader:
             if any(part.column not in types for part in key):
                 return None
             condition = " AND ".join(f"{quote(part.column)} = ${number}::{types[part.column]}" for number, part in enumerate(key, 1))
-            query = f"SELECT {', '.join(map(quote, types))} FROM {qualified(owner, name)} WHERE {condition} LIMIT {_ROWS_MAX}"
+            query = f"SELECT {', '.join(map(quote, types))} FROM {without_children(self._session(), owner, name)} WHERE {condition} LIMIT {_ROWS_MAX}"
             result = self._session().pgconn.exec_params(query.encode(), [part.text.encode() for part in key])
         if result.status != ExecStatus.TUPLES_OK:
             raise DatabaseError(f"the row in {owner}.{name} cannot be read: {result.error_message.decode('utf-8', 'replace').strip()}")

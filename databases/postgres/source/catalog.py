@@ -12,12 +12,12 @@ from typing import Any
 import psycopg
 
 from databases.ports import NEVER_CAPTURED, CapturedTable, DictionaryTable, SourceTable
-from databases.postgres.partitions import partition_rows
+from databases.postgres.partitions import members_below, partition_rows
 from rules.rule import RuleSet
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "CatalogTable", "Leaf", "UnloggedTable", "captured_tables", "members_below", "publication_tables",
+    "CatalogTable", "Leaf", "UnloggedTable", "captured_tables", "publication_tables",
     "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "table_names", "unlogged_tables",
 ]
 
@@ -45,22 +45,6 @@ def slot_name(topology: str, site: str) -> str:
     digest = hashlib.blake2b(f"{topology}\0{site}".encode(), digest_size=4).hexdigest()
     cleaned = re.sub(r"[^a-z0-9_]", "_", plain.lower())
     return f"{cleaned[: _NAME_BYTES_MAX - 9]}_{digest}"
-
-
-def members_below(root: str) -> str:
-    """SQL for a table and all below it (`number`), without a lock: `pg_partition_tree` waits for whoever holds a partition.
-
-    Args:
-        root: SQL for the table's oid, of a FROM item before.
-    """
-    return f"""(
-        WITH RECURSIVE below (number) AS (
-            SELECT {root}
-            UNION ALL SELECT i.inhrelid FROM below JOIN pg_inherits i ON i.inhparent = below.number AND NOT i.inhdetachpending
-            JOIN pg_class part ON part.oid = i.inhrelid AND part.relispartition
-        )
-        SELECT number FROM below
-    )"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,11 +28,11 @@ from databases.ports import (
 from databases.postgres.comparable import PostgresValueTypes
 from databases.postgres.connection import connect, database_identity, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
+from databases.postgres.partitions import members_below
 from databases.postgres.shapes import domain_shapes, table_shapes
 from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from databases.postgres.source.catalog import (
     captured_tables,
-    members_below,
     publication_tables,
     published_objects,
     published_relations,

@@ -17,6 +17,7 @@ import psycopg
 from databases.ports import Finding
 from databases.postgres.connection import qualified, quote
 from databases.postgres.event_triggers import SOURCE_TAGS, event_trigger_findings
+from databases.postgres.partitions import rows_of_others, stored_tables
 from databases.postgres.source.binary_types import BinaryObstacle, binary_obstacles
 from databases.postgres.source.catalog import (
     CatalogTable,
@@ -101,6 +102,8 @@ def preflight_source(
     ]
     for table in tables:
         findings += _table_findings(table, server, path)
+        if table.is_partitioned:
+            findings += rows_of_others(f"{path} table {table.owner}.{table.name}", stored_tables(connection, table.number))
     for unlogged in unlogged_tables(connection, rules):
         name = qualified(unlogged.owner, unlogged.name)
         findings.append(

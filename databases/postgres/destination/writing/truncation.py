@@ -91,7 +91,8 @@ def explain_referred(error: DatabaseError, names: Sequence[str]) -> None:
     detail = (diagnostics.message_detail if diagnostics else None) or "a foreign key refers to it"
     raise DataError(
         f"{error.message}: {detail.rstrip('.')}, and did not travel in the same TRUNCATE",
-        hint=f"drop the foreign key at the destination, then `headrace errors execute`; or {_DELETE_YOURSELF}",
+        # Deleting the rows by hand would remove those that refer to them, by ON DELETE CASCADE.
+        hint="drop the foreign key at the destination, then `headrace errors execute`",
         **{**error.context, "table": ", ".join(names), "command": "TRUNCATE"},
     ) from error
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from databases.connectors import DatabaseAccess
 from databases.ports import Instantiation, OtherCopy
 from spark_apply.copy.neighbours import not_copied_beside
 from spark_apply.copy.obstacles import refused
 from spark_apply.copy.standing import Standing
-from spark_apply.driver.config import TableToInstantiate
+from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.table_name import TableName
 
 T = TableName("shop", "orders")
@@ -25,6 +26,7 @@ def test_rows_that_other_sites_have_copies_of_are_never_to_be_removed(record: In
     for words in ("empty it", "empty the", "set_tag"):
         assert words not in refused(shared)
     assert "ther sites" not in refused(alone)
+    assert record is None or "(how)" in refused(alone, "how")
 
 
 def test_rows_of_nobody_are_kept_first_and_what_can_be_emptied_is_for_check_to_say() -> None:
@@ -35,6 +37,10 @@ def test_rows_of_nobody_are_kept_first_and_what_can_be_emptied_is_for_check_to_s
 
 def test_rows_beside_those_of_another_apply_process_are_repaired_as_the_guide_says() -> None:
     other = OtherCopy(topology="t", apply="apply_c", source="c", state="DONE")
-    said = not_copied_beside(Standing(table=replace(TABLE, is_sent_on=True)), [other], "t", "a")
+    access = DatabaseAccess(site="a", kind="memory", dsn="")
+    config = ApplyConfig(topology="t", apply="apply_a", source=access, destination=access, queue="", parallelism=1, tables=())
+    said = not_copied_beside(Standing(table=replace(TABLE, is_sent_on=True)), [other], config, "DELETE FROM ONLY shop.orders")
     assert "delete its rows" not in said
+    assert "DELETE FROM" not in said
     assert "Adding a site to an n-way topology" in said
+    assert "at this site alone: DELETE FROM ONLY shop.orders" in not_copied_beside(Standing(table=TABLE), [other], config, "DELETE FROM ONLY shop.orders")
