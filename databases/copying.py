@@ -166,6 +166,22 @@ class TableReader(Protocol):
         """
         ...
 
+    def prove_large(self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = "") -> None:
+        """See that the rows of a table that may be too large for the database can be read and digested: asked before a copy removes rows.
+
+        Args:
+            owner: schema.
+            name: table, partitioned or not.
+            columns: see `plan`.
+            snapshot: see `plan`.
+            rows: see `plan`.
+
+        Raises:
+            DatabaseUnavailable: as of `plan` and `open_piece`.
+            DatabaseError: one cannot.
+        """
+        ...
+
     def bucket_digests(
         self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
     ) -> tuple[TableDigest, ...]:

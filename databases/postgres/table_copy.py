@@ -14,7 +14,7 @@ Binary COPY passes values through unchanged. It cannot be used for a type withou
 which are numbers of objects of one database, nor into a column of another type (a wider one: see
 `databases.postgres.types`): such tables go as text, from and to sessions with the same settings.
 
-The hashes of a table's digest (`databases.table_digest`) are of each row's text.
+The hashes of a table's digest (`databases.table_digest`) are of each row's text (`databases.postgres.row_text`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from databases.ports import DestinationTable
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.writing.pipeline import Pipeline
 from databases.postgres.partitions import without_children
+from databases.postgres.row_text import column_kinds, is_large, row_text, valued
 from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DatabaseUnavailable
 
@@ -40,10 +41,12 @@ __all__ = ["PostgresTableReader", "copy_in", "has_rows", "use_snapshot"]
 
 # What is handed on at once: COPY gives a row per message.
 _BLOCK_BYTES = 256 << 10
+_ONE_PIECE = 1 << 50  # bytes: more than a table has
 _FORMATS = {NATIVE: "binary", PORTABLE: "text"}
 # For a lock that only an ALTER, a VACUUM FULL and the like hold up: the table is tried again, the others go on meanwhile.
 _LOCK_TIMEOUT = "10s"
 _NO_SUCH_TABLE = "42P01"
+_LIMIT_EXCEEDED = "54000"
 _CURSOR = "headrace_rows"
 _FETCHED_ROWS = 1000  # for which users' code is called: a round trip costs little beside that
 _SPECIAL = re.compile(rb"[\\\n\r\t]")  # what COPY's text form does not take as it is
@@ -142,12 +145,26 @@ class PostgresTableReader:
                 raise _rewritten(piece.owner, piece.name)
             yield _OpenPiece(connection, piece, int(first), int(end) if end else None, rows)
 
+    def prove_large(self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = "") -> None:
+        """See `TableReader.prove_large`."""
+        with use_snapshot(self._session(), snapshot) as connection, translated("reading the catalog", table=f"{owner}.{name}"):
+            large = is_large(valued(column_kinds(connection, owner, name, tuple(columns)), tuple(columns)))
+        if not large:
+            return
+        plan = self.plan(owner, name, columns, snapshot=snapshot, piece_bytes=_ONE_PIECE, rows=f"({rows}) AND {large}" if rows else large)
+        for piece in plan.pieces:
+            with self.open_piece(piece, snapshot=snapshot) as opened:
+                opened.digest(tuple(columns))
+                for _ in opened.rows(tuple(columns), form=plan.form):
+                    pass
+
     def bucket_digests(
         self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
     ) -> tuple[TableDigest, ...]:
         """See `TableReader.bucket_digests`."""
-        with self._unmoved(owner, name, snapshot) as (connection, relation), translated("digesting a table", table=f"{owner}.{name}"):
-            query = f"SELECT b, {_SUMS} FROM ({_bucketed(relation, key, columns, buckets)}{_only(rows)} OFFSET 0) t GROUP BY b"
+        with self._unmoved(owner, name, snapshot) as (connection, relation), _digesting(owner, name):
+            kinds = column_kinds(connection, owner, name, [*key, *columns])
+            query = f"SELECT b, {_SUMS} FROM ({_bucketed(relation, valued(kinds, key), valued(kinds, columns), buckets)}{_only(rows)} OFFSET 0) t GROUP BY b"
             digests = connection.execute(query.encode()).fetchall()
         found = {row[0]: TableDigest(row_count=row[1], sums=(int(row[2]), int(row[3]))) for row in digests}
         return tuple(found.get(number, TableDigest()) for number in range(buckets))
@@ -158,9 +175,10 @@ class PostgresTableReader:
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.bucket_rows`."""
         with self._unmoved(owner, name, snapshot) as (connection, relation), translated("reading a table's keys", table=f"{owner}.{name}"):
+            kinds = column_kinds(connection, owner, name, [*key, *columns])
             query = (
                 "SELECT k, pg_catalog.hashtextextended(r, 0), pg_catalog.hashtextextended(r, 1)"
-                f" FROM ({_bucketed(relation, key, columns, buckets)}{_only(rows)} OFFSET 0) t"
+                f" FROM ({_bucketed(relation, valued(kinds, key), valued(kinds, columns), buckets)}{_only(rows)} OFFSET 0) t"
                 f" WHERE b IN ({', '.join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE \"C\", 2, 3 LIMIT {int(rows_max)}"
             )
             found = connection.execute(query.encode()).fetchall()
@@ -203,11 +221,15 @@ class _OpenPiece:
     def digest(self, columns: Sequence[str]) -> TableDigest:
         """See `OpenPiece.digest`: of the rows as the database's own text shows them."""
         # OFFSET 0 keeps the row's text from being made twice.
-        query = f"SELECT {_SUMS} FROM (SELECT {_row_text(columns)} AS r FROM {self._source} OFFSET 0) t"
-        with translated("digesting a table", table=f"{self._piece.owner}.{self._piece.name}"):
+        with _digesting(self._piece.owner, self._piece.name):
+            text = row_text(self._values(columns))
+            query = f"SELECT {_SUMS} FROM (SELECT {text} AS r FROM {self._source} OFFSET 0) t"
             row = self._connection.execute(query.encode()).fetchone()
         assert row is not None
         return TableDigest(row_count=row[0], sums=(int(row[1]), int(row[2])))
+
+    def _values(self, columns: Sequence[str]) -> dict[str, str]:
+        return valued(column_kinds(self._connection, self._piece.owner, self._piece.name, columns), columns)
 
     def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:
         """See `OpenPiece.rows`. End it before anything else is asked of the piece."""
@@ -270,10 +292,11 @@ class _OpenPiece:
                 "SELECT attname, pg_catalog.format_type(atttypid, CASE WHEN atttypid = ANY ('{varchar,varchar[],varbit,varbit[]}'::regtype[])"
                 " THEN -1 ELSE atttypmod END) FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = ANY (%s::text[])", (qualified(self._piece.owner, self._piece.name), list(columns)),
             ).fetchall())
+            kinds = column_kinds(self._connection, self._piece.owner, self._piece.name, columns)
         places = range(len(columns))
-        row = ", ".join(f"v{place}::{types[column]}" for place, column in zip(places, columns, strict=True))
+        row = row_text({f"v{place}::{types[column]}": kinds.get(column, "") for place, column in zip(places, columns, strict=True)})
         query = (
-            f"SELECT {_SUMS} FROM (SELECT ROW({row})::text COLLATE \"C\" AS r FROM unnest({', '.join(['%s::text[]'] * len(columns))})"
+            f"SELECT {_SUMS} FROM (SELECT {row} AS r FROM unnest({', '.join(['%s::text[]'] * len(columns))})"
             f" AS t ({', '.join(f'v{place}' for place in places)}) OFFSET 0) t"
         )
         found = TableDigest()
@@ -351,6 +374,21 @@ _SUMS = (
 )
 
 
+@contextlib.contextmanager
+def _digesting(owner: str, name: str) -> Iterator[None]:
+    """Say of a value that is too large for its text what can be done about it: the server names neither its column nor its row."""
+    try:
+        with translated("digesting a table", table=f"{owner}.{name}"):
+            yield
+    except DatabaseError as error:
+        if "invalid memory alloc request size" not in error.message and error.context.get("sqlstate") != _LIMIT_EXCEEDED:
+            raise
+        raise DatabaseError(
+            f"table {owner}.{name} cannot be compared: the text of one of its values is longer than 1 GB, which is as much as PostgreSQL takes ({error.message}):"
+            " shorten that value, or leave its column out (`delete_columns`)", hint=error.hint, **error.context,
+        ) from error
+
+
 def _leaves(connection: psycopg.Connection[Any], owner: str, name: str) -> list[tuple[str, str, int, int, bool]]:
     """(schema, name, file as the snapshot sees it, blocks, whether that is its file still) of each stored table."""
     root = qualified(owner, name)
@@ -411,21 +449,17 @@ def _blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
         yield bytes(block)
 
 
-def _bucketed(relation: str, key: Sequence[str], columns: Sequence[str], buckets: int) -> str:
+def _bucketed(relation: str, key: Mapping[str, str], columns: Mapping[str, str], buckets: int) -> str:
     """Rows as (bucket, key as texts, text)."""
-    keys = ", ".join(f"{quote(column)}::text" for column in key)
+    keys = ", ".join(f"{column}::text" for column in key)
     return (
-        f"SELECT (pg_catalog.hashtextextended({_row_text(key)}, 2) & {_BUCKET_MASK}) % {buckets} AS b,"
-        f" ARRAY[{keys}]::text[] AS k, {_row_text(columns)} AS r FROM {relation}"
+        f"SELECT (pg_catalog.hashtextextended({row_text(key)}, 2) & {_BUCKET_MASK}) % {buckets} AS b,"
+        f" ARRAY[{keys}]::text[] AS k, {row_text(columns)} AS r FROM {relation}"
     )
 
 
 def _only(rows: str) -> str:
     return f" WHERE ({rows}) IS TRUE" if rows else ""
-
-
-def _row_text(columns: Sequence[str]) -> str:
-    return f'ROW({_names(columns)})::text COLLATE "C"'
 
 
 def _escaped(found: re.Match[bytes]) -> bytes:

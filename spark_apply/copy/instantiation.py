@@ -480,7 +480,7 @@ class TableInstantiation:
                     if key in this.of_nothing:
                         this.claim_nothing(copy)
                     elif key in this.copies and key in this.to_empty and copy.target is not None:
-                        session.empty_tables([copy.target])
+                        this.empty(session, copy)
                 except (DatabaseUnavailable, DestinationRestarted):
                     raise
                 except DatabaseError as error:

@@ -27,7 +27,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
-    from databases.ports import DestinationTable, OtherCopy, Snapshot, SourceTable
+    from databases.ports import DestinationSession, DestinationTable, OtherCopy, Snapshot, SourceTable
     from rules.transformation import AddColumn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
@@ -175,6 +175,28 @@ class CopyRound:
             self.claim(copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces)
         else:
             self.has_failed = True
+
+    def empty(self, session: DestinationSession, copy: TableCopy) -> None:
+        """Remove a table's rows, once it is known that the source's can be read and proved: what cannot be copied keeps what it has.
+
+        Args:
+            session: of the destination.
+            copy: of the table, which the destination has.
+
+        Raises:
+            DatabaseError: see `TableReader.prove_large`; or the rows cannot be removed.
+        """
+        assert copy.target is not None
+        types = dict(zip(copy.sources, copy.columns.values(), strict=True))
+        try:
+            self.source_reader.prove_large(*copy.table.source, types, snapshot=self.snapshot, rows=copy.table.rows)
+        except DatabaseUnavailable as error:  # it was rewritten meanwhile, or is locked
+            del self.copies[copy.key]
+            self._cannot_read(copy, error)
+        except DatabaseError as error:
+            raise DatabaseError(f"{error.message}. Its rows at the destination were not removed", hint=error.hint, **error.context) from error
+        else:
+            session.empty_tables([copy.target])
 
     def copy(self) -> None:
         """Start who copies, and follow it."""

@@ -289,6 +289,11 @@ def size_receive_buffer(wire: socket.socket) -> None:
 
 # --------------------------------------------------------------------------- ends and errors
 
+_TOO_LONG = "invalid memory alloc request size"  # an internal error (XX000): the server has no code for it
+_TOO_LONG_HINT = (
+    "the log has a value that is longer than 1 GB as text. Where changes travel in text form, `headrace check FILE` names the columns that make it so: take their tables out of the"
+    " file, run `headrace up FILE`, and then `headrace start FILE site:S` with the name of this source: in binary form the value fits"
+)
 
 def end_of_stream(frame: bytes) -> Exception | None:
     """What a message that is no CopyData means; None: nothing to us."""
@@ -320,6 +325,8 @@ def _refused(sqlstate: str, message: str, *, hint: str = "", slot: str = "") -> 
     # 42883 on an open stream: a type without a send function, inside of a value of a type that has one.
     if not slot and sqlstate == "42883":
         return UnsupportedType(text, hint="no action needed: changes travel in text form from now on")
+    if _TOO_LONG in message:
+        hint = _TOO_LONG_HINT
     return error_from_sqlstate(sqlstate, text, hint=hint, **context)
 
 

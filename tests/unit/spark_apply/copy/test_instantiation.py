@@ -327,6 +327,26 @@ def test_replicated_table_that_is_to_be_copied_again_is_left_out_emptied_and_joi
     assert world.recorded()["b"] == before
 
 
+def test_a_table_that_cannot_be_proved_keeps_its_rows_when_it_is_to_be_copied_again():
+    world = World("a", "b")
+    copying = world.copying()
+    copying.run_first()
+    before = list(world.store.rows("public", "b"))
+    assert before
+
+    class Unprovable(type(copying.source_reader)):
+        def prove_large(self, owner: str, name: str, *_: Any, **__: Any) -> None:
+            if name == "b":
+                raise DatabaseError("a value is too large")
+
+    copying.source_reader.__class__ = Unprovable
+    copying.copy_again([TableName("public", "a"), TableName("public", "b")])
+    beside(world, lambda: world.recorded()["b"].state == "FAILED" and world.recorded()["a"].state == "DONE", copying=copying)
+    assert world.recorded()["b"].problem == "a value is too large. Its rows at the destination were not removed"
+    assert list(world.store.rows("public", "b")) == before
+    world.assert_same("a")
+
+
 def test_copy_that_is_asked_for_when_the_driver_ends_and_the_destination_is_away_is_not_taken_for_begun():
     """Rows were left out, and the table was finished by its record."""
     world = World("a")

@@ -20,6 +20,7 @@ from databases.postgres.source.replication_wire import (
     LOCAL_RECEIVE_BUFFER_BYTES,
     RECEIVE_BUFFER_BYTES,
     RawWire,
+    end_of_stream,
     size_receive_buffer,
 )
 from streams.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
@@ -300,3 +301,11 @@ def test_receive_buffer_is_small_on_one_machine_and_large_over_a_network() -> No
             before = far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             size_receive_buffer(far)
             assert far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in {before, RECEIVE_BUFFER_BYTES, 2 * RECEIVE_BUFFER_BYTES}
+
+
+def test_a_value_that_is_too_long_as_text_says_what_brings_the_stream_into_its_binary_form() -> None:
+    body = b"SERROR\0CXX000\0Minvalid memory alloc request size 1120000003\0\0"
+    error = end_of_stream(b"E" + (len(body) + 4).to_bytes(4, "big") + body)
+    assert isinstance(error, DatabaseError)
+    assert "headrace start FILE site:S" in error.hint
+    assert "take their tables out of the file" in error.hint

@@ -1,0 +1,89 @@
+"""The text of a row that its digest is of (`databases.postgres.table_copy`).
+
+PostgreSQL makes texts of at most 1 GB, and a `bytea` has two characters for each byte in a row's text, as a quote has. So the values of a row with large ones are
+hashed one by one, and its text is that of the hashes: no value is made text twice, and a `bytea` not at all. Whether a row has large values must not depend on how they
+are stored: the same row may be compressed at one side only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from databases.postgres.connection import qualified, quote
+
+__all__ = ["LARGE_BYTES", "column_kinds", "is_large", "row_text", "valued"]
+
+# Of a row's values together. A row's text is at most twice as long (a `bytea`, or a text of quotes), and must be below 1 GB.
+LARGE_BYTES = 200 << 20
+# Of a value whose length is not known without its text: what takes less is not looked at. Compressed to a 255th at best, and with eight characters a byte (bits), it has less than `LARGE_BYTES`.
+_STORED_BYTES = 64 << 10
+_TEXTS, _BYTES, _OTHER = "text", "bytea", "other"
+
+# By the type below all domains. A numeric is at most some 130,000 digits long.
+_KINDS = """
+SELECT a.attname::text, CASE WHEN b.typlen <> -1 OR b.oid IN ('numeric'::regtype, 'inet'::regtype, 'cidr'::regtype) THEN ''
+    WHEN b.oid IN ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype) THEN 'text' WHEN b.oid = 'bytea'::regtype THEN 'bytea' ELSE 'other' END
+FROM pg_catalog.pg_attribute a CROSS JOIN LATERAL (
+    WITH RECURSIVE below (oid) AS (
+        SELECT a.atttypid UNION ALL SELECT t.typbasetype FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype = 'd')
+    SELECT t.oid, t.typlen FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype <> 'd') b
+WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (%s::text[])
+"""
+
+
+def column_kinds(connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str]) -> dict[str, str]:
+    """How large values of columns are found: "text", "bytea", "other", or "" of a type that has none.
+
+    Args:
+        connection: to the database of the table.
+        owner: schema.
+        name: of the table.
+        columns: their names.
+    """
+    return dict(connection.execute(_KINDS, (qualified(owner, name), list(columns))).fetchall())
+
+
+def is_large(values: Mapping[str, str]) -> str:
+    """The condition that a row's values are large together, as SQL; empty: they never are.
+
+    Args:
+        values: an expression for each, and its kind (`column_kinds`).
+    """
+    lengths = [f"coalesce(pg_catalog.octet_length({value}), 0)" for value, kind in values.items() if kind in {_TEXTS, _BYTES}]
+    lengths += [
+        f"CASE WHEN pg_catalog.pg_column_size({value}) > {_STORED_BYTES} THEN pg_catalog.octet_length({value}::text) ELSE 0 END"
+        for value, kind in values.items() if kind == _OTHER
+    ]
+    return f"{' + '.join(f'({length})::pg_catalog.int8' for length in lengths)} > {LARGE_BYTES}" if lengths else ""
+
+
+def row_text(values: Mapping[str, str]) -> str:
+    """The text of a row, or of the hashes of its values where these are large, as SQL; under the collation "C".
+
+    Args:
+        values: see `is_large`; in the order of the row.
+    """
+    text = f'ROW({", ".join(values)})::text COLLATE "C"'
+    condition = is_large(values)
+    hashes = ", ".join(_hashed(value, kind) for value, kind in values.items())
+    return f'CASE WHEN {condition} THEN ROW({hashes})::text COLLATE "C" ELSE {text} END' if condition else text
+
+
+def _hashed(value: str, kind: str) -> str:
+    if kind == _BYTES:
+        return f"pg_catalog.sha256({value})"
+    text = f'{value}::text COLLATE "C"'
+    return f"pg_catalog.hashtextextended({text}, 0), pg_catalog.hashtextextended({text}, 1)"
+
+
+def valued(kinds: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+    """The values of columns for `row_text`.
+
+    Args:
+        kinds: of columns (`column_kinds`).
+        columns: names, in the order of the row.
+    """
+    return {quote(column): kinds.get(column, "") for column in columns}
