@@ -376,8 +376,7 @@ class TableInstantiation:
                     return 0.0
                 self._begin(this)
                 if this.copies:
-                    self._sessions.give(this.servers)
-                    this.copy()
+                    self._copy(this)
         if any(each not in chosen and not has_failed(each) for each in pending):
             return 0.0
         if this.waits:
@@ -487,6 +486,10 @@ class TableInstantiation:
                     copy.problem, copy.is_final = error.message, True
                     this.copies.pop(key, None)
                     this.fail(copy)
+
+    def _copy(self, this: CopyRound) -> None:
+        self._sessions.give(this.servers)
+        this.copy()
 
     def _told(self, problem: str) -> None:
         self.problem = problem
