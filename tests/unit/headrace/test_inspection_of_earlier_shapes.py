@@ -39,8 +39,8 @@ def test_a_shape_that_would_come_too_early_is_found(tmp_path: Path, monkeypatch:
     destination = SimpleNamespace(progress=lambda topology, apply: SimpleNamespace(low_watermark=reached), close=lambda: None)
     monkeypatch.setattr(inspection, "open_destination", lambda access: destination)
     for name in ("_table_findings", "_sequence_findings"):
-        monkeypatch.setattr(inspection, name, lambda spec: [])
+        monkeypatch.setattr(inspection, name, lambda *_: [])
     monkeypatch.setattr("headrace.commands.kept_redo.redo_findings", lambda spec, access: [])
-    found = inspection._findings_between(third, {})
+    found = inspection._findings_between(third, {}, [])
     assert bool(found) is refused
     assert all("still on the way" in each.problem for each in found)
