@@ -533,7 +533,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
         """
         with closing(self._open_destination(tables)) as destination:
             old_names = renamed(identities or {}, destination.instantiations(self._spec.name, apply))
-            found = [*table_findings(destination, versions, old_names, self._site.name, at_source=at_source), *destination.preflight_domains(domains)]
+            # What a column's type lacks comes before the ALTER that gives the type to the column.
+            found = [*destination.preflight_domains(domains), *table_findings(destination, versions, old_names, self._site.name, at_source=at_source)]
             if conflicts.times is not None:
                 found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)
             for version in versions if conflicts != NO_CONFLICT_RULES else ():

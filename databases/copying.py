@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from databases.ports import DestinationTable
 
 __all__ = [
-    "NATIVE", "PIECE_BYTES", "PORTABLE", "KeyedRow", "OpenPiece", "TablePiece", "TablePlan", "TableReader", "TableWriter", "TextRow",
+    "NATIVE", "PIECE_BYTES", "PORTABLE", "KeyedRow", "OpenPiece", "SeenTable", "TablePiece", "TablePlan", "TableReader", "TableWriter", "TextRow",
     "copied_columns",
 ]
 
@@ -75,6 +75,23 @@ class KeyedRow:
     digest: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTable:
+    """What a SELECT shows of a table, for whoever compares it: asked apart from all that decides what is captured and copied.
+
+    Args:
+        columns: names of all its columns.
+        computed: those that the database computes.
+        stored: schema and name of each table that has rows of it: itself, or its partitions.
+        elsewhere: what has other rows that a SELECT shows, as texts for people.
+    """
+
+    columns: tuple[str, ...]
+    computed: frozenset[str] = frozenset()
+    stored: frozenset[tuple[str, str]] = frozenset()
+    elsewhere: tuple[str, ...] = ()
+
+
 class OpenPiece(Protocol):
     """A piece while it is read. The table cannot be rewritten, altered or dropped meanwhile."""
 
@@ -116,6 +133,15 @@ class OpenPiece(Protocol):
         """
         ...
 
+    def lacking(self, columns: Sequence[str], encoding: str) -> str:
+        """Where a value is that another database's encoding has no characters for, for people; empty: nowhere, or it is not known.
+
+        Args:
+            columns: names.
+            encoding: as that database calls it.
+        """
+        ...
+
     def packed(self, rows: Sequence[TextRow]) -> bytes:
         """Rows as `rows` gives them in `PORTABLE` form."""
         ...
@@ -130,6 +156,19 @@ class TableReader(Protocol):
 
     def export_snapshot(self) -> AbstractContextManager[str]:
         """Hold a snapshot of the database as it is now; its name lets other readers of the same database use it."""
+        ...
+
+    def seen(self, owner: str, name: str) -> SeenTable | None:
+        """What a SELECT shows of a table now; None: there is no such table.
+
+        Args:
+            owner: schema.
+            name: table, partitioned or not.
+
+        Raises:
+            DatabaseUnavailable: another session keeps it locked.
+            DatabaseError: it cannot be read.
+        """
         ...
 
     def plan(
@@ -239,7 +278,8 @@ class TableWriter(Protocol):
             Rows written.
 
         Raises:
-            DataError: a row was refused (a duplicate, a constraint).
+            DataError: a row was refused (a duplicate, a constraint). `context["lacking_encoding"]` is the database's encoding, where that has no character
+                of a value.
             DatabaseError: the table is not as described, or this form does not fit it.
             DatabaseUnavailable: nobody knows whether they were written.
         """

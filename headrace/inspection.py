@@ -161,6 +161,8 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
         with closing(open_destination(replace(destination, tables=apply.tables))) as target:
             recorded = target.instantiations(spec.name, apply.name)
             old_names = renamed(identities, recorded)
+            # What a column's type lacks comes before the ALTER that gives the type to the column.
+            findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
             findings += table_findings(target, tables, old_names, apply.site, at_source=at_source)
             if apply.conflicts.times is not None:
                 findings += target.preflight_times(apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones)
@@ -177,7 +179,6 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
                 at_source=at_source,
             )
             findings += target.preflight_shapes([table.destination for table in arriving(ways, shapes)], tables)
-            findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
             # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
             begun = {TableName.of(record) for record in recorded} | old_names.keys()
             filled = target.filled([name for name in map(TableName.of, tables) if name not in begun])

@@ -694,7 +694,7 @@ class CompareRequest(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[TableName, _Mapping]]] = ..., rechecks: _Optional[int] = ..., recheck_delay_s: _Optional[float] = ...) -> None: ...
 
 class TableComparison(_message.Message):
-    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name", "differences", "has_more_differences")
+    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name", "differences", "has_more_differences", "left_out", "computed")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EQUAL_FIELD_NUMBER: _ClassVar[int]
@@ -708,6 +708,8 @@ class TableComparison(_message.Message):
     DESTINATION_NAME_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     HAS_MORE_DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     equal: bool
@@ -721,7 +723,9 @@ class TableComparison(_message.Message):
     destination_name: str
     differences: _containers.RepeatedCompositeFieldContainer[RowDifference]
     has_more_differences: bool
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ..., differences: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., has_more_differences: _Optional[bool] = ...) -> None: ...
+    left_out: _containers.RepeatedScalarFieldContainer[str]
+    computed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ..., differences: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., has_more_differences: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ..., computed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RowDifference(_message.Message):
     __slots__ = ("columns", "values", "nulls", "what")

@@ -233,7 +233,7 @@ def _table_message(table: TableVersion) -> lcr_pb2.TableVersion:
         columns=[
             lcr_pb2.Column(
                 name=column.name, type_name=column.type_name, type_number=column.type_number,
-                type_modifier=column.type_modifier, is_key=column.is_key, is_binary=column.is_binary,
+                type_modifier=column.type_modifier, is_key=column.is_key, is_binary=column.is_binary, is_computed=column.is_computed,
             )
             for column in table.columns
         ],
@@ -313,6 +313,8 @@ def _table(data: bytes) -> TableVersion:
             Column(
                 name=column.name, type_name=column.type_name, type_number=column.type_number,
                 type_modifier=column.type_modifier, is_key=column.is_key, is_binary=column.is_binary,
+                # Of an earlier version nothing is known: such a value was never missed.
+                is_computed=column.is_computed or not column.HasField("is_computed"),
             )
             for column in message.columns
         ),

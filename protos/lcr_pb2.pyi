@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Column(_message.Message):
-    __slots__ = ("name", "type_name", "type_number", "type_modifier", "is_key", "is_binary")
+    __slots__ = ("name", "type_name", "type_number", "type_modifier", "is_key", "is_binary", "is_computed")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     TYPE_MODIFIER_FIELD_NUMBER: _ClassVar[int]
     IS_KEY_FIELD_NUMBER: _ClassVar[int]
     IS_BINARY_FIELD_NUMBER: _ClassVar[int]
+    IS_COMPUTED_FIELD_NUMBER: _ClassVar[int]
     name: str
     type_name: str
     type_number: int
     type_modifier: int
     is_key: bool
     is_binary: bool
-    def __init__(self, name: _Optional[str] = ..., type_name: _Optional[str] = ..., type_number: _Optional[int] = ..., type_modifier: _Optional[int] = ..., is_key: _Optional[bool] = ..., is_binary: _Optional[bool] = ...) -> None: ...
+    is_computed: bool
+    def __init__(self, name: _Optional[str] = ..., type_name: _Optional[str] = ..., type_number: _Optional[int] = ..., type_modifier: _Optional[int] = ..., is_key: _Optional[bool] = ..., is_binary: _Optional[bool] = ..., is_computed: _Optional[bool] = ...) -> None: ...
 
 class Partition(_message.Message):
     __slots__ = ("owner", "name", "rows")

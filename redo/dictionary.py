@@ -19,7 +19,7 @@ Creation" and "The Streams Data Dictionary".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -154,7 +154,9 @@ class Dictionary:
         if self._awaited is not None:
             self._unresolved.add(description.object_number)
         entry = self._tables.get(description.object_number)
-        # The log knows a plain table's name as of the change; the build may be newer. It knows no roots.
+        if entry is not None:
+            description = _with_computed(description, entry.computed)
+        # The log knows a plain table's name as of the change; the build may be newer. It knows no roots, and no computed columns.
         if entry is None:
             table = replace(description, root_number=NO_OBJECT)
         elif _is_partition(entry):
@@ -267,6 +269,15 @@ class Dictionary:
         if snapshot.awaited is not None:
             dictionary._awaited, dictionary._unresolved = snapshot.awaited.describers, set(snapshot.unresolved)
         return dictionary
+
+
+def _with_computed(description: TableVersion, computed: Collection[str] | None) -> TableVersion:
+    """A description with what the dictionary knows of its columns; None: nothing is known, and any may be computed."""
+    found = [computed is None or column.name in computed for column in description.columns]
+    if found == [column.is_computed for column in description.columns]:
+        return description
+    columns = zip(description.columns, found, strict=True)
+    return replace(description, columns=tuple(replace(column, is_computed=is_computed) for column, is_computed in columns))
 
 
 def _is_partition(table: DictionaryTable) -> bool:

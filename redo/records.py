@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any
@@ -323,6 +324,11 @@ def encode_dictionary(snapshot: DictionarySnapshot | AwaitedBuild | UnchangedBui
             "detached": [root for _, _, root, _ in snapshot.detached],
             "versions": [version.root_number for version, *_ in snapshot.versions],
         },
+        # Columns that the source computes, by object number: of the builds' tables, and of the versions in force.
+        "computed": [
+            [[table.object_number, table.computed] for table in (*build.tables, *snapshot.dropped) if table.computed != ()],
+            [[v.object_number, names] for v, *_ in snapshot.versions if (names := [c.name for c in v.columns if c.is_computed])],
+        ],
         "open": None if snapshot.awaited is None else [snapshot.awaited.describers, snapshot.unresolved],
     }
     return zlib.compress(_to_json(fields), level=1)
@@ -335,9 +341,10 @@ def decode_dictionary(payload: bytes) -> DictionarySnapshot | AwaitedBuild | Unc
         return AwaitedBuild(describers=tuple(fields["awaited"]))
     if "unchanged" in fields:
         return UnchangedBuild(scn=Scn(fields["unchanged"]))
-    tables = tuple(_table(*found) for found in _with_roots(fields, "tables"))
-    dropped = tuple(_table(*found) for found in _with_roots(fields, "dropped"))
-    versions = tuple(_version(*found) for found in _with_roots(fields, "versions"))
+    of_tables, of_versions = map(dict, fields["computed"]) if "computed" in fields else (None, None)  # none in redo of earlier versions
+    tables = tuple(_table(*found, of_tables) for found in _with_roots(fields, "tables"))
+    dropped = tuple(_table(*found, of_tables) for found in _with_roots(fields, "dropped"))
+    versions = tuple(_version(*found, of_versions) for found in _with_roots(fields, "versions"))
     bounds = tuple((ObjectNumber(number), Scn(scn)) for number, scn in fields["bounds"])
     detached = tuple((owner, name, root, ObjectNumber(number)) for (owner, name, number), root in _with_roots(fields, "detached"))
     build = DictionaryBuild(scn=Scn(fields["scn"]), tables=tables)
@@ -360,28 +367,29 @@ def _with_roots(fields: dict[str, Any], what: str) -> list[tuple[list[Any], Obje
     return list(zip(entries, map(ObjectNumber, roots), strict=True))
 
 
-def _table(fields: list[Any], root_number: ObjectNumber) -> DictionaryTable:
+def _table(fields: list[Any], root_number: ObjectNumber, computed: dict[int, list[str] | None] | None) -> DictionaryTable:
     number, owner, name, stored_owner, stored_name, rows = fields
+    names = None if computed is None else computed.get(number, ())
     return DictionaryTable(
         object_number=number, owner=owner, name=name, stored_owner=stored_owner, stored_name=stored_name,
-        rows=rows, root_number=root_number,
+        rows=rows, root_number=root_number, computed=None if names is None else tuple(names),
     )
 
 
-def _version(fields: list[Any], root_number: ObjectNumber) -> tuple[TableVersion, str, str, Scn, str]:
+def _version(fields: list[Any], root_number: ObjectNumber, computed: dict[int, list[str]] | None) -> tuple[TableVersion, str, str, Scn, str]:
     number, version, owner, name, old_image, columns, stored_owner, stored_name, scn, rows = fields
     table = TableVersion(
         object_number=ObjectNumber(number), version=version, owner=owner, name=name,
-        columns=tuple(_column(c) for c in columns), old_image=OldImage(old_image), root_number=root_number,
+        columns=tuple(_column(c, None if computed is None else computed.get(number, ())) for c in columns), old_image=OldImage(old_image), root_number=root_number,
     )
     return table, stored_owner, stored_name, Scn(scn), rows
 
 
-def _column(fields: list[Any]) -> Column:
+def _column(fields: list[Any], computed: Sequence[str] | None) -> Column:
     name, type_name, type_number, type_modifier, is_key, is_binary = fields
     return Column(
         name=name, type_name=type_name, type_number=type_number, type_modifier=type_modifier, is_key=is_key,
-        is_binary=is_binary,
+        is_binary=is_binary, is_computed=computed is None or name in computed,
     )
 
 

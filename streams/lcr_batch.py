@@ -77,6 +77,8 @@ class Column:
         type_modifier: the source's modifier (length, precision); -1 for none.
         is_key: part of what identifies a row in the log.
         is_binary: values are in the database's binary form; False: its text form.
+        is_computed: the source computes it from the row's other columns, and nobody writes it there; in what earlier versions wrote, where
+            that is not known, too.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Column:
     type_modifier: int = -1
     is_key: bool = False
     is_binary: bool = False
+    is_computed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +159,7 @@ def content_version(table: TableVersion) -> int:
             [[c.name, c.type_name, c.type_number, c.type_modifier, c.is_key, c.is_binary] for c in table.columns],
             *([table.partition.owner, table.partition.name, table.partition.rows] if table.partition else []),
             *([table.root_number] if table.table_number != table.object_number else []),
+            *([computed] if (computed := [c.name for c in table.columns if c.is_computed]) else []),
         ]
     )
     return int.from_bytes(hashlib.blake2b(content.encode("ascii"), digest_size=8).digest(), "big")

@@ -93,8 +93,10 @@ def _shaped(table: TableShape, transformation: Transformation, before: TableName
         replace(each, owner=moved(TableName.of(each)).owner, name=moved(TableName.of(each)).name, parent=moved(each.parent)) for each in table.partitions
     )
     domains = tuple(replace(each, name=name) for each in table.domains if (name := transformation.after(each.name)) is not None)
+    computed = tuple(replace(each, name=name) for each in table.computed if (name := transformation.after(each.name)) is not None)
+    types = tuple(replace(each, column=name) for each in table.types if (name := transformation.after(each.column)) is not None)
     return replace(
-        table, partitions=partitions, domains=domains, keys=tuple(found for key in table.keys if (found := renamed(key))), identity=renamed(table.identity),
+        table, partitions=partitions, domains=domains, computed=computed, types=types, keys=tuple(found for key in table.keys if (found := renamed(key))), identity=renamed(table.identity),
     )
 
 

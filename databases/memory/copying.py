@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from databases.copying import PIECE_BYTES, KeyedRow, TablePiece, TablePlan, TextRow
+from databases.copying import PIECE_BYTES, KeyedRow, SeenTable, TablePiece, TablePlan, TextRow
 from databases.memory.conditions import condition_in_memory
 from databases.memory.source import MemorySource
 from databases.memory.store import MemoryStore, Row, compared_columns
@@ -109,6 +109,11 @@ class MemoryTableReader:
             yield snapshot
         finally:
             del self._snapshots[snapshot]
+
+    def seen(self, owner: str, name: str) -> SeenTable | None:
+        """See `TableReader.seen`."""
+        content = self._tables.content(owner, name)
+        return None if content is None else SeenTable(columns=content.columns, stored=frozenset({(owner, name)}))
 
     def plan(
         self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES,  # noqa: ARG002
@@ -213,6 +218,10 @@ class _OpenPiece:
     def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:  # noqa: ARG002 - a row is its bytes
         """See `OpenPiece.digest_values`."""
         return sum((TableDigest(row_count=1, sums=_hashes(row)) for rows in blocks for row in rows), TableDigest())
+
+    def lacking(self, columns: Sequence[str], encoding: str) -> str:  # noqa: ARG002 - bytes have no encoding
+        """See `OpenPiece.lacking`."""
+        return ""
 
     def packed(self, rows: Sequence[TextRow]) -> bytes:
         """See `OpenPiece.packed`."""

@@ -414,7 +414,10 @@ def missing_alter(version: TableVersion, table: DestinationTable | None) -> str:
         found = there.pop(column.name, None)
         if found is None:
             missing.append(f"{alter} ADD COLUMN {column.name} {column.type_name};")
-        elif found.type_name != column.type_name and not found.is_generated:
+        elif found.is_generated:
+            if not column.is_computed:
+                missing.append(f"{alter} ALTER COLUMN {column.name} DROP EXPRESSION;")
+        elif found.type_name != column.type_name:
             missing.append(f"{alter} ALTER COLUMN {column.name} TYPE {column.type_name};")
     missing += [
         f"{alter} ALTER COLUMN {column.name} DROP NOT NULL;" for column in there.values()

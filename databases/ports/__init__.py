@@ -38,11 +38,13 @@ from databases.ports.log import (
     StreamOptions,
 )
 from databases.ports.planning import (
+    ComputedColumn,
     DomainColumn,
     EnumLabels,
     Finding,
     LoggedTable,
     LogNeed,
+    NamedType,
     PlannedApply,
     PlannedStatement,
     ShapedPartition,
@@ -50,4 +52,4 @@ from databases.ports.planning import (
 )
 from databases.ports.source import NEVER_CAPTURED, CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["BEGUN", "NEVER_CAPTURED", "ROWS_THERE", "ApplyProgress", "CapturedTable", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "DomainColumn", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "OtherCopy", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TakenErrors", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]
+__all__ = ["BEGUN", "NEVER_CAPTURED", "ROWS_THERE", "ApplyProgress", "CapturedTable", "ComputedColumn", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "DomainColumn", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "NamedType", "OtherCopy", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TakenErrors", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]

@@ -124,6 +124,8 @@ class DictionaryTable:
         rows: of a partition, which rows of the root it holds (`streams.lcr_batch.Partition`); else empty.
         root_number: of the table that LCRs name: of a partition, its root's; else its own. NO_OBJECT: not known, as in redo
             of earlier versions.
+        computed: names of the columns that the source computes and whose values are in the log all the same; None: not known, as
+            in redo of earlier versions: any may be.
     """
 
     object_number: ObjectNumber
@@ -133,6 +135,7 @@ class DictionaryTable:
     stored_name: str
     rows: str = ""
     root_number: ObjectNumber = NO_OBJECT
+    computed: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from rules.rule import Rule, RuleSet, TruthValue, passages
 from rules.transformation import Transformation, columns_at_the_end
 from streams.table_name import TableName
 
-__all__ = ["DomainColumn", "EnumLabels", "Finding", "LogNeed", "LoggedTable", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
+__all__ = ["ComputedColumn", "DomainColumn", "EnumLabels", "Finding", "LogNeed", "LoggedTable", "NamedType", "PlannedApply", "PlannedStatement", "ShapedPartition", "TableShape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +221,43 @@ class DomainColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedColumn:
+    """A column that a database computes from the row's other columns.
+
+    Args:
+        name: of the column.
+        expression: in the database's SQL.
+        type_name: as DDL spells it.
+        is_logged: its values are in the log of a source.
+    """
+
+    name: str
+    expression: str
+    type_name: str
+    is_logged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedType:
+    """The type of a column that is not built in, without arrays and domains around it.
+
+    Args:
+        column: whose type it is.
+        owner, name: of the type.
+        kind: as the connector tells kinds of types apart.
+        extension: that it belongs to; empty: it is a user's own.
+        labels: of an enumerated type.
+    """
+
+    column: str
+    owner: str
+    name: str
+    kind: str
+    extension: str = ""
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
     """What two databases may have differently though a table's columns fit.
 
@@ -229,7 +266,9 @@ class TableShape:
         partitioned_by: how; empty: it is not partitioned.
         partitions: at every level, parents first.
         enums: the types of its columns, and those that are part of them.
-        domains: what is below its columns of types that are not built in, of which the log does not say it; only from `domain_shapes`, which read nothing else.
+        domains: what is below its columns of types that are not built in, of which the log does not say it; only from `domain_shapes`, which read nothing else but `computed`.
+        computed: columns that it computes; only from `domain_shapes`.
+        types: of its columns, those that are not built in; only from `domain_shapes`.
         keys: columns of each unique key.
         identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or nothing.
     """
@@ -240,5 +279,7 @@ class TableShape:
     partitions: tuple[ShapedPartition, ...] = ()
     enums: tuple[EnumLabels, ...] = ()
     domains: tuple[DomainColumn, ...] = ()
+    computed: tuple[ComputedColumn, ...] = ()
+    types: tuple[NamedType, ...] = ()
     keys: tuple[tuple[str, ...], ...] = ()
     identity: tuple[str, ...] = ()

@@ -21,7 +21,16 @@ NEVER_CAPTURED = ("pg_catalog", "information_schema", "pg_toast", "headrace")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
-    """A table the rules select at a source: root tables and plain tables, never partitions."""
+    """A table the rules select at a source: root tables and plain tables, never partitions.
+
+    Args:
+        owner, name: of the table.
+        columns: names of the columns whose values are in the log.
+        is_partitioned: it has partitions.
+        row_estimate, bytes: how large it is, all partitions together.
+        computed: those of `columns` that the database computes from the row's other columns.
+        unlogged: names of the columns that it computes and whose values are not in the log.
+    """
 
     owner: str
     name: str
@@ -29,6 +38,8 @@ class SourceTable:
     is_partitioned: bool
     row_estimate: int
     bytes: int
+    computed: frozenset[str] = frozenset()
+    unlogged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +109,7 @@ class SourceDatabase(Protocol):
         ...
 
     def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-        """Of those tables that exist and have such columns: what the log does not say of their types; nothing else of their shapes."""
+        """Of those tables that exist and have such columns: what the log does not say of their types, and what is computed; nothing else of their shapes."""
         ...
 
     def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:

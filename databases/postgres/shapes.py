@@ -6,6 +6,7 @@ Read the same way at a source and at a destination, and compared at the destinat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -177,7 +178,9 @@ def _missing_partitions(path: str, wanted: TableShape, here: TableShape) -> Iter
 
 def _missing_labels(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
     there = {(enum.owner, enum.name): enum.labels for enum in here.enums}
-    for enum in wanted.enums:
+    by_name = {enum.name: enum for enum in here.enums}  # it may be in another schema here
+    for source in wanted.enums:
+        enum = source if (source.owner, source.name) in there or source.name not in by_name else replace(source, owner=by_name[source.name].owner)
         labels = there.get((enum.owner, enum.name))
         lacking = [] if labels is None else [label for label in enum.labels if label not in labels]
         if lacking:

@@ -14,11 +14,12 @@ Binary COPY passes values through unchanged. It cannot be used for a type withou
 which are numbers of objects of one database, nor into a column of another type (a wider one: see
 `databases.postgres.types`): such tables go as text, from and to sessions with the same settings.
 
-The hashes of a table's digest (`databases.table_digest`) are of each row's text (`databases.postgres.row_text`).
+The hashes of a table's digest (`databases.table_digest`) are of each row's text (`databases.postgres.row_text`) in UTF-8, whatever encoding a database stores it in.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,8 +29,9 @@ import psycopg
 import psycopg.sql
 from psycopg import pq
 
-from databases.copying import NATIVE, PIECE_BYTES, PORTABLE, KeyedRow, TablePiece, TablePlan, TextRow
+from databases.copying import NATIVE, PIECE_BYTES, PORTABLE, KeyedRow, SeenTable, TablePiece, TablePlan, TextRow
 from databases.ports import DestinationTable
+from databases.postgres.compared.seen_tables import seen_table
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.writing.pipeline import Pipeline
 from databases.postgres.partitions import without_children
@@ -113,6 +115,10 @@ class PostgresTableReader:
             assert row is not None
             yield str(row[0])
 
+    def seen(self, owner: str, name: str) -> SeenTable | None:
+        """See `TableReader.seen`."""
+        return seen_table(self._session(), owner, name, lock_timeout=_LOCK_TIMEOUT)
+
     def plan(
         self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES, rows: str = ""
     ) -> TablePlan:
@@ -164,7 +170,8 @@ class PostgresTableReader:
         """See `TableReader.bucket_digests`."""
         with self._unmoved(owner, name, snapshot) as (connection, relation), _digesting(owner, name):
             kinds = column_kinds(connection, owner, name, [*key, *columns])
-            query = f"SELECT b, {_SUMS} FROM ({_bucketed(relation, valued(kinds, key), valued(kinds, columns), buckets)}{_only(rows)} OFFSET 0) t GROUP BY b"
+            bucketed = _bucketed(connection, relation, valued(kinds, key), valued(kinds, columns), buckets)
+            query = f"SELECT b, {_sums(connection)} FROM ({bucketed}{_only(rows)} OFFSET 0) t GROUP BY b"
             digests = connection.execute(query.encode()).fetchall()
         found = {row[0]: TableDigest(row_count=row[1], sums=(int(row[2]), int(row[3]))) for row in digests}
         return tuple(found.get(number, TableDigest()) for number in range(buckets))
@@ -177,8 +184,8 @@ class PostgresTableReader:
         with self._unmoved(owner, name, snapshot) as (connection, relation), translated("reading a table's keys", table=f"{owner}.{name}"):
             kinds = column_kinds(connection, owner, name, [*key, *columns])
             query = (
-                "SELECT k, pg_catalog.hashtextextended(r, 0), pg_catalog.hashtextextended(r, 1)"
-                f" FROM ({_bucketed(relation, valued(kinds, key), valued(kinds, columns), buckets)}{_only(rows)} OFFSET 0) t"
+                f"SELECT k, {_hashed(connection, 'r', 0)}, {_hashed(connection, 'r', 1)}"
+                f" FROM ({_bucketed(connection, relation, valued(kinds, key), valued(kinds, columns), buckets)}{_only(rows)} OFFSET 0) t"
                 f" WHERE b IN ({', '.join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE \"C\", 2, 3 LIMIT {int(rows_max)}"
             )
             found = connection.execute(query.encode()).fetchall()
@@ -223,7 +230,7 @@ class _OpenPiece:
         # OFFSET 0 keeps the row's text from being made twice.
         with _digesting(self._piece.owner, self._piece.name):
             text = row_text(self._values(columns))
-            query = f"SELECT {_SUMS} FROM (SELECT {text} AS r FROM {self._source} OFFSET 0) t"
+            query = f"SELECT {_sums(self._connection)} FROM (SELECT {text} AS r FROM {self._source} OFFSET 0) t"
             row = self._connection.execute(query.encode()).fetchone()
         assert row is not None
         return TableDigest(row_count=row[0], sums=(int(row[1]), int(row[2])))
@@ -256,9 +263,13 @@ class _OpenPiece:
 
 
     def values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
-        """See `OpenPiece.values`: a cursor, so that the session can be asked meanwhile."""
+        """See `OpenPiece.values`."""
+        return self._fetched(_names(columns))
+
+    def _fetched(self, expressions: str) -> Iterator[list[TextRow]]:
+        """The rows, by a cursor: the session can be asked meanwhile."""
         with translated("reading a table", table=f"{self._piece.owner}.{self._piece.name}"):
-            self._connection.execute(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR SELECT {_names(columns)} FROM {self._source}".encode())
+            self._connection.execute(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR SELECT {expressions} FROM {self._source}".encode())
             try:
                 while True:
                     fetched = self._connection.execute(f"FETCH FORWARD {_FETCHED_ROWS} FROM {_CURSOR}".encode()).pgresult
@@ -296,7 +307,7 @@ class _OpenPiece:
         places = range(len(columns))
         row = row_text({f"v{place}::{types[column]}": kinds.get(column, "") for place, column in zip(places, columns, strict=True)})
         query = (
-            f"SELECT {_SUMS} FROM (SELECT {row} AS r FROM unnest({', '.join(['%s::text[]'] * len(columns))})"
+            f"SELECT {_sums(self._connection)} FROM (SELECT {row} AS r FROM unnest({', '.join(['%s::text[]'] * len(columns))})"
             f" AS t ({', '.join(f'v{place}' for place in places)}) OFFSET 0) t"
         )
         found = TableDigest()
@@ -307,6 +318,26 @@ class _OpenPiece:
             assert sums is not None
             found += TableDigest(row_count=sums[0], sums=(int(sums[1]), int(sums[2])))
         return found
+
+    def lacking(self, columns: Sequence[str], encoding: str) -> str:
+        """See `OpenPiece.lacking`."""
+        known = encoding.lower()
+        try:
+            codec = codecs.lookup(f"cp{known.removeprefix('win')}" if known.startswith("win") else known).name
+        except LookupError:
+            return ""
+        table = f"{self._piece.owner}.{self._piece.name}"
+        for block in self._fetched(f"ctid::text, {_names(columns)}"):
+            for row in block:
+                for column, value in zip(columns, row[1:], strict=True):
+                    try:
+                        (value or b"").decode().encode(codec)
+                    except UnicodeEncodeError as error:
+                        return (
+                            f"column {column} of a row of {table} has the character U+{ord(error.object[error.start]):04X}, which the destination's encoding {encoding} lacks;"
+                            f" at the source: SELECT * FROM {qualified(self._piece.owner, self._piece.name)} WHERE ctid = '{(row[0] or b'').decode()}';"
+                        )
+        return ""
 
     def packed(self, rows: Sequence[TextRow]) -> bytes:
         """See `OpenPiece.packed`: COPY's text form."""
@@ -369,9 +400,26 @@ def has_rows(connection: psycopg.Connection[Any], table: DestinationTable) -> bo
 
 # --------------------------------------------------------------------------- below
 
-_SUMS = (
-    "count(*), coalesce(sum(pg_catalog.hashtextextended(r, 0)), 0), coalesce(sum(pg_catalog.hashtextextended(r, 1)), 0)"
-)
+_AS_UTF8 = frozenset({"UTF8", "SQL_ASCII"})  # encodings of servers whose texts are taken for UTF-8 as they are
+
+
+def _hashed(connection: psycopg.Connection[Any], text: str, seed: int) -> str:
+    """SQL for the hash of a text's bytes in UTF-8: two servers have the same text in different bytes where their encodings differ.
+
+    Args:
+        connection: to the server that hashes.
+        text: as SQL, of collation "C".
+        seed: makes hashes that do not depend on each other.
+    """
+    if connection.info.parameter_status("server_encoding") in _AS_UTF8:
+        return f"pg_catalog.hashtextextended({text}, {seed})"
+    # The hash of a record with one field is the field's, and that of a bytea is the one of a text with the same bytes. Bytes alone cannot be hashed by SQL before version 18.
+    return f"pg_catalog.hash_record_extended(ROW(pg_catalog.convert_to({text}, 'UTF8')), {seed})"
+
+
+def _sums(connection: psycopg.Connection[Any]) -> str:
+    """SQL for the digest of rows whose text is `r`."""
+    return f"count(*), coalesce(sum({_hashed(connection, 'r', 0)}), 0), coalesce(sum({_hashed(connection, 'r', 1)}), 0)"
 
 
 @contextlib.contextmanager
@@ -449,11 +497,11 @@ def _blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
         yield bytes(block)
 
 
-def _bucketed(relation: str, key: Mapping[str, str], columns: Mapping[str, str], buckets: int) -> str:
+def _bucketed(connection: psycopg.Connection[Any], relation: str, key: Mapping[str, str], columns: Mapping[str, str], buckets: int) -> str:
     """Rows as (bucket, key as texts, text)."""
     keys = ", ".join(f"{column}::text" for column in key)
     return (
-        f"SELECT (pg_catalog.hashtextextended({row_text(key)}, 2) & {_BUCKET_MASK}) % {buckets} AS b,"
+        f"SELECT ({_hashed(connection, row_text(key), 2)} & {_BUCKET_MASK}) % {buckets} AS b,"
         f" ARRAY[{keys}]::text[] AS k, {row_text(columns)} AS r FROM {relation}"
     )
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from databases.ports import DestinationColumn
 from databases.postgres.builtin_types import BUILTIN_TYPES
+from databases.postgres.compared.named_types import is_same_name
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, conversion_function
 from streams.lcr_batch import Column, TableVersion
@@ -95,13 +96,18 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None, now: Tabl
                 missing.append(
                     f"{add} -- with the DEFAULT it has at the source, if any: else the rows that are here already will differ{rename}"
                 )
+        elif catalog.table.columns[position].is_generated:
+            if not column.is_computed:
+                missing.append(_made_plain(alter, name, wanted, catalog.columns[position]))
         elif not column_fits(column, catalog.table.columns[position], catalog.columns[position]):
             function = quote(conversion_function(version.owner, version.name, column.name))
             create = (
                 f"CREATE FUNCTION headrace.{function}({type_with_modifier(column.type_name, -1)})"
                 f" RETURNS {catalog.columns[position].form.type_name} ...;"
             )
-            change = f"{alter} ALTER COLUMN {name} TYPE {wanted};"
+            # No cast is implicit between a type that is not built in and another one: the text of a value is what both have.
+            using = "" if column.type_name.startswith("pg_catalog.") else f" USING {name}::text::{wanted}"
+            change = f"{alter} ALTER COLUMN {name} TYPE {wanted}{using};"
             there = present.get(column.name)
             if there is None:
                 missing.append(f"{change} -- or, if these rows are older than the column is here: {create}")
@@ -116,6 +122,19 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None, now: Tabl
         if column.name not in given and column.not_null and not column.has_default and not column.is_generated
     ]
     return "\n".join(missing)
+
+
+def _made_plain(alter: str, name: str, wanted: str, column: CatalogColumn) -> str:
+    """What makes a generated column take values; the server cannot do so with a virtual one, which has stored none."""
+    if column.generated == "v":
+        return (
+            f"{alter} DROP COLUMN {name}, ADD COLUMN {name} {wanted}; -- it is generated here, and not at the source, whose values would be thrown away. Rows that are here"
+            " already get their values by `headrace copy`"
+        )
+    return (
+        f"{alter} ALTER COLUMN {name} DROP EXPRESSION; -- it is generated here, and not at the source, whose values would be thrown away. Rows that are here keep what was"
+        " computed: `headrace verify` tells whether that is what the source has"
+    )
 
 
 def _has_type_of(one: Column, other: Column) -> bool:
@@ -154,6 +173,8 @@ def column_fits(source: Column, column: DestinationColumn, details: CatalogColum
         column: the destination's column that its values would be written to.
         details: the same column, from the destination's catalog.
     """
+    if column.is_generated:
+        return source.is_computed  # at both sites; any other value that arrives would be thrown away
     return _is_same(source, column, details) or conversion_of(source, column, details) is not None
 
 
@@ -168,20 +189,18 @@ def conversion_of(source: Column, column: DestinationColumn, details: CatalogCol
     Returns:
         None: the values pass unchanged; or the column does not fit, which `column_fits` tells.
     """
-    if _is_same(source, column, details):
-        return None
+    if column.is_generated or _is_same(source, column, details):
+        return None  # a generated column is never written
     return next((found for found in details.conversions if found.source_type == source.type_name), None)
 
 
 def _is_same(source: Column, column: DestinationColumn, details: CatalogColumn) -> bool:
-    if column.is_generated:
-        return True  # never written
-    if source.type_name == column.type_name:
+    if is_same_name(source.type_name, column.type_name):
         return modifier_fits(details.base_type, source.type_modifier, column.type_modifier)
     # The log names a domain's base type instead of the domain, without the domain's modifier. A value that the
     # destination's domain refuses is a matter of data, not of the table; but one over numeric(5,2) refuses nothing, it rounds.
     is_domain = details.base_type != column.type_name
-    return is_domain and source.type_name == details.base_type and (
+    return is_domain and is_same_name(source.type_name, details.base_type) and (
         _may_be_domain(source) or modifier_fits(details.base_type, source.type_modifier, details.base_modifier)
     )
 

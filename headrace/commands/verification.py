@@ -149,8 +149,8 @@ def handlers_of(apply: ApplySpec, table: TableName) -> tuple[str, ...]:
 
 
 def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
-    """The rows that differ, for people."""
-    lines = []
+    """What was not compared, and the rows that differ, for people."""
+    lines = [f"  not compared: {each}" for each in comparison.get("left_out", ())]
     for row in comparison.get("differences", ()):
         values = (
             f"{column}={'NULL' if is_null else value}"
@@ -163,6 +163,10 @@ def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"  conditions discard some of its changes ({'; '.join(conditions)}), and a copy has all rows: it may differ as the file says, and would again"
             " behind a new copy. To copy and compare the rows of a condition only, write it as `subset`"
+        )
+    if not comparison["equal"] and not comparison["problem"] and (computed := comparison.get("computed")):
+        lines.append(
+            f"  the destination computes {', '.join(computed)} itself, and a copy changes nothing of that: `headrace check` names expressions that differ from the source's"
         )
     if not comparison["equal"] and not comparison["problem"] and (handlers := comparison.get("handlers")):
         lines.append(

@@ -19,19 +19,19 @@ from databases.connectors import open_reader
 from databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
-from rules.transformation import TransformationError
+from rules.transformation import AddColumn, TransformationError
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.copy.reshaped import ReshapedTable, has_function
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.copying import TableReader
+    from databases.copying import SeenTable, TableReader
     from databases.ports import DestinationDatabase, SourceDatabase
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.runs import TaskRunner
 
-__all__ = ["Comparison", "RowDifference", "SideDigest", "TableComparison", "differing_rows", "tables_of_now"]
+__all__ = ["ComparedColumns", "Comparison", "RowDifference", "SideDigest", "TableComparison", "compared_columns", "differing_rows", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
 # Which rows differ is found by digests of buckets of some hundred rows, in one scan of each side, then by the rows of a few.
@@ -78,6 +78,8 @@ class TableComparison:
         is_final: it would not be possible the next time either.
         differences: rows that differ, some of them.
         has_more_differences: there are others.
+        left_out: what a SELECT shows at either side and was not compared, each with the reason.
+        computed: names of the columns that were compared and that the destination computes itself: no copy changes them.
     """
 
     table: TableToInstantiate
@@ -89,6 +91,8 @@ class TableComparison:
     is_final: bool = False
     differences: tuple[RowDifference, ...] = ()
     has_more_differences: bool = False
+    left_out: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,26 +144,25 @@ class Comparison:
 
     def _with_rows(self, found: TableComparison) -> TableComparison:
         """A table that differs, with rows in which it does."""
-        columns, problems = _common_columns([found.table], self.source, self.destination)
         target = self.destination.describe(*found.table.destination)
-        if problems or target is None or has_function(found.table.transformations):
+        if target is None or has_function(found.table.transformations):
             return found  # rows that a function makes are in no database to be looked for
-        sources, names = columns[0].source, columns[0].destination
-        key = tuple(target.columns[place].name for place in target.key)
-        key = key if key and set(key) <= set(names) else names
-        source_of = dict(zip(names, sources, strict=True))
         buckets = min(max(max(found.source.rows, found.destination.rows) // _BUCKET_ROWS, _BUCKETS_MIN), _BUCKETS_MAX)
         try:
             with contextlib.ExitStack() as opened:
+                readers = [
+                    opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
+                    for access in (self.config.source, self.config.destination)
+                ]
+                columns = compared_columns(found.table, readers[0].seen(*found.table.source), readers[1].seen(*found.table.destination))
+                if isinstance(columns, str):
+                    return found
+                key = tuple(target.columns[place].name for place in target.key)
+                key = key if key and set(key) <= set(columns.destination) else columns.destination
+                source_of = dict(zip(columns.destination, columns.source, strict=True))
                 sides = [
-                    _Side(
-                        opened.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare"))), name, side_key, those,
-                        rows=found.table.rows,
-                    )
-                    for access, name, side_key, those in (
-                        (self.config.source, found.table.source, tuple(source_of[column] for column in key), sources),
-                        (self.config.destination, found.table.destination, key, names),
-                    )
+                    _Side(readers[0], found.table.source, tuple(source_of[column] for column in key), columns.source, rows=found.table.rows),
+                    _Side(readers[1], found.table.destination, key, columns.destination, rows=found.table.rows),
                 ]
                 for side in sides:
                     side.snapshot = opened.enter_context(side.reader.export_snapshot())
@@ -172,13 +175,16 @@ class Comparison:
         """Compare each table once."""
         if not tables:
             return []
-        columns, problems = _common_columns(tables, self.source, self.destination)
         totals: dict[tuple[int, bool], TableDigest] = {}
         reshaped = _reshaped(self.source, self.config.source.site, tables)
         with contextlib.ExitStack() as held:
+            readers = [
+                held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
+                for access in (self.config.source, self.config.destination)
+            ]
+            columns, problems = _common_columns(tables, readers[0], readers[1], reshaped)
             items: list[bytes] = []
-            for is_source, access in ((True, self.config.source), (False, self.config.destination)):
-                reader = held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
+            for is_source, reader in ((True, readers[0]), (False, readers[1])):
                 snapshot = held.enter_context(reader.export_snapshot())
                 names = [(table.source if is_source else table.destination, table.rows) for table in tables]
                 items += _plan(reader, snapshot, names, columns, problems, is_source=is_source, reshaped=reshaped if is_source else {})
@@ -188,7 +194,11 @@ class Comparison:
             totals[key] = totals.get(key, TableDigest()) + digest
             if each.problem:
                 problems.setdefault(each.table, (each.problem, each.is_final))
-        return [_result(number, table, totals, *problems.get(number, ("", False))) for number, table in enumerate(tables)]
+        results = [_result(number, table, totals, *problems.get(number, ("", False))) for number, table in enumerate(tables)]
+        return [
+            each if each.problem else replace(each, left_out=columns[number].left_out, computed=columns[number].computed)
+            for number, each in enumerate(results)
+        ]
 
     def _digest(self, items: Sequence[bytes]) -> list[pb.DigestResult]:
         """Digest pieces in Spark tasks; Spark may repeat them, because they write nothing."""
@@ -300,44 +310,94 @@ def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """The columns of a table that come from the source, under their names at either side, one for each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedColumns:
+    """The columns that a table has at both sides, under their names at either, one for each.
+
+    Args:
+        source, destination: names.
+        left_out: what a SELECT shows and is not compared, each with the reason.
+        computed: those that the destination computes, under their names there.
+        stored: where each side's rows are stored, source first: schema and name.
+    """
 
     source: tuple[str, ...]
     destination: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
+    stored: tuple[frozenset[tuple[str, str]], frozenset[tuple[str, str]]] = (frozenset(), frozenset())
+
+
+def compared_columns(
+    table: TableToInstantiate, there: SeenTable | None, here: SeenTable | None, made: Sequence[str] | None = None,
+) -> ComparedColumns | str:
+    """Every column that a SELECT shows at both sides, whatever is captured and copied of it; or why the table cannot be compared.
+
+    Args:
+        table: whose transformations count.
+        there: as the source shows it; None: it has no such table.
+        here: as the destination shows it, likewise.
+        made: names of the source's columns of which a function makes the rows; None: there is no function.
+    """
+    if there is None or here is None:
+        return f"the {'source' if there is None else 'destination'} has no such table"
+    try:
+        arriving = _arriving(table, there, made)
+    except TransformationError as error:
+        return error.message
+    compared = {name: origin for name, origin in arriving if isinstance(origin, str) and name in here.columns}
+    lacking = [(name, origin) for name, origin in arriving if name not in here.columns]
+    if missing := [name for name, origin in lacking if origin not in there.computed]:
+        return f"the destination table lacks columns of the source's: {', '.join(missing)}"
+    origins = {origin for _, origin in arriving if isinstance(origin, str)}
+    left_out = [f"{name} (the source computes it, and the destination has no such column)" for name, _ in lacking]
+    left_out += [f"{name} (a transformation adds it)" for name, origin in arriving if not isinstance(origin, str)]
+    left_out += [f"{name} (no function sees it: its values are not in the log)" for name in there.columns if made is not None and name not in made]
+    left_out += [f"{name} (a transformation leaves it out)" for name in there.columns if name not in origins and (made is None or name in made)]
+    names = {name for name, _ in arriving}
+    left_out += [f"{name} (only at the destination)" for name in here.columns if name not in names]
+    left_out += [f"{text}, at the {side}" for side, seen in (("source", there), ("destination", here)) for text in seen.elsewhere]
+    return ComparedColumns(
+        source=tuple(compared.values()), destination=tuple(compared), left_out=tuple(left_out), stored=(there.stored, here.stored),
+        computed=tuple(name for name in compared if name in here.computed),
+    )
+
+
+def _arriving(table: TableToInstantiate, there: SeenTable, made: Sequence[str] | None) -> tuple[tuple[str, str | AddColumn], ...]:
+    if made is not None:
+        return table.columns(made)
+    try:
+        return table.columns(there.columns)
+    except TransformationError:
+        if not there.computed:
+            raise
+    # A column that is not in the log is in nobody's way, and may have the name of one that a transformation adds.
+    return table.columns([name for name in there.columns if name not in there.computed])
 
 
 def _common_columns(
-    tables: Sequence[TableToInstantiate], source: SourceDatabase, destination: DestinationDatabase,
-) -> tuple[dict[int, _Columns], dict[int, tuple[str, bool]]]:
-    """Columns both sides have, per table; why a table cannot be compared, and whether that is final."""
-    rules = RuleSet(include=tuple(Rule(owner=table.source.owner, name=table.source.name) for table in tables))
-    facts = {TableName.of(table): table for table in source.tables((rules,))}
-    columns: dict[int, _Columns] = {}
+    tables: Sequence[TableToInstantiate], source: TableReader, destination: TableReader, reshaped: Mapping[int, ReshapedTable],
+) -> tuple[dict[int, ComparedColumns], dict[int, tuple[str, bool]]]:
+    """What is compared, per table; why a table cannot be, and whether that is final."""
+    columns: dict[int, ComparedColumns] = {}
     problems: dict[int, tuple[str, bool]] = {}
     for number, table in enumerate(tables):
-        there, target = facts.get(table.source), destination.describe(*table.destination)
-        if there is None or target is None:
-            problems[number] = (f"the {'source' if there is None else 'destination'} has no such table", True)
-            continue
-        names = {column.name for column in target.columns}
+        made = [column.name for column in reshaped[number].columns] if number in reshaped else None
         try:
-            arriving = [(name, origin) for name, origin in table.columns(there.columns) if isinstance(origin, str)]
-        except TransformationError as error:
-            problems[number] = (error.message, True)
+            found = compared_columns(table, source.seen(*table.source), destination.seen(*table.destination), made)
+        except DatabaseError as error:
+            problems[number] = (error.message, not isinstance(error, DatabaseUnavailable))
             continue
-        missing = [name for name, _ in arriving if name not in names]
-        if missing:
-            problems[number] = (f"the destination table lacks columns of the source's: {', '.join(missing)}", True)
+        if isinstance(found, str):
+            problems[number] = (found, True)
         else:
-            columns[number] = _Columns(tuple(origin for _, origin in arriving), tuple(name for name, _ in arriving))
+            columns[number] = found
     return columns, problems
 
 
 def _plan(
-    reader: TableReader, snapshot: str, tables: Sequence[tuple[TableName, str]], columns: dict[int, _Columns],
-    problems: dict[int, tuple[str, bool]], *, is_source: bool, reshaped: Mapping[int, bytes],
+    reader: TableReader, snapshot: str, tables: Sequence[tuple[TableName, str]], columns: dict[int, ComparedColumns],
+    problems: dict[int, tuple[str, bool]], *, is_source: bool, reshaped: Mapping[int, ReshapedTable],
 ) -> list[bytes]:
     """Serialized `DigestItem`s of the tables that both sides have; adds to `problems` why a table cannot be read."""
     items: list[bytes] = []
@@ -349,20 +409,23 @@ def _plan(
         except DatabaseError as error:
             problems.setdefault(number, (error.message, not isinstance(error, DatabaseUnavailable)))
             continue
+        if unread := both.stored[0 if is_source else 1] - {(piece.owner, piece.name) for piece in plan.pieces}:
+            problems.setdefault(number, (f"rows of {', '.join(sorted('.'.join(each) for each in unread))} were not read", False))
+            continue
         items += [
             pb.DigestItem(
                 table=number, is_source=is_source, stored=pb.TableName(owner=piece.owner, name=piece.name), place=piece.place,
                 bytes=piece.bytes, columns=names, snapshot=snapshot,
-                reshaped=pb.ReshapedTable(document=reshaped[number]) if number in reshaped else None,
+                reshaped=pb.ReshapedTable(document=reshaped[number].to_bytes()) if number in reshaped else None,
             ).SerializeToString()
             for piece in plan.pieces
         ]
     return items
 
 
-def _reshaped(source: SourceDatabase, site: str, tables: Sequence[TableToInstantiate]) -> dict[int, bytes]:
+def _reshaped(source: SourceDatabase, site: str, tables: Sequence[TableToInstantiate]) -> dict[int, ReshapedTable]:
     """What tasks need to make the rows of tables that have functions, by their numbers."""
-    found: dict[int, bytes] = {}
+    found: dict[int, ReshapedTable] = {}
     for number, table in enumerate(tables):
         if not has_function(table.transformations):
             continue
@@ -371,7 +434,7 @@ def _reshaped(source: SourceDatabase, site: str, tables: Sequence[TableToInstant
         if versions:
             found[number] = ReshapedTable(
                 source=site, owner=table.source.owner, name=table.source.name, columns=versions[0].columns, transformations=table.transformations,
-            ).to_bytes()
+            )
     return found
 
 

@@ -12,7 +12,7 @@ from spark_apply.copy.standing import rename_statement
 from streams.scn import Scn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from databases.ports import DestinationSession, DestinationTable, SourceTable
     from spark_apply.copy.standing import Standing
@@ -47,12 +47,15 @@ def table_copy(
         return copy, "the destination has no such table: create it there, with the same columns"
     try:
         arriving = table.columns(there.columns)
+        unlogged = dict(table.columns((*there.columns, *there.unlogged)))
     except TransformationError as error:
         return copy, f"{error.message}: {error.hint}"
     writable = set(copied_columns(target))
     missing = [name for name, _ in arriving if name not in {column.name for column in target.columns}]
     if missing:
         return copy, f"the destination table lacks columns of the source's: {', '.join(missing)}"
+    if problem := _computed_obstacle(there, target, arriving, unlogged):
+        return copy, problem
     types = {column.name: column.type_name for column in target.columns}
     copy.columns = {name: types[name] for name, origin in arriving if name in writable and isinstance(origin, str)}
     copy.sources = tuple(origin for name, origin in arriving if name in copy.columns and isinstance(origin, str))
@@ -60,6 +63,26 @@ def table_copy(
     if not copy.columns:
         return copy, "it has no column that can be copied: add one at both sides, or drop the table at the source"
     return copy, _obstacle_of_added(copy, target)
+
+
+def _computed_obstacle(
+    there: SourceTable, target: DestinationTable, arriving: Sequence[tuple[str, str | AddColumn]], known: Mapping[str, str | AddColumn],
+) -> str:
+    """Why columns that only one side computes cannot be copied; empty: there are none.
+
+    Args:
+        there: the source's table.
+        target: the destination's.
+        arriving: the columns in the log, under their names there.
+        known: the same with all of the source's columns.
+    """
+    computed = {column.name for column in target.columns if column.is_generated}
+    if lost := [name for name, origin in arriving if name in computed and origin not in there.computed]:
+        return f"the destination computes {', '.join(lost)}, and the source does not: its values would be thrown away; `headrace check` names the ALTER"
+    plain = {column.name for column in target.columns} - computed
+    if empty := [name for name, origin in known.items() if name in plain and origin in there.unlogged]:
+        return f"the source computes {', '.join(empty)}, whose values are not in its log, and the destination does not: `headrace check` names the ALTER"
+    return ""
 
 
 def _obstacle_of_added(copy: TableCopy, target: DestinationTable) -> str:

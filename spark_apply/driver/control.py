@@ -446,4 +446,5 @@ def _comparison_message(found: TableComparison) -> pb.TableComparison:
         differences=[_difference_message(each) for each in found.differences], has_more_differences=found.has_more_differences,
         destination_rows=found.destination.rows, source_digest=found.source.digest,
         destination_digest=found.destination.digest, checks=found.checks, problem=found.problem,
+        left_out=found.left_out, computed=found.computed,
     )

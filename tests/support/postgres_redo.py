@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -41,6 +42,7 @@ class RedoSite:
         self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         self.source = PostgresSource(dsn)
         self.writer = self.new_writer()
+        self.stream: Any = None
 
     def new_writer(self) -> LogWriter:
         return LogWriter(
@@ -82,6 +84,7 @@ class RedoSite:
 
     def close(self) -> None:
         self.writer.close()
-        self.stream.close()
+        if self.stream is not None:
+            self.stream.close()
         self.source.close()
         self.user.close()

@@ -26,7 +26,7 @@ Longer than 500 lines: half of it are the queries, which are read together with 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -148,7 +148,7 @@ WITH RECURSIVE base(oid, base, depth, not_null, has_default, modifier) AS (
 SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typname AS type_name, t.oid AS type_number,
        a.atttypmod AS modifier, a.attnotnull OR b.not_null AS not_null,
        a.atthasdef OR a.attidentity <> '' OR b.has_default AS has_default,
-       a.attgenerated <> '' AS is_generated, a.attidentity = 'a' AS is_identity_always,
+       a.attgenerated::text AS generated, a.attidentity = 'a' AS is_identity_always,
        t.typarray AS array_number, bn.nspname AS base_owner, bt.typname AS base_name, bt.typtype AS base_kind,
        b.modifier AS base_modifier,
        coalesce(l.collisdeterministic, true) AS is_deterministic,
@@ -330,6 +330,7 @@ class CatalogColumn:
         conversions: other types whose values it takes.
         collation: quoted, with its schema, where a value of the column's type does not have it by itself: it takes texts for equal whose bytes differ,
             or is not the domain's; else empty.
+        generated: `pg_attribute.attgenerated`: s (stored) or v (virtual); empty: it is not.
     """
 
     name: str
@@ -341,6 +342,7 @@ class CatalogColumn:
     conversions: tuple[Conversion, ...] = ()
     collation: str = ""
     base_modifier: int = -1
+    generated: str = ""
 
     def collated(self, value: str) -> str:
         """A value in the collation of the column, as SQL: two implicit ones that differ are an error to the server.
@@ -489,12 +491,13 @@ def conversion_function(owner: str, table: str, column: str) -> str:
     return f"{encoded[: _NAME_BYTES_MAX - len(digest) - 1].decode(errors='ignore')}.{digest}"
 
 
-def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
+def table_version(catalog: CatalogTable, *, is_binary: bool, logged: Collection[str] = ()) -> TableVersion:
     """Describe a table of the catalog as a source's log would, with `version` 0: a domain by the name of what is below it.
 
     Args:
         catalog: from `describe_table`; of a source's table as well.
         is_binary: the form in which the log stream would bring its values.
+        logged: the kinds of generated columns (`CatalogColumn.generated`) that are in the log.
     """
     old_image = {"n": OldImage.NONE, "f": OldImage.FULL}.get(catalog.replica_identity, OldImage.KEY)
     return TableVersion(
@@ -504,8 +507,10 @@ def table_version(catalog: CatalogTable, *, is_binary: bool) -> TableVersion:
             Column(
                 name=column.name, type_name=catalog.columns[position].base_type, type_number=column.type_number,
                 type_modifier=column.type_modifier, is_key=position in catalog.table.key, is_binary=is_binary,
+                is_computed=column.is_generated,
             )
             for position, column in enumerate(catalog.table.columns)
+            if not column.is_generated or catalog.columns[position].generated in logged
         ),
     )
 
@@ -577,7 +582,7 @@ def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> Des
     return DestinationColumn(
         name=column["name"], number=column["number"], type_name=f"{column['type_owner']}.{column['type_name']}",
         type_number=column["type_number"], type_modifier=column["modifier"], not_null=column["not_null"],
-        has_default=column["has_default"], is_generated=column["is_generated"],
+        has_default=column["has_default"], is_generated=column["generated"] != "",
         is_identity_always=column["is_identity_always"],
         is_ordered=base in _ORDERED or column["base_kind"] == "e", has_one_order=column["has_one_order"], is_number=base in _NUMBERS,
         base_type=base if base != f"{column['type_owner']}.{column['type_name']}" else "",
@@ -612,7 +617,7 @@ def _catalog_column(column: dict[str, Any], equals: str, unique_equals: str, fun
         ),
         # A hash follows the collation, and the values in a statement have another one than a nondeterministic column.
         is_hashable=column["is_deterministic"] and (base in _HASHABLE or column["base_kind"] == "e"),
-        conversions=(*converted, *(_widening(name) for name in wider)), collation=column["collation"] or "",
+        conversions=(*converted, *(_widening(name) for name in wider)), collation=column["collation"] or "", generated=column["generated"],
     )
 
 

@@ -35,6 +35,8 @@ from databases.ports import (
     PlannedStatement,
     TableShape,
 )
+from databases.postgres.compared.computed_columns import column_shapes, computed_findings
+from databases.postgres.compared.named_types import type_findings
 from databases.postgres.conflict_history import conflicts as conflict_history
 from databases.postgres.connection import connect, database_identity, translated
 from databases.postgres.destination import error_queue as destination_errors
@@ -62,7 +64,7 @@ from databases.postgres.destination.table_records import (
 )
 from databases.postgres.partitions import without_children
 from databases.postgres.planning import plan_destination
-from databases.postgres.shapes import domain_findings, domain_shapes, shape_findings, table_shapes
+from databases.postgres.shapes import domain_findings, shape_findings, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import DatabaseUnavailable, FencedError
@@ -158,10 +160,15 @@ class PostgresDestination:
         if not wanted:
             return ()
         with self._use("comparing the types of the tables") as connection:
-            here = domain_shapes(connection, list(wanted))
-        return tuple(
-            finding for shape in here for name in [TableName.of(shape)] for finding in domain_findings(f"sites.{self._site} table {name}", wanted[name], shape)
-        )
+            here = {TableName.of(shape): shape for shape in column_shapes(connection, list(wanted))}
+            tables = {name: describe_table(connection, *name) for name, shape in wanted.items() if shape.computed}
+            found: list[Finding] = []
+            for name, shape in wanted.items():
+                path, mine = f"sites.{self._site} table {name}", here.get(name, TableShape(owner=name.owner, name=name.name))
+                found += type_findings(connection, path, name, shape.types, {each.column: each for each in mine.types})
+                found += domain_findings(path, shape, mine)
+                found += () if (table := tables.get(name)) is None else computed_findings(path, shape, table, mine.computed)
+        return tuple(found)
 
     def preflight_tables(
         self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (), at_source: Mapping[TableName, TableName] | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 from databases.applied_tables import missing_key, unfit_key
 from databases.ports import Finding
 from databases.postgres.claim import claim_name
+from databases.postgres.compared.named_types import local_names
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.fencing import STAMP_FUNCTION
@@ -319,7 +320,8 @@ def _table_findings(
     connection: psycopg.Connection[Any], path: str, version: TableVersion, catalog: CatalogTable, now: TableVersion | None,
     settings: TableSettings, arriving: Collection[TableName],
 ) -> Iterator[Finding]:
-    missing = missing_alter(version, catalog, now)
+    names = local_names(connection, [column.type_name for column in version.columns])
+    missing = missing_alter(_named_here(version, names), catalog, None if now is None else _named_here(now, names))
     if missing:
         yield Finding(path=path, problem="the table does not fit the source's rows", fix=missing)
     elif version == now:
@@ -363,6 +365,11 @@ def _unlogged_findings(path: str, stored: Sequence[StoredTable]) -> Iterator[Fin
                 problem="is UNLOGGED: a crash of the server, or a failover, removes its rows. The whole table is copied again then, and its changes wait for that",
                 fix=f"ALTER TABLE {qualified(each.owner, each.name)} SET LOGGED;",
             )
+
+
+def _named_here(version: TableVersion, names: Mapping[str, str]) -> TableVersion:
+    """The table with its types under the names that they have here, which an ALTER must say."""
+    return replace(version, columns=tuple(replace(column, type_name=names.get(column.type_name, column.type_name)) for column in version.columns))
 
 
 def _without_key(path: str, version: TableVersion) -> Finding:
@@ -426,8 +433,9 @@ def _key_findings(
     path: str, version: TableVersion, catalog: CatalogTable, constraints: Sequence[dict[str, Any]]
 ) -> Iterator[Finding]:
     """Unique and foreign keys with columns that the source does not have: what meets in them cannot be told from the log."""
-    arriving = {column.name for column in version.columns}
     columns = catalog.table.columns
+    # Transactions on a table with a generated column in a key run serially: see `TableFit.is_serialised`.
+    arriving = {column.name for column in version.columns} | {column.name for column in columns if column.is_generated}
     for key in catalog.table.unique_keys:
         names = [columns[place].name for place in key]
         own = [name for name in names if name not in arriving]

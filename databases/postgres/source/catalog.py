@@ -17,11 +17,12 @@ from rules.rule import RuleSet
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "CatalogTable", "Leaf", "UnloggedTable", "captured_tables", "publication_tables",
+    "CatalogTable", "Leaf", "UnloggedTable", "captured_tables", "logged_generated", "publication_tables",
     "published_objects", "published_relations", "select_tables", "slot_name", "source_tables", "table_names", "unlogged_tables",
 ]
 
 _NAME_BYTES_MAX = 63  # PostgreSQL's limit for identifiers
+GENERATED_FROM = 180000  # from this version on a publication can have the values of stored generated columns, never those of virtual ones
 
 # How long a lock on a partition is waited for to read which rows it holds: a COMMIT lets go of its locks within a millisecond of
 # becoming visible, and whoever holds one for longer must not stop the log writer.
@@ -58,6 +59,7 @@ class Leaf:
         has_identity: UPDATE and DELETE can be published.
         is_unlogged: its changes are not in the log.
         generated_virtual: names of virtual generated columns.
+        unlogged_identity: generated columns in the key of its identity whose values are not in the log.
     """
 
     number: int
@@ -67,6 +69,7 @@ class Leaf:
     has_identity: bool
     is_unlogged: bool
     generated_virtual: tuple[str, ...]
+    unlogged_identity: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +188,10 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
                END,
                c.relpersistence = 'u',
                ARRAY(SELECT a.attname::text FROM pg_attribute a
-                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {virtual} ORDER BY a.attnum)
+                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {virtual} ORDER BY a.attnum),
+               ARRAY(SELECT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+                     WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+                       AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%s) ORDER BY a.attnum)
         FROM unnest(%s::oid[]) AS root (number)
         CROSS JOIN LATERAL {members_below("root.number")} AS member
         JOIN pg_class c ON c.oid = member.number AND c.relkind = 'r'
@@ -193,20 +199,29 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
         GROUP BY root.number, c.oid, n.nspname
         ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
         """,
-        (roots,),
+        (list(logged_generated(connection.info.server_version)), roots),
     ).fetchall()
     leaves: dict[int, list[Leaf]] = {}
     for row in rows:
         leaf = Leaf(
             number=int(row[1]), owner=row[2], name=row[3], identity=row[4], has_identity=row[5], is_unlogged=row[6],
-            generated_virtual=tuple(row[7]),
+            generated_virtual=tuple(row[7]), unlogged_identity=tuple(row[8]),
         )
         leaves.setdefault(int(row[0]), []).append(leaf)
     return leaves
 
 
+def logged_generated(version: int) -> tuple[str, ...]:
+    """The kinds of generated columns (`pg_attribute.attgenerated`) whose values the log has, as `publication_steps` asks for them.
+
+    Args:
+        version: of the server, as `server_version_num`.
+    """
+    return ("s",) if version >= GENERATED_FROM else ()
+
+
 def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable]) -> tuple[SourceTable, ...]:
-    """The same tables with columns and sizes. Generated columns are left out: nobody may write them.
+    """The same tables with the columns that are in the log, and sizes.
 
     Args:
         connection: to the source.
@@ -219,10 +234,14 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
         f"""
         SELECT root.number::int8,
                ARRAY(SELECT a.attname::text FROM pg_attribute a
-                     WHERE a.attrelid = root.number AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+                     WHERE a.attrelid = root.number AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated::text = ANY ('{{""}}' || %(logged)s::text[])
                      ORDER BY a.attnum),
-               size.row_estimate::int8, size.bytes::int8
-        FROM unnest(%s::oid[]) AS root (number)
+               size.row_estimate::int8, size.bytes::int8,
+               ARRAY(SELECT a.attname::text FROM pg_attribute a
+                     WHERE a.attrelid = root.number AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated::text = ANY (%(logged)s)),
+               ARRAY(SELECT a.attname::text FROM pg_attribute a
+                     WHERE a.attrelid = root.number AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%(logged)s))
+        FROM unnest(%(tables)s::oid[]) AS root (number)
         CROSS JOIN LATERAL (
             -- reltuples is -1 before the first ANALYZE: then guess by size, 100 bytes a row
             SELECT coalesce(sum(CASE WHEN c.reltuples >= 0 THEN c.reltuples ELSE pg_table_size(c.oid) / 100 END), 0),
@@ -231,13 +250,14 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
             JOIN pg_class c ON c.oid = member.number AND c.relkind = 'r'
         ) AS size (row_estimate, bytes)
         """,
-        ([table.number for table in tables],),
+        {"tables": [table.number for table in tables], "logged": list(logged_generated(connection.info.server_version))},
     ).fetchall()
     facts = {int(row[0]): row for row in rows}
     return tuple(
         SourceTable(
             owner=table.owner, name=table.name, columns=tuple(facts[table.number][1]), is_partitioned=table.is_partitioned,
-            row_estimate=int(facts[table.number][2]), bytes=int(facts[table.number][3]),
+            row_estimate=int(facts[table.number][2]), bytes=int(facts[table.number][3]), computed=frozenset(facts[table.number][4]),
+            unlogged=tuple(facts[table.number][5]),
         )
         for table in tables
         if table.number in facts
@@ -305,7 +325,9 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
     """
     rows = connection.execute(
         f"""
-        SELECT c.oid::int8, rn.nspname::text, rc.relname::text, n.nspname::text, c.relname::text, rc.oid::int8
+        SELECT c.oid::int8, rn.nspname::text, rc.relname::text, n.nspname::text, c.relname::text, rc.oid::int8,
+               ARRAY(SELECT a.attname::text FROM pg_attribute a
+                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated::text = ANY (%s) ORDER BY a.attnum)
         FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
         JOIN pg_class rc ON rc.oid = r.prrelid JOIN pg_namespace rn ON rn.oid = rc.relnamespace
         CROSS JOIN LATERAL {members_below("rc.oid")} AS member
@@ -313,13 +335,14 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
         WHERE p.pubname = %s AND (c.relkind = 'r' OR c.oid = rc.oid)
         ORDER BY c.oid
         """,
-        (publication,),
+        (list(logged_generated(connection.info.server_version)), publication),
     ).fetchall()
     held = _rows_held(connection, [int(row[0]) for row in rows if row[0] != row[5]])
     return tuple(
         DictionaryTable(
             object_number=ObjectNumber(int(row[0])), owner=row[1], name=row[2], stored_owner=row[3], stored_name=row[4],
             rows=held.get(int(row[0]), "") if row[1:3] != row[3:5] else "", root_number=ObjectNumber(int(row[5])),
+            computed=tuple(row[6]),
         )
         for row in rows
     )

@@ -26,13 +26,15 @@ from databases.ports import (
     StreamOptions,
 )
 from databases.postgres.comparable import PostgresValueTypes
+from databases.postgres.compared.computed_columns import column_shapes
 from databases.postgres.connection import connect, database_identity, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.partitions import members_below
-from databases.postgres.shapes import domain_shapes, table_shapes
+from databases.postgres.shapes import table_shapes
 from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from databases.postgres.source.catalog import (
     captured_tables,
+    logged_generated,
     publication_tables,
     published_objects,
     published_relations,
@@ -154,7 +156,8 @@ class PostgresSource:
         is_binary = self._is_binary(tables)
         with translated("describing the tables"):
             found = [describe_table(self._session(), table.owner, table.name) for table in tables]
-            return tuple(table_version(catalog, is_binary=is_binary) for catalog in found if catalog is not None)
+            logged = logged_generated(self._session().info.server_version)
+            return tuple(table_version(catalog, is_binary=is_binary, logged=logged) for catalog in found if catalog is not None)
 
     def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
         """See `SourceDatabase.table_shapes`."""
@@ -164,7 +167,7 @@ class PostgresSource:
     def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
         """See `SourceDatabase.domain_shapes`."""
         with translated("reading the types of the tables"):
-            return domain_shapes(self._session(), tables)
+            return column_shapes(self._session(), tables)
 
     def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
         """See `SourceDatabase.supplemental_logging`."""

@@ -306,6 +306,13 @@ def _table_findings(table: CatalogTable, server: _Server, path: str) -> Iterator
                 " on it would start to fail",
                 fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY DEFAULT; -- with a primary key; or make the columns STORED",
             )
+        elif leaf.unlogged_identity:
+            yield Finding(
+                path=leaf_where,
+                problem=f"its replica identity has generated columns ({', '.join(leaf.unlogged_identity)}), whose values are not in the log before version 18: changes would"
+                " not tell which row they are of",
+                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY FULL;",
+            )
 
 
 def _why_no_identity(identity: str) -> str:

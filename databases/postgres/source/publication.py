@@ -9,7 +9,7 @@ import psycopg
 
 from databases.ports import PlannedStatement
 from databases.postgres.connection import qualified, quote
-from databases.postgres.source.catalog import CatalogTable, publication_tables
+from databases.postgres.source.catalog import CatalogTable, logged_generated, publication_tables
 from databases.postgres.source.preflight import identity_breaks
 from streams.errors import INSTANTIATE_AGAIN, CapturedNoMore, DatabaseError
 
@@ -64,7 +64,7 @@ def publication_steps(connection: psycopg.Connection[Any], name: str, tables: Se
     Raises:
         DatabaseError: a publication of this name is not ours.
     """
-    has_generated = connection.info.server_version >= 180000
+    has_generated = bool(logged_generated(connection.info.server_version))
     options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = false"
     options += ", publish_generated_columns = stored" if has_generated else ""
     wanted = {table.number: table for table in tables}

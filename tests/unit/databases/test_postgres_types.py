@@ -102,8 +102,16 @@ def test_column_whose_old_name_is_another_s_now_may_be_renamed():
 
 def test_other_type_is_altered():
     missing = missing_alter(version(column("a", "app.mood")), catalog(column("a", "pg_catalog.text")))
-    assert missing.startswith('ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood"; -- or, if')
+    assert missing.startswith('ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood" USING "a"::text::"app"."mood"; -- or, if')
     assert 'CREATE FUNCTION headrace."hr.Jobs.a"("app"."mood") RETURNS pg_catalog.text' in missing
+
+
+def test_type_of_the_same_name_fits_in_any_schema_unless_one_is_built_in():
+    there = catalog(column("a", "extensions.citext"))
+    assert missing_alter(version(column("a", "public.citext")), there) == ""
+    assert missing_alter(version(column("a", "public.hstore")), there) != ""
+    assert missing_alter(version(column("a", "pg_catalog.text")), catalog(column("a", "app.text"))) != ""
+    assert missing_alter(version(column("a", "public.citext")), catalog(column("a", "app.mail"), base="extensions.citext")) == ""
 
 
 def test_every_problem_is_named_at_once():
@@ -121,8 +129,10 @@ def test_extra_column_must_not_need_a_value(changes, fits):
     assert fits or missing == 'ALTER TABLE "hr"."Jobs" ALTER COLUMN "extra" DROP NOT NULL;'
 
 
-def test_generated_column_may_have_any_type():
-    assert missing_alter(version(column("a")), catalog(column("a", "pg_catalog.text"), is_generated=True)) == ""
+def test_generated_column_fits_what_the_source_computes_whatever_its_type_and_no_other_value():
+    there = catalog(column("a", "pg_catalog.text"), is_generated=True)
+    assert missing_alter(version(replace(column("a"), is_computed=True)), there) == ""
+    assert missing_alter(version(column("a")), there).startswith('ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" DROP EXPRESSION; -- ')
 
 
 def test_domain_fits_when_the_log_names_its_base_type():

@@ -44,6 +44,17 @@ def test_batch_of_an_earlier_version_does_not_say_which_table_its_rows_belong_to
     assert (version.root_number, version.table_number) == (NO_OBJECT, batch.tables[0].object_number)
 
 
+def test_batch_of_an_earlier_version_does_not_say_which_columns_are_computed_so_any_may_be() -> None:
+    batch = insert_batch([10])
+    computed = replace(batch.tables[0].columns[0], is_computed=True)
+    written = replace(batch, tables=(replace(batch.tables[0], columns=(computed, *batch.tables[0].columns[1:])),))
+    assert [column.is_computed for column in codec.decode(codec.encode(written)).tables[0].columns] == [True, False]
+    message = lcr_pb2.LcrBatch.FromString(codec.encode(written))
+    for column in message.tables[0].columns:
+        column.ClearField("is_computed")
+    assert [column.is_computed for column in codec.decode(message.SerializeToString()).tables[0].columns] == [True, True]
+
+
 def test_header_is_read_when_another_writer_put_it_last() -> None:
     batch = insert_batch([10, 20])
     message = lcr_pb2.LcrBatch.FromString(codec.encode(batch))

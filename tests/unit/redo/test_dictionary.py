@@ -30,7 +30,7 @@ def entry(number: int, stored: str, root: str = "", rows: str = "", *, root_numb
 def as_earlier(dictionary: Dictionary) -> Dictionary:
     """What redo of an earlier version says of the same."""
     fields = json.loads(zlib.decompress(encode_dictionary(dictionary.snapshot())))
-    del fields["roots"]
+    del fields["roots"], fields["computed"]
     return Dictionary.from_snapshot(decode_dictionary(zlib.compress(json.dumps(fields).encode())))
 
 
@@ -43,6 +43,48 @@ def test_partition_is_named_like_its_table_and_a_plain_table_as_the_log_says():
     dictionary.add_build(build(1, entry(1, "e1", "e"), entry(2, "renamed_later")))
     assert dictionary.describe(described(1, "e1", "a"), 5).table.name == "e"
     assert dictionary.describe(described(2, "t", "a"), 5).table.name == "t"
+
+
+def computed(dictionary: Dictionary) -> list[str]:
+    return [column.name for column in dictionary.current(1).table.columns if column.is_computed]
+
+
+def test_computed_columns_are_those_of_the_build_that_a_description_awaits():
+    table = entry(1, "t")
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, replace(table, computed=("b",))))
+    first = dictionary.describe(described(1, "t", "a", "b"), 5).table
+    assert computed(dictionary) == ["b"]
+    dictionary.await_build([7])
+    dictionary.describe(described(1, "t", "a", "b"), 8)
+    assert computed(dictionary) == ["b"]
+    dictionary.add_build(build(9, table))
+    assert computed(dictionary) == []
+    assert dictionary.current(1).table.version != first.version
+
+
+def test_computed_columns_are_in_a_segments_head():
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, replace(entry(1, "t"), computed=("b",))))
+    dictionary.describe(described(1, "t", "a", "b"), 5)
+    again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
+    assert computed(again) == ["b"]
+    again.describe(described(1, "t", "a", "b", "c"), 6)
+    assert computed(again) == ["b"]
+
+
+def test_every_column_may_be_computed_of_which_redo_of_an_earlier_version_told():
+    dictionary = Dictionary()
+    dictionary.add_build(build(1, entry(1, "t")))
+    dictionary.describe(described(1, "t", "a", "b"), 5)
+    earlier = as_earlier(dictionary)
+    again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(earlier.snapshot())))
+    for one in (earlier, again):
+        assert computed(one) == ["a", "b"]
+        assert [column.is_computed for column in one.describe(described(1, "t", "a"), 6).table.columns] == [True]
+        one.add_build(build(9, replace(entry(1, "t"), computed=("b",))))
+        one.describe(described(1, "t", "a", "b"), 10)
+        assert computed(one) == ["b"]
 
 
 def test_version_depends_on_content_only():

@@ -287,7 +287,7 @@ class Located:
 
 
 def located(write: Write, catalog: CatalogTable) -> Located:
-    """How the rows of an UPDATE or a DELETE are found: never by a generated column, which the destination computes itself.
+    """How the rows of an UPDATE or a DELETE are found: by a generated column only where it is part of a key, and so computed at the source too.
 
     Args:
         write: only its version and columns matter.
@@ -295,9 +295,9 @@ def located(write: Write, catalog: CatalogTable) -> Located:
     """
     at = [catalog.positions[column.name] for column in write.version.columns]
     stored = [not catalog.table.columns[place].is_generated for place in at]
-    find = [p for p in write.match_columns if stored[p]]
+    find = list(write.match_columns)
     found_by = {at[p] for p in find}
-    is_whole = len(find) == sum(stored)
+    is_whole = {p for p, is_stored in enumerate(stored) if is_stored} <= set(find)
     return Located(
         find=find, compare=[p for p in write.compare_columns if stored[p] and p not in find], is_whole=is_whole,
         found=catalog.table.rows_found_by(found_by, is_whole=is_whole, has_null=write.paired),

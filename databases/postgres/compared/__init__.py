@@ -1,0 +1,1 @@
+"""What is asked of two databases alike, to be compared."""
