@@ -209,7 +209,7 @@ class PieceCopier:
 
     def _copy(self, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...]) -> tuple[TableDigest, int]:
         """Digest and copy a piece under the snapshot; returns the digest of the read rows, and the number of written rows."""
-        from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
+        from streams.errors import DatabaseError, DatabaseUnavailable, DataError, DestinationRestarted
 
         table = (piece.table.owner, piece.table.name)
         if piece.form == NATIVE and table not in self._portable_only:
@@ -222,7 +222,23 @@ class PieceCopier:
                 # A copy is all or nothing; if the rows themselves are wrong, the text form fails too.
                 self._portable_only.add(table)
                 self.close()
-        return self._copy_as(PORTABLE, piece, place, columns)
+        try:
+            return self._copy_as(PORTABLE, piece, place, columns)
+        except DataError as error:
+            if (encoding := error.context.get("lacking_encoding")) and not piece.HasField("reshaped"):
+                self._raise_lacking(piece, place, tuple(piece.source_columns) or columns, str(encoding))
+            raise
+
+    def _raise_lacking(self, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...], encoding: str) -> None:
+        """Raise an error that names a value which the destination's encoding cannot hold, if it is found."""
+        from streams.errors import DataError
+
+        self.close()  # a read that was broken off has ended the session
+        self._source = self._places.source()
+        with self._source.open_piece(place, snapshot=piece.snapshot) as opened:
+            found = opened.lacking(columns, encoding)
+        if found:
+            raise DataError(f"{found} -- change the value there, or have a destination database in UTF8")
 
     def _copy_as(
         self, form: str, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...]

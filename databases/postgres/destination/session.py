@@ -162,6 +162,7 @@ _SETTINGS = {
 PLANS_MAX = PREPARED_MAX
 
 _DIVISION_BY_ZERO = "22012"
+_UNTRANSLATABLE = "22P05"
 # A statement that names what is not there is blamed on the table first: it may have been altered. The second time, with
 # the same table, it belongs to another application.
 _NAMELESS = (
@@ -1016,6 +1017,8 @@ class PostgresSession:
         try:
             return copy_in(self._connection, owner, name, columns, rows, form=form)
         except DatabaseError as error:
+            if error.context.get("sqlstate") == _UNTRANSLATABLE:
+                error.context["lacking_encoding"] = self._connection.info.parameter_status("server_encoding") or ""
             raise_refused(error)
             raise
 
