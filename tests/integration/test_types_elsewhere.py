@@ -1,0 +1,119 @@
+"""The same type in another schema at the destination: an extension where its operator has put it, an enum behind a schema that is renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from databases.embedded import EmbeddedServer
+from rules.rule import Rule, RuleSet
+from rules.transformation import RenameSchema, Transformation
+from spark_apply.arriving import TableStart
+from streams.scn import FIRST_SCN, Scn
+from tests.support.apply_engine import Engine
+from tests.support.copied_pair import CopiedPair
+from topology.ways import transformed
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+@pytest.fixture
+def pair(
+    pg_source: EmbeddedServer, pg_destination: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str],
+    prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path,
+) -> Iterator[CopiedPair]:
+    made = CopiedPair(fresh_database(pg_source), prepared_database(pg_destination), tmp_path / "redo")
+    yield made
+    made.close()
+
+
+def copied(pair: CopiedPair) -> None:
+    states = pair.copy()
+    assert {state for state, _ in states.values()} == {"DONE"}, states
+    pair.attach()
+
+
+def run_fixes(pair: CopiedPair) -> None:
+    """All that `check` prints, as printed and in its order."""
+    for finding in pair.findings():
+        pair.there.execute(finding.fix.encode())
+
+
+def test_extension_in_another_schema_is_the_same_type(pair: CopiedPair):
+    pair.create(
+        "CREATE EXTENSION vector; CREATE TABLE p (id int PRIMARY KEY, v vector(2), w vector[])",
+        "CREATE SCHEMA extensions; CREATE EXTENSION vector SCHEMA extensions; CREATE TABLE p (id int PRIMARY KEY, v extensions.vector(2), w extensions.vector[])",
+    )
+    pair.run("INSERT INTO p VALUES (1, '[1,2]', '{\"[3,4]\"}')")
+    assert pair.findings() == []
+    copied(pair)
+    pair.run("INSERT INTO p VALUES (2, '[5,6]', NULL)", "UPDATE p SET v = '[7,8]' WHERE id = 1")
+    pair.apply(instantiation=pair.starts())
+    assert pair.errors() == ()
+    pair.assert_same("SELECT id, v::text, w::text FROM p ORDER BY 1")
+    assert pair.verify()["p"].is_equal
+
+
+@pytest.mark.parametrize("column", ["text", "bytea"])
+def test_extension_that_is_missing_is_made_by_the_statements_in_the_order_in_which_they_are_printed(pair: CopiedPair, column: str):
+    pair.create("CREATE SCHEMA ext; CREATE EXTENSION vector SCHEMA ext; CREATE TABLE p (id int PRIMARY KEY, v ext.vector)", f"CREATE TABLE p (id int PRIMARY KEY, v {column})")
+    pair.run("INSERT INTO p VALUES (1, '[1,2]')")
+    assert "no schema here has a type vector" in pair.findings()[0].problem
+    run_fixes(pair)
+    assert pair.findings() == []
+    copied(pair)
+    assert pair.verify()["p"].is_equal
+
+
+def test_column_of_another_type_gets_the_extension_s_where_it_is(pair: CopiedPair):
+    pair.create(
+        "CREATE EXTENSION vector; CREATE TABLE p (id int PRIMARY KEY, v vector)",
+        "CREATE SCHEMA extensions; CREATE EXTENSION vector SCHEMA extensions; CREATE TABLE p (id int PRIMARY KEY, v text)",
+    )
+    pair.run("INSERT INTO p VALUES (1, '[1,2]')")
+    (finding,) = pair.findings()
+    assert 'TYPE "extensions"."vector"' in finding.fix
+    run_fixes(pair)
+    assert pair.findings() == []
+    copied(pair)
+    assert pair.verify()["p"].is_equal
+
+
+def test_enum_follows_its_table_into_another_schema(pair: CopiedPair):
+    pair.rules = RuleSet(include=(Rule(owner="tenant_1"),))
+    pair.transformations = (Transformation(operations=(RenameSchema(owner="shop"),)),)
+    ddl = "CREATE SCHEMA {0}; CREATE TYPE {0}.mood AS ENUM ({1}); CREATE TABLE {0}.p (id int PRIMARY KEY, m {0}.mood, n {0}.mood[])"
+    pair.create(ddl.format("tenant_1", "'sad', 'ok'"), ddl.format("shop", "'sad'"))
+    pair.run("INSERT INTO tenant_1.p VALUES (1, 'sad', '{sad,NULL}')")
+    assert pair.errors_found() == []
+    (finding,) = pair.shape_findings()
+    assert finding.fix == 'ALTER TYPE "shop"."mood" ADD VALUE \'ok\' AFTER \'sad\';'
+    pair.there.execute(finding.fix.encode())
+    assert pair.shape_findings() == []
+    copied(pair)
+    pair.run("INSERT INTO tenant_1.p VALUES (2, 'ok', '{ok}')", "UPDATE tenant_1.p SET m = 'ok' WHERE id = 1", "DELETE FROM tenant_1.p WHERE id = 2")
+    pair.redo.catch_up()
+    batches = [
+        replace(batch, tables=tuple(transformed(table, pair.transformations[0]) for table in batch.tables))
+        for batch in pair.redo.mine(pair.redo.miner(FIRST_SCN, pair.rules))
+    ]
+    Engine(
+        seed=0, batches=batches, destination=pair.destination, parallelism=2, group_transactions=2,
+        instantiation={name: TableStart(scn=Scn(scn)) for name, scn in pair.starts().items()},
+    ).run()
+    assert pair.errors() == ()
+    here, there = (connection.execute(f"SELECT id, m::text, n::text FROM {schema}.p").fetchall() for connection, schema in ((pair.redo.user, "tenant_1"), (pair.there, "shop")))
+    assert here == there == [(1, "ok", "{sad,NULL}")]
+    assert pair.verify()["p"].is_equal
+
+
+def test_type_that_has_only_the_name_in_common_is_refused(pair: CopiedPair):
+    pair.create(
+        "CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE p (id int PRIMARY KEY, m mood)",
+        "CREATE SCHEMA other; CREATE TYPE other.mood AS (a int); CREATE TABLE p (id int PRIMARY KEY, m other.mood)",
+    )
+    (finding,) = pair.errors_found()
+    assert finding.problem == "m is of type other.mood, a composite type, and at the source of public.mood, an enum: they have only the name in common"
