@@ -164,10 +164,6 @@ class TableReader(Protocol):
         Args:
             owner: schema.
             name: table, partitioned or not.
-
-        Raises:
-            DatabaseUnavailable: another session keeps it locked.
-            DatabaseError: it cannot be read.
         """
         ...
 

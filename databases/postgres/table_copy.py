@@ -117,7 +117,7 @@ class PostgresTableReader:
 
     def seen(self, owner: str, name: str) -> SeenTable | None:
         """See `TableReader.seen`."""
-        return seen_table(self._session(), owner, name, lock_timeout=_LOCK_TIMEOUT)
+        return seen_table(self._session(), owner, name)
 
     def plan(
         self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", piece_bytes: int = PIECE_BYTES, rows: str = ""

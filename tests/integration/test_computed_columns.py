@@ -209,6 +209,17 @@ def test_generated_column_in_the_key_of_an_older_source_is_refused_and_the_print
     older.assert_same(ALL)
 
 
+def test_verifier_lists_foreign_partitions_and_asks_nothing_of_them(newest: CopiedPair):
+    parts = "CREATE TABLE line (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE near PARTITION OF line FOR VALUES FROM (0) TO (100)"
+    far = "CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing"
+    newest.create(parts, parts)
+    newest.run("INSERT INTO line VALUES (1, 'a')")
+    copied(newest)
+    newest.there.execute(f"{far}; ALTER TABLE line DROP CONSTRAINT line_pkey; CREATE FOREIGN TABLE far PARTITION OF line FOR VALUES FROM (100) TO (200) SERVER nowhere".encode())
+    found = newest.verify()["line"]
+    assert (found.is_equal, found.problem, found.left_out) == (True, "", ("the rows of public.far, a foreign table, at the destination",))
+
+
 def test_verifier_lists_what_it_leaves_out(newest: CopiedPair):
     newest.create(
         "CREATE TABLE line (id int PRIMARY KEY, qty int, seen int GENERATED ALWAYS AS (qty * 2) VIRTUAL)",

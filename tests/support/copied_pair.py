@@ -27,6 +27,7 @@ from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import ThreadWorkers
 from tests.support.postgres_pair import Pair
 from tests.support.postgres_redo import RULES
+from tests.support.table_copies import one_way
 from topology.ways import transformed
 
 __all__ = ["CopiedPair"]
@@ -134,7 +135,7 @@ class CopiedPair(Pair):
                 ),
             ))
             TableInstantiation(
-                config=config, source=source, destination=self.destination,
+                config=config, both_ways=one_way(config), source=source, destination=self.destination,
                 source_reader=opened.enter_context(contextlib.closing(PostgresTableReader(self.redo.dsn))),
                 destination_reader=opened.enter_context(contextlib.closing(PostgresTableReader(self._dsn))),
                 workers=workers, epoch=self.destination.raise_epoch(COPYING, APPLY).epoch,

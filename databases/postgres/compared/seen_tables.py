@@ -7,19 +7,21 @@ from typing import Any
 import psycopg
 
 from databases.copying import SeenTable
-from databases.postgres.connection import qualified, translated
-from streams.errors import DatabaseError
+from databases.postgres.connection import translated
 
 __all__ = ["seen_table"]
 
-_NO_SUCH_TABLE = "42P01"
-
-_COMPUTED = "SELECT attname::text FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated <> ''"
+# Not from a SELECT itself: the server would plan it, and connect to where a foreign partition is.
+_COLUMNS = """
+SELECT c.oid::int8, a.attname::text, a.attgenerated <> '' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') ORDER BY a.attnum
+"""
 
 # What a SELECT reads. A partition that is being detached has left the table.
 _MEMBERS = """
 WITH RECURSIVE seen (number) AS (
-    SELECT %s::regclass::oid
+    SELECT %s::oid
     UNION SELECT i.inhrelid FROM seen JOIN pg_catalog.pg_inherits i ON i.inhparent = seen.number AND NOT i.inhdetachpending
 )
 SELECT n.nspname::text, c.relname::text, CASE WHEN c.relkind = 'p' THEN '' WHEN c.relkind = 'f' THEN 'a foreign table'
@@ -30,32 +32,22 @@ ORDER BY 1, 2
 """
 
 
-def seen_table(connection: psycopg.Connection[Any], owner: str, name: str, *, lock_timeout: str) -> SeenTable | None:
+def seen_table(connection: psycopg.Connection[Any], owner: str, name: str) -> SeenTable | None:
     """Ask what a SELECT shows of a table now; None: there is no such table.
 
     Args:
-        connection: to its database, outside a transaction.
+        connection: to its database.
         owner: schema.
         name: of the table.
-        lock_timeout: how long a session that locks it is waited for, as PostgreSQL takes it.
-
-    Raises:
-        DatabaseUnavailable: another session locks it for longer.
-        DatabaseError: it cannot be read.
     """
-    table = qualified(owner, name)
-    try:
-        with translated("looking at a table", table=f"{owner}.{name}"), connection.transaction():
-            connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout}'".encode())
-            shown = connection.execute(f"SELECT * FROM {table} LIMIT 0".encode()).description or ()
-            computed = connection.execute(_COMPUTED, (table,)).fetchall()
-            members = connection.execute(_MEMBERS, (table,)).fetchall()
-    except DatabaseError as error:
-        if error.context.get("sqlstate") == _NO_SUCH_TABLE:
+    with translated("looking at a table", table=f"{owner}.{name}"):
+        shown = connection.execute(_COLUMNS, (owner, name)).fetchall()
+        if not shown:
             return None
-        raise
+        members = connection.execute(_MEMBERS, (shown[0][0],)).fetchall()
+    columns = [(column, is_computed) for _, column, is_computed in shown if column is not None]
     return SeenTable(
-        columns=tuple(column.name for column in shown), computed=frozenset(column for (column,) in computed),
+        columns=tuple(column for column, _ in columns), computed=frozenset(column for column, is_computed in columns if is_computed),
         stored=frozenset((member[0], member[1]) for member in members if member[2] == "own"),
         elsewhere=tuple(f"the rows of {member[0]}.{member[1]}, {member[2]}" for member in members if member[2] not in {"own", ""}),
     )

@@ -87,3 +87,13 @@ def test_a_table_that_differs_says_which_handlers_deal_with_its_changes(tmp_path
     assert "what handlers have made of them is lost" in line
     assert difference_lines({**DIFFERS, "equal": True, "handlers": found[0]}) == []
     assert difference_lines({**DIFFERS, "handlers": found[2]}) == []
+
+
+def test_what_was_not_compared_is_listed_also_of_a_table_that_is_identical():
+    assert difference_lines({**DIFFERS, "equal": True, "left_out": ["own (only at the destination)"]}) == ["  not compared: own (only at the destination)"]
+
+
+def test_difference_in_what_the_destination_computes_is_not_one_that_a_copy_removes():
+    (line,) = difference_lines({**DIFFERS, "computed": ["total"]})
+    assert "the destination computes total itself, and a copy changes nothing of that" in line
+    assert difference_lines({**DIFFERS, "equal": True, "computed": ["total"]}) == []

@@ -6,10 +6,13 @@ import random
 
 import pytest
 
+from databases.copying import SeenTable
 from databases.memory.copying import MemoryTableReader, StoreTables
 from databases.memory.store import MemoryStore, destination_column
+from rules.transformation import AddColumn, DeleteColumns, Operation, RenameColumn, Transformation
 from spark_apply.copy import comparison
-from spark_apply.copy.comparison import _Side, differing_rows
+from spark_apply.copy.comparison import ComparedColumns, _Side, compared_columns, differing_rows
+from spark_apply.driver.config import TableToInstantiate
 from streams.table_name import TableName
 
 COLUMNS = ("id", "v")
@@ -70,3 +73,46 @@ def test_what_is_read_and_named_is_bounded(monkeypatch: pytest.MonkeyPatch):
     assert len(found) == comparison.DIFFERENCES_MAX
     assert has_more
     assert read[0] <= 200
+
+
+def compared(there: SeenTable | None, here: SeenTable | None, *operations: Operation, made: tuple[str, ...] | None = None) -> ComparedColumns | str:
+    transformations = (Transformation(operations=operations),) if operations else ()
+    name = TableName("public", "t")
+    table = TableToInstantiate(identity="1", source=name, destination=name, object_numbers=(), transformations=transformations)
+    return compared_columns(table, there, here, made)
+
+
+def seen(*columns: str, computed: tuple[str, ...] = ()) -> SeenTable:
+    return SeenTable(columns=columns, computed=frozenset(computed))
+
+
+def test_every_column_of_both_sides_is_compared_whoever_computes_it():
+    found = compared(seen("id", "a", "b", computed=("b",)), seen("id", "b", "a", computed=("a",)))
+    assert (found.source, found.destination, found.left_out, found.computed) == (("id", "a", "b"), ("id", "a", "b"), (), ("a",))
+
+
+def test_columns_of_one_side_are_left_out_with_the_reason_or_keep_the_table_from_being_compared():
+    found = compared(seen("id", "sum", computed=("sum",)), seen("id", "own"))
+    assert found.left_out == ("sum (the source computes it, and the destination has no such column)", "own (only at the destination)")
+    assert compared(seen("id", "a"), seen("id")) == "the destination table lacks columns of the source's: a"
+    assert compared(None, seen("id")) == "the source has no such table"
+
+
+def test_transformed_columns_are_compared_under_their_names_at_either_side():
+    found = compared(
+        seen("id", "name", "pay"), seen("number", "name", "region"), RenameColumn(before="id", after="number"), DeleteColumns(deleted=("pay",)),
+        AddColumn(name="region", type_name="pg_catalog.text", value="x"),
+    )
+    assert (found.source, found.destination) == (("id", "name"), ("number", "name"))
+    assert found.left_out == ("region (a transformation adds it)", "pay (a transformation leaves it out)")
+
+
+def test_column_that_is_in_nobodys_log_may_have_the_name_of_one_that_is_added():
+    found = compared(seen("id", "sum", computed=("sum",)), seen("id", "sum"), AddColumn(name="sum", type_name="pg_catalog.text", value="x"))
+    assert (found.destination, found.left_out) == (("id",), ("sum (a transformation adds it)", "sum (a transformation leaves it out)"))
+
+
+def test_rows_that_a_function_makes_have_the_columns_of_the_log_alone():
+    found = compared(seen("id", "a", "sum", computed=("sum",)), seen("id", "a", "sum", computed=("sum",)), made=("id", "a"))
+    assert found.destination == ("id", "a")
+    assert found.left_out == ("sum (no function sees it: its values are not in the log)", "sum (only at the destination)")
