@@ -161,13 +161,14 @@ class PostgresDestination:
             return ()
         with self._use("comparing the types of the tables") as connection:
             here = {TableName.of(shape): shape for shape in column_shapes(connection, list(wanted))}
-            tables = {name: describe_table(connection, *name) for name, shape in wanted.items() if shape.computed}
+            tables = {name: describe_table(connection, *name) for name, shape in wanted.items() if shape.computed or shape.types}
             found: list[Finding] = []
             for name, shape in wanted.items():
                 path, mine = f"sites.{self._site} table {name}", here.get(name, TableShape(owner=name.owner, name=name.name))
-                found += type_findings(connection, path, name, shape.types, {each.column: each for each in mine.types})
                 found += domain_findings(path, shape, mine)
-                found += () if (table := tables.get(name)) is None else computed_findings(path, shape, table, mine.computed)
+                if (table := tables.get(name)) is not None:  # one that is missing is made with its types
+                    found += type_findings(connection, path, name, shape.types, {each.column: each for each in mine.types})
+                    found += computed_findings(path, shape, table, mine.computed)
         return tuple(found)
 
     def preflight_tables(
