@@ -12,21 +12,18 @@ The first row is `databases.postgres.types.missing_alter`'s, which the log says 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
 from databases.ports import ComputedColumn, Finding, TableShape
-from databases.postgres.compared.named_types import named_types
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable
-from databases.postgres.shapes import domain_shapes
 from databases.postgres.source.catalog import logged_generated
 from streams.table_name import TableName
 
-__all__ = ["column_shapes", "computed_findings"]
+__all__ = ["computed_columns", "computed_findings"]
 
 _COMPUTED = """
 SELECT n.nspname::text AS owner, c.relname::text AS name, a.attname::text AS "column", a.attgenerated::text AS kind,
@@ -40,15 +37,12 @@ ORDER BY 1, 2, a.attnum
 """
 
 
-def column_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-    """Read what the log does not say of tables' columns: `domain_shapes`, which are generated, and which types are not built in. Nothing else of their shapes.
+def computed_columns(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, tuple[ComputedColumn, ...]]:
+    """Read the generated columns of those tables that have some.
 
     Args:
         connection: with an empty search_path.
         tables: plain tables and roots of partitioned ones.
-
-    Returns:
-        Of those tables that have such columns.
     """
     logged = logged_generated(connection.info.server_version)
     found: dict[TableName, list[ComputedColumn]] = {}
@@ -56,12 +50,7 @@ def column_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableNam
         for row in cursor.execute(_COMPUTED, ([each.owner for each in tables], [each.name for each in tables])):
             column = ComputedColumn(name=row["column"], expression=row["expression"], type_name=row["type"], is_logged=row["kind"] in logged)
             found.setdefault(TableName(row["owner"], row["name"]), []).append(column)
-    shapes = {TableName.of(shape): shape for shape in domain_shapes(connection, tables)}
-    for table, columns in found.items():
-        shapes[table] = replace(shapes.get(table, TableShape(owner=table.owner, name=table.name)), computed=tuple(columns))
-    for table, types in named_types(connection, tables).items():
-        shapes[table] = replace(shapes.get(table, TableShape(owner=table.owner, name=table.name)), types=types)
-    return tuple(shapes.values())
+    return {table: tuple(columns) for table, columns in found.items()}
 
 
 def computed_findings(path: str, wanted: TableShape, here: CatalogTable, computed_here: Sequence[ComputedColumn]) -> Iterator[Finding]:
@@ -69,7 +58,7 @@ def computed_findings(path: str, wanted: TableShape, here: CatalogTable, compute
 
     Args:
         path: of the findings.
-        wanted: from `column_shapes` of the source.
+        wanted: the source's, with `computed`.
         here: the destination's table.
         computed_here: its generated columns.
     """

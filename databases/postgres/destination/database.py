@@ -35,8 +35,7 @@ from databases.ports import (
     PlannedStatement,
     TableShape,
 )
-from databases.postgres.compared.computed_columns import column_shapes, computed_findings
-from databases.postgres.compared.named_types import type_findings
+from databases.postgres.compared.columns import column_findings
 from databases.postgres.conflict_history import conflicts as conflict_history
 from databases.postgres.connection import connect, database_identity, translated
 from databases.postgres.destination import error_queue as destination_errors
@@ -64,7 +63,7 @@ from databases.postgres.destination.table_records import (
 )
 from databases.postgres.partitions import without_children
 from databases.postgres.planning import plan_destination
-from databases.postgres.shapes import domain_findings, shape_findings, table_shapes
+from databases.postgres.shapes import shape_findings, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import DatabaseUnavailable, FencedError
@@ -156,20 +155,8 @@ class PostgresDestination:
 
     def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_domains`."""
-        wanted = {TableName.of(shape): shape for shape in shapes}
-        if not wanted:
-            return ()
         with self._use("comparing the types of the tables") as connection:
-            here = {TableName.of(shape): shape for shape in column_shapes(connection, list(wanted))}
-            tables = {name: describe_table(connection, *name) for name, shape in wanted.items() if shape.computed or shape.types}
-            found: list[Finding] = []
-            for name, shape in wanted.items():
-                path, mine = f"sites.{self._site} table {name}", here.get(name, TableShape(owner=name.owner, name=name.name))
-                found += domain_findings(path, shape, mine)
-                if (table := tables.get(name)) is not None:  # one that is missing is made with its types
-                    found += type_findings(connection, path, name, shape.types, {each.column: each for each in mine.types})
-                    found += computed_findings(path, shape, table, mine.computed)
-        return tuple(found)
+            return column_findings(connection, self._site, shapes)
 
     def preflight_tables(
         self, versions: Sequence[TableVersion], *, now: Sequence[TableVersion] = (), at_source: Mapping[TableName, TableName] | None = None,

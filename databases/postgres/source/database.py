@@ -26,7 +26,7 @@ from databases.ports import (
     StreamOptions,
 )
 from databases.postgres.comparable import PostgresValueTypes
-from databases.postgres.compared.computed_columns import column_shapes
+from databases.postgres.compared.columns import column_shapes
 from databases.postgres.connection import connect, database_identity, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.partitions import members_below
