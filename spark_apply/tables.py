@@ -128,11 +128,13 @@ class TableFit:
     def key(self) -> tuple[int, ...]:
         """The destination's best key of which the LCRs carry all columns, as positions in the version; empty: there is none.
 
-        A substitute key takes precedence, and the LCRs carry all of it: else the table does not fit.
+        A substitute key takes precedence, and the LCRs carry all of it: else the table does not fit. A key with a column that the destination computes finds
+        no row: the LCR's value of it may be another one.
         """
         if self.table.is_substitute:
             return self._arriving(self.table.key)
-        return next((found for key in self.table.identifying_keys if (found := self._arriving(key))), ())
+        keys = (key for key in self.table.identifying_keys if not any(self.table.columns[place].is_generated for place in key))
+        return next((found for key in keys if (found := self._arriving(key))), ())
 
     def _arriving(self, key: tuple[int, ...]) -> tuple[int, ...]:
         """A key of the destination as positions in the version; empty when the LCRs lack a column of it."""

@@ -10,6 +10,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from databases.ports import ConflictRecord
+from databases.postgres.connection import storable
 
 __all__ = ["conflicts", "record_conflicts"]
 
@@ -54,24 +55,20 @@ def record_conflicts(
         count_max: conflicts that stay.
         age_max_s: how long they stay, seconds.
     """
-    is_utf8 = connection.info.parameter_status("server_encoding") == "UTF8"
     for first in range(0, len(records), _RECORDS_MAX):
-        rows = [_plain(record, is_utf8=is_utf8) for record in records[first : first + _RECORDS_MAX]]
+        rows = [_plain(connection, record) for record in records[first : first + _RECORDS_MAX]]
         connection.execute(_INSERT.encode(), (topology, json.dumps(rows)))
     # Twice what came, so that it gets smaller after a bound was lowered.
     connection.execute(_FORGET.encode(), (count_max, age_max_s, max(_FORGOTTEN_MAX, 2 * len(records))))
 
 
-def _plain(record: ConflictRecord, *, is_utf8: bool) -> dict[str, Any]:
-    """A record for JSON, with texts that every database takes: without NUL, and in one of another encoding in ASCII."""
+def _plain(connection: psycopg.Connection[Any], record: ConflictRecord) -> dict[str, Any]:
+    """A record for JSON, with texts that this database takes."""
 
     def text(value: object) -> object:
         if isinstance(value, tuple):
             return [text(each) for each in value]
-        if not isinstance(value, str):
-            return value
-        found = value.replace("\0", "")
-        return found if is_utf8 else found.encode("ascii", "backslashreplace").decode()
+        return storable(connection, value) if isinstance(value, str) else value
 
     return {name: text(getattr(record, name)) for name in _FIELDS}
 

@@ -14,8 +14,8 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "remedy_of", "translate",
-    "translated",
+    "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "remedy_of",
+    "storable", "translate", "translated",
 ]
 
 # Values must have one text form whatever the role's or the database's defaults are, names must be spelled out
@@ -72,6 +72,11 @@ _FUNCTION = re.compile(r"""((?:"(?:[^"]|"")+"|[\w$]+))\.(?:"(?:[^"]|"")+"|[\w$]+
 _VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
 _PORTS = re.compile(r"[0-9, ]*")
 _BEHIND_HOST = re.compile(r"\s*postgres(?:ql)?://[^/?]*(.*)", re.DOTALL)
+# What messages of class 22 give of a value: in quotation marks, up to the last one, for the value may have some; of letters (22021, 22P05) the bytes, where names of
+# encodings are quoted.
+_QUOTED = re.compile('["\u201e\u201c\u00ab\u00bb].*["\u201c\u201d\u00ab\u00bb]', re.DOTALL)
+_BYTES = re.compile(r"0x[0-9a-f]{2}(?: 0x[0-9a-f]{2})*")
+_LETTER_STATES = frozenset({"22021", "22P05"})
 _DATA_CLASSES = frozenset({"21", "22", "23", "44"})
 
 
@@ -179,7 +184,7 @@ def translated(what: str, **context: str | int) -> Iterator[None]:
 
 
 def translate(error: psycopg.Error, what: str, **context: str | int) -> DatabaseError:
-    """The `DatabaseError` that says the same; never with row values (DETAIL is left out, for class 22 the text too).
+    """The `DatabaseError` that says the same; never with row values (DETAIL is left out, and what the text of class 22 quotes or gives as bytes).
 
     Args:
         error: from psycopg.
@@ -202,10 +207,11 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
         if isinstance(error, psycopg.DataError):
             return DataError(f"{what}: {type(error).__name__}", sqlstate="", **_texts(context))
         return DatabaseError(message, **_texts(context))
-    text = type(error).__name__ if state[:2] == "22" else diagnostics.message_primary or type(error).__name__
+    primary = diagnostics.message_primary or type(error).__name__
+    text = primary if state[:2] != "22" else _BYTES.sub("0x...", primary) if state in _LETTER_STATES else _QUOTED.sub('"..."', primary)
     hint = _function_hint(state, diagnostics.context or "") or diagnostics.message_hint or ""
     made = error_from_sqlstate(state, f"{what}: {text}", hint=hint, **context)
-    quoted = diagnostics.message_primary if state[:2] == "22" else None
+    quoted = primary if text != primary else None
     made.detail = "; ".join(part for part in (quoted, diagnostics.message_detail) if part)
     return made
 
@@ -285,6 +291,17 @@ def qualified(owner: str, name: str) -> str:
         name: in that schema, as the catalog has it.
     """
     return sql.Identifier(owner, name).as_string(None)
+
+
+def storable(connection: psycopg.Connection[Any], text: str) -> str:
+    """A text that a column of type text takes in this database, whatever it says: what is recorded of a value must not fail for the value.
+
+    Args:
+        connection: to the database.
+        text: may have letters that the database's encoding lacks; without NUL, and there in ASCII, if it is another one than UTF8.
+    """
+    found = text.replace("\0", "")
+    return found if connection.info.parameter_status("server_encoding") == "UTF8" else found.encode("ascii", "backslashreplace").decode()
 
 
 def _joined(*parts: str | None) -> str:

@@ -226,7 +226,7 @@ def domain_findings(path: str, wanted: TableShape, here: TableShape) -> Iterator
             problem=f"{column.name} is of the domain {column.domain} over {mine}, and at the source of {source.domain} over {theirs}, whose values it would round or cut",
             fix=f"{alter} {theirs};\nDROP DOMAIN {domain};\nCREATE DOMAIN {domain} AS {theirs}; -- with the checks that it has\n{alter} {domain};",
         )
-    yield from _fields_in_another_order(path, wanted, here)
+    yield from _other_fields(path, wanted, here)
 
 
 def _takes(here: DomainColumn, source: DomainColumn) -> bool:
@@ -239,15 +239,47 @@ def _takes(here: DomainColumn, source: DomainColumn) -> bool:
     return name in wider_types(here.base_type, here.modifier)
 
 
-def _fields_in_another_order(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
-    """A composite's values have no names: each field would get another one's, if the types allow it."""
-    for column in {each.name: each for each in here.domains}.values():
-        mine, theirs = ([each.part for each in shape.domains if each.name == column.name] for shape in (here, wanted))
-        if mine != theirs and sorted(mine) == sorted(theirs):
+def _other_fields(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+    """A composite's values have no names: each field would get another one's, if their types and their number allow it."""
+    for column in {each.name: each for each in here.domains if _is_field(each)}.values():
+        mine, theirs = (list(dict.fromkeys(each.part for each in shape.domains if each.name == column.name)) for shape in (here, wanted))
+        if mine == theirs or not any(map(_is_field_part, theirs)):
+            continue
+        missing, further = [part for part in theirs if part not in mine], [part for part in mine if part not in theirs]
+        if not missing and not further:
             yield Finding(
                 path=path, fix=_made_anew(here, column),
                 problem=f"{column.name} is of type {column.domain}, whose fields are in another order than at the source ({', '.join(theirs)}): they would get each other's values",
             )
+            continue
+        said = [f"{words} {', '.join(parts)}" for words, parts in (("lacks", missing), ("has besides", further)) if parts]
+        yield Finding(
+            path=path,
+            problem=f"{column.name} is of type {column.domain}, which {' and '.join(said)}: at the source it has {', '.join(theirs)}, and values of other fields are refused, or taken for"
+            " those of another field",
+            fix=_altered_fields(here, column, wanted, missing, further),
+        )
+
+
+def _is_field(column: DomainColumn) -> bool:
+    return _is_field_part(column.part)
+
+
+def _is_field_part(part: str) -> bool:
+    return "." in part
+
+
+def _altered_fields(here: TableShape, column: DomainColumn, wanted: TableShape, missing: Sequence[str], further: Sequence[str]) -> str:
+    """What makes a type's fields those of the source, where new ones come last there too; else it must be made anew."""
+    theirs = [each for each in wanted.domains if each.name == column.name]
+    is_simple = all(part.startswith(".") and part.count(".") == 1 and not part.endswith(("[]", "<>")) for part in (*missing, *further))
+    kept = [each.part for each in here.domains if each.name == column.name and each.part not in further]
+    if not is_simple or [each.part for each in theirs] != [*kept, *missing]:
+        return _made_anew(here, column)
+    owner, _, name = column.domain.partition(".")
+    actions = [f"DROP ATTRIBUTE {quote(part[1:])}" for part in further]
+    actions += [f"ADD ATTRIBUTE {quote(each.part[1:])} {type_with_modifier(each.base_type, each.modifier)}" for each in theirs if each.part in missing]
+    return f"ALTER TYPE {qualified(owner, name)} {', '.join(actions)};"
 
 
 def _made_anew(here: TableShape, column: DomainColumn) -> str:

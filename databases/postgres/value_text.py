@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from databases.postgres.python_values import decoded
+from databases.postgres.python_values import builtin_number, decoded
 from streams.lcr import LcrError
 from streams.lcr_batch import Column
 
@@ -26,5 +26,16 @@ def value_text(column: Column, value: bytes) -> str:
         # A date before year 1, for example, is none of Python's.
         return f"\\x{value.hex()}"
     if isinstance(loaded, bytes | bytearray | memoryview):
-        return f"\\x{bytes(loaded).hex()}"
+        return _label(column, bytes(loaded)) or f"\\x{bytes(loaded).hex()}"
     return json.dumps(loaded) if isinstance(loaded, dict) else str(loaded)
+
+
+def _label(column: Column, value: bytes) -> str:
+    """A value of a user's type that is text in its binary form, as an enum's label is; empty: it is none."""
+    if builtin_number(column):
+        return ""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return ""
+    return text if text.isprintable() else ""

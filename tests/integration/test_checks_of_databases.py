@@ -459,6 +459,24 @@ def test_types_whose_parts_are_narrower_or_in_another_order_here_are_an_error(ch
     assert not [finding for finding in checked.about("t") if finding.is_error]
 
 
+@pytest.mark.parametrize(("there", "here", "problem", "fix"), [
+    ("a int, b int, c text", "a int", "lacks .b, .c", 'ALTER TYPE "public"."p" ADD ATTRIBUTE "b" int4, ADD ATTRIBUTE "c" text;'),
+    ("a int", "a int, b int", "has besides .b", 'ALTER TYPE "public"."p" DROP ATTRIBUTE "b";'),
+    ("a int, c text", "a int, b int", "lacks .c and has besides .b", 'ALTER TYPE "public"."p" DROP ATTRIBUTE "b", ADD ATTRIBUTE "c" text;'),
+    ("a int, b int, c int", "a int, c int", "lacks .b", "make the type anew"),
+])
+def test_composite_type_with_other_fields_here_is_an_error_whose_fix_ends_it(checked: Checked, there: str, here: str, problem: str, fix: str) -> None:
+    checked.execute("a", f"CREATE TYPE p AS ({there})", "CREATE TABLE t (id int PRIMARY KEY, v p)")
+    checked.execute("b", f"CREATE TYPE p AS ({here})", "CREATE TABLE t (id int PRIMARY KEY, v p)")
+    (finding,) = [finding for finding in checked.about("t") if finding.is_error]
+    assert problem in finding.problem
+    assert fix in finding.fix
+    assert checked.at_up("t") == [finding]
+    if fix.startswith("ALTER"):
+        checked.execute("b", finding.fix)
+        assert not [finding for finding in checked.about("t") if finding.is_error]
+
+
 @pytest.mark.parametrize(("there", "here", "problem"), [
     ("", "subtype = float8", "where v[]<> is float8, and at the source numeric"),
     ("CREATE DOMAIN d AS numeric(5,2);", "subtype = d, subtype_opclass = numeric_ops", "where v[]<> is numeric(5,2), and at the source numeric"),

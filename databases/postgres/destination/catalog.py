@@ -42,7 +42,7 @@ from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.scn import ObjectNumber
 
 __all__ = [
-    "SAME_FORM", "TOMBSTONES", "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
+    "FIRST_USER_TYPE", "SAME_FORM", "TOMBSTONES", "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
     "table_version", "wider_types",
 ]
 
@@ -84,6 +84,9 @@ _HASHABLE = frozenset(
         "timestamp", "timestamptz", "uuid", "float4", "float8", "numeric", "inet", "cidr", "macaddr", "interval",
     )
 )
+
+FIRST_USER_TYPE = 16384
+"""Types below have the same number in every database."""
 
 TOMBSTONES = "headrace_tombstones"
 """The trigger that `headrace.keep_tombstones` makes."""

@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 
 from databases.ports import ErrorEdit, ErrorTransaction, TakenErrors
 from databases.ports.error_queue import EDITS_AGE_MAX_S, EDITS_KEPT_MAX
+from databases.postgres.connection import storable
 from databases.postgres.destination.schema import schema_version
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def put_error(
     """See `DestinationSession.put_error`; part 0 under an existing number replaces all its parts."""
     number = transaction.number
     if number == 0 or part == 0:
-        number = _put_row(connection, topology, transaction, [text.replace("\0", "") for text in readable])
+        number = _put_row(connection, topology, transaction, [storable(connection, text) for text in readable])
     else:
         connection.execute(_ADD_PART, (
             transaction.row_count, transaction.commit_scn, transaction.commit_time_us, number,
@@ -103,7 +104,7 @@ def _put_row(
     )
     values = {
         **{name: getattr(transaction, name) for name in fields}, "topology": topology,
-        "message": transaction.message.replace("\0", ""), "readable": readable,
+        "message": storable(connection, transaction.message), "readable": readable,
     }
     if transaction.number == 0:
         row = connection.execute(
@@ -186,7 +187,7 @@ def edit_error(
     )
     connection.execute(_PUT_EDIT, (
         edit.number, edit.edit, topology, edit.apply, edit.position, edit.owner, edit.name, edit.command,
-        [text.replace("\0", "") for text in edit.changes], edit.edited_by.replace("\0", ""),
+        [storable(connection, text) for text in edit.changes], storable(connection, edit.edited_by),
     ))
     connection.execute(_FORGET_EDITS, (EDITS_AGE_MAX_S, EDITS_KEPT_MAX))
     return True
@@ -204,8 +205,8 @@ def list_edits(connection: psycopg.Connection[Any], topology: str, number: int |
 def note_failure(connection: psycopg.Connection[Any], topology: str, found: ErrorTransaction) -> None:
     """See `DestinationDatabase.note_failure`."""
     connection.execute(_NOTE_FAILURE, (
-        found.failed_position, found.conflict_type, found.sqlstate, found.message.replace("\0", ""),
-        [text.replace("\0", "") for text in found.readable], topology, found.number,
+        found.failed_position, found.conflict_type, found.sqlstate, storable(connection, found.message),
+        [storable(connection, text) for text in found.readable], topology, found.number,
     ))
 
 

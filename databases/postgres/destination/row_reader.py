@@ -16,7 +16,7 @@ from psycopg.pq.abc import PGresult
 
 from databases.operator_ports import KeyValue
 from databases.postgres.connection import connect, quote, translated
-from databases.postgres.destination.catalog import describe_table
+from databases.postgres.destination.catalog import FIRST_USER_TYPE, describe_table
 from databases.postgres.partitions import without_children
 from databases.postgres.value_text import value_text
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -25,7 +25,6 @@ from streams.lcr_batch import Column
 
 __all__ = ["PostgresRowReader"]
 
-_FIRST_USER_TYPE = 16384  # types below have the same number in every database
 _ROWS_MAX = 2  # one is expected; a second one says that the key does not tell them apart
 _TYPES = """SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -193,7 +192,7 @@ class PostgresRowReader:
 
     def _type(self, column: Column) -> tuple[int, int]:
         """The number of a column's type here, and of its elements if it is an array of a user's type (else 0)."""
-        if 0 < column.type_number < _FIRST_USER_TYPE:
+        if 0 < column.type_number < FIRST_USER_TYPE:
             return column.type_number, 0
         if column.type_name not in self._types:
             owner, _, name = column.type_name.partition(".")

@@ -8,7 +8,7 @@ Two statements, both over the set that a write sends (see `writes`):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from databases.ports import FoundRows, RowInTheWay, RowQuestion, Write
@@ -68,8 +68,9 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
     image = "n" if is_insert else "o"
     shown = [
         "u.r", "t.tableoid::pg_catalog.int8", "t.ctid", same,
-        *(f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW({builder.stored(p, f'u.{image}{p}')}))" for p in question.compare),
-        *(_order(builder, p) for p in question.order), *(_sum(builder, p) for p in question.sums),
+        # As arrays: a SELECT has 1,664 columns at most, and a table 1,600.
+        _array("bool", (f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW({builder.stored(p, f'u.{image}{p}')}))" for p in question.compare)),
+        _array("int4", (_order(builder, p) for p in question.order)), _array("text", (_sum(builder, p) for p in question.sums)),
         *(f"t.{column.name}" for column in catalog.columns),
     ]
     sql = (
@@ -122,12 +123,13 @@ def read_rows(result: PGresult, catalog: CatalogTable, question: RowQuestion, *,
     """
     for row in range(result.ntuples):
         found = [result.get_value(row, place) for place in range(result.nfields)]
-        answers, compare = iter(found[_FIXED:]), question.compare
+        compared, ordered, summed = (_elements(value) for value in found[_FIXED : _FIXED + 3])
+        answers = iter(found[_FIXED + 3 :])
         yield RowInTheWay(
             of=first + int(found[0] or 0), number=f"{_text(found[1])} {_text(found[2])}", is_same=found[3] == b"t",
-            differs=frozenset(p for p in compare if next(answers) == b"t"),
-            order={p: None if (order := next(answers)) is None else int(order) for p in question.order},
-            sums={p: None if (summed := next(answers)) is None else bytes.fromhex(summed.decode()) for p in question.sums},
+            differs=frozenset(p for p, each in zip(question.compare, compared, strict=True) if each == "t"),
+            order={p: None if each is None else int(each) for p, each in zip(question.order, ordered, strict=True)},
+            sums={p: None if each is None else bytes.fromhex(each) for p, each in zip(question.sums, summed, strict=True)},
             values={column.name: _text(next(answers)) for column in catalog.table.columns},
         )
 
@@ -182,6 +184,16 @@ def _sum(builder: SetBuilder, position: int) -> str:
     total = f"({exact})::{kind}"
     sent = f"pg_catalog.{_SEND[kind]}({total})" if column.is_binary else f"pg_catalog.convert_to({total}::pg_catalog.text, 'UTF8')"
     return f"pg_catalog.encode({sent}, 'hex')"
+
+
+def _array(kind: str, values: Iterable[str]) -> str:
+    return f"ARRAY[{', '.join(values)}]::pg_catalog.{kind}[]"
+
+
+def _elements(value: bytes | None) -> list[str | None]:
+    """The elements of an array's text whose elements need no quotes: truth values, numbers, hexadecimal digits."""
+    text = (value or b"{}").decode()[1:-1]
+    return [None if each == "NULL" else each.strip('"') for each in text.split(",")] if text else []
 
 
 def _text(value: bytes | None) -> str | None:

@@ -66,7 +66,7 @@ from databases.ports import (
 )
 from databases.postgres.conflict_history import record_conflicts
 from databases.postgres.connection import connect, qualified, quote, translated
-from databases.postgres.destination.catalog import SAME_FORM, CatalogTable, CheckedKey, describe_table
+from databases.postgres.destination.catalog import FIRST_USER_TYPE, SAME_FORM, CatalogTable, CheckedKey, describe_table
 from databases.postgres.destination.error_queue import delete_error, put_error, take_errors
 from databases.postgres.destination.fencing import (
     SessionIdentity,
@@ -106,7 +106,13 @@ from databases.postgres.destination.writing.truncation import (
     explain_undescribed,
     same_partition,
 )
-from databases.postgres.destination.writing.write_errors import explain, is_outdated, is_stale, raise_refused
+from databases.postgres.destination.writing.write_errors import (
+    explain,
+    is_outdated,
+    is_stale,
+    raise_refused,
+    raise_refused_at_end,
+)
 from databases.postgres.destination.writing.writes import (
     COPY_ROWS_MIN,
     SetStatement,
@@ -163,12 +169,6 @@ PLANS_MAX = PREPARED_MAX
 
 _DIVISION_BY_ZERO = "22012"
 _UNTRANSLATABLE = "22P05"
-# A statement that names what is not there is blamed on the table first: it may have been altered. The second time, with
-# the same table, it belongs to another application.
-_NAMELESS = (
-    "a trigger, a rule or a function of the destination names what is not there, or without its schema (apply's sessions have"
-    " an empty search_path): fix it, then `headrace start` the apply process"
-)
 
 _BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = Statement(sql="COMMIT")
@@ -253,7 +253,6 @@ class PostgresSession:
             self._marks: list[bool] = []  # whether there was a savepoint when each was set
             self._writes_labels: bool | None = None  # not asked yet
             self._checked: set[tuple[str, str]] = set()  # tables that have the form they were described with, and are locked
-            self._blamed: dict[tuple[str, str], CatalogTable | None] = {}  # for a stale statement, as described before it
             with translated("opening an apply server's session"):
                 self._settle()
             self._read_progress()
@@ -409,7 +408,6 @@ class PostgresSession:
             self._take_back()
         self._end_handlers()
         self._wrapped_in_transaction = False
-        self._blamed.clear()
         self._sequence += 1
         self._low_watermark = watermark
         self._applied = ranges
@@ -431,7 +429,7 @@ class PostgresSession:
                 apply=identity.apply, epoch=identity.epoch,
             ) from error
         if isinstance(place, int) and statements[place] in {_ALL_NOW, _COMMIT}:
-            raise_refused(error)  # by a trigger that runs at the end of the transaction
+            raise_refused_at_end(error)  # by a trigger that runs at the end of the transaction
 
     def _origin_notes(self) -> list[Statement]:
         """See `note_origin`; outside of all savepoints, within which a row would not have the transaction's own number."""
@@ -715,7 +713,8 @@ class PostgresSession:
                 if isinstance(place, int) and place >= before + len(statements):
                     self._raise_altered(tables, error)
                 number = statements[place - before][0] if isinstance(place, int) and place >= before else -1
-                if number >= 0:
+                # What is noted of rows comes behind the rows' own writes (`_begin_write`), and is in tables of Headrace.
+                if 0 <= number < max(1, len(writes) // 3):
                     self._explain(error, [writes[number].version], writes[number].command.name)
                 raise
             self._checked.update(tables)
@@ -745,19 +744,36 @@ class PostgresSession:
         ) from error
 
     def _explain(self, error: DatabaseError, tables: Sequence[TableVersion | DestinationTable], command: str) -> None:
-        """Raise what an error means for these tables; one that was altered meanwhile is described anew."""
-        if is_stale(error):
-            described = {(table.owner, table.name): self._tables.get((table.owner, table.name)) for table in tables}
-            if all(key in self._blamed and self._blamed[key] == catalog for key, catalog in described.items()):
-                raise DatabaseError(
-                    f"{error.message}, again, with {', '.join('.'.join(key) for key in described)} as it was",
-                    hint=f"{error.hint}; then `headrace start` the apply process" if "search_path" in error.hint else _NAMELESS,
-                    **error.context,
-                ) from error
-            self._blamed |= described
-            for key in described:
-                self._forget(*key)
-        explain(error, [f"{table.owner}.{table.name}" for table in tables], command)
+        """Raise what an error means for these tables.
+
+        Raises:
+            UnfitTableError: one was altered since it was described: it is described again at the next attempt.
+            DataError: the destination refused the rows, or the statement.
+        """
+        names, types = [f"{table.owner}.{table.name}" for table in tables], list[str]()
+        if is_stale(error) and (altered := self._altered(tables)):
+            raise UnfitTableError(
+                f"the destination table {', '.join(altered)} is not as it was described: {error.message}",
+                hint="it is described again at the next attempt", table=", ".join(altered), altered="meanwhile",
+            ) from error
+        for table in tables:
+            found = self._tables.get((table.owner, table.name))
+            types += [details.form.type_name for details in found.columns if details.form.type_number >= FIRST_USER_TYPE] if found else []
+        explain(error, names, command, list(dict.fromkeys(types)))
+
+    def _altered(self, tables: Sequence[TableVersion | DestinationTable]) -> list[str]:
+        """Those tables that are not as they were described, which is forgotten. Asked in another session: nothing can be asked in a transaction that has failed."""
+        with contextlib.closing(connect(self._dsn, application_name=self._identity.application_name)) as connection:
+            with translated("preparing a look at altered tables"):
+                # What is altered right now may wait for this session's transaction.
+                connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
+            altered = {
+                (table.owner, table.name): None for table in tables
+                if describe_table(connection, table.owner, table.name, self._settings) != self._tables.get((table.owner, table.name))
+            }
+        for key in altered:
+            self._forget(*key)
+        return [".".join(key) for key in altered]
 
     def _copy(self, plan: WritePlan, write: Write) -> int:
         self._send_pending()

@@ -81,6 +81,34 @@ def test_text_of_class_22_is_left_out_because_it_quotes_values() -> None:
     assert "secret" not in str(translate(error, "inserting"))
 
 
+class _Said:
+    """What a server says of an error."""
+
+    def __init__(self, message: str) -> None:
+        self.message_primary = message
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+@pytest.mark.parametrize(("state", "said", "text"), [
+    ("22P02", 'invalid input syntax for type integer: "se"cret"', 'invalid input syntax for type integer: "..."'),
+    ("22P02", 'ungültige Eingabesyntax für Typ integer: »secret«', 'ungültige Eingabesyntax für Typ integer: "..."'),
+    ("22001", "value too long for type character varying(3)", "value too long for type character varying(3)"),
+    ("22003", 'value "secret" is out of range for type smallint', 'value "..." is out of range for type smallint'),
+    ("22P05", 'character with byte sequence 0xc5 0x81 in encoding "UTF8" has no equivalent in encoding "LATIN1"',
+     'character with byte sequence 0x... in encoding "UTF8" has no equivalent in encoding "LATIN1"'),
+    ("22021", 'invalid byte sequence for encoding "UTF8": 0xff', 'invalid byte sequence for encoding "UTF8": 0x...'),
+    ("23505", 'duplicate key value violates unique constraint "t_pkey"', 'duplicate key value violates unique constraint "t_pkey"'),
+])
+def test_errors_have_the_server_s_own_words_without_values(monkeypatch: pytest.MonkeyPatch, state: str, said: str, text: str) -> None:
+    error = psycopg.errors.lookup(state)()
+    monkeypatch.setattr(psycopg.Error, "diag", property(lambda _: _Said(said)))
+    found = translate(error, "inserting")
+    assert str(found) == f"inserting: {text}"
+    assert found.detail == (said if said != text else ""), "what `errors show` prints"
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

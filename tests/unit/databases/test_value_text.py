@@ -31,3 +31,9 @@ def test_a_value_that_python_cannot_hold_is_shown_in_hexadecimal() -> None:
 
 def test_text_values_are_shown_as_they_are() -> None:
     assert value_text(Column(name="c", type_name="t"), b"2026-01-01") == "2026-01-01"
+
+
+def test_label_of_an_enum_is_shown_as_text_though_python_knows_nothing_of_its_type() -> None:
+    column = Column(name="s", type_name="public.state", type_number=16_500, is_binary=True)
+    assert value_text(column, "größer".encode()) == "größer"
+    assert value_text(column, b"\0\0\0\x01") == "\\x00000001", "a composite"

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import psycopg
 
 from databases.postgres.connection import NOT_IN_STATE
-from streams.errors import DatabaseError, DataError, UnfitTableError
+from streams.errors import DatabaseError, DataError
 
-__all__ = ["NO_RIGHT", "explain", "is_outdated", "is_stale", "raise_refused"]
+__all__ = ["NO_RIGHT", "explain", "is_outdated", "is_stale", "raise_refused", "raise_refused_at_end"]
 
-# The table is not what its description says: it was altered meanwhile.
+# Where a statement was made for a table that was altered since, the server finds one of these. It finds them too where the table is as it was: a function of the
+# destination calls what it does not find, or a value names what is not there.
 _STALE_STATES = frozenset({"42703", "42P01", "42804", "42883", "42704", "42846", "428C9"})
+
+# Refuse a statement, or a value, of one table: another one's is not refused for it.
+_OF_ONE_TABLE = frozenset({"42", "3F"})
+# Of statements alone, though the server does not point into them: a column that takes no value, an object of another kind.
+_OF_STATEMENTS = frozenset({"428C9", "42809"})
+_FUNCTION = re.compile(r"(PL/\S+|SQL) function .*", re.MULTILINE)
+_NAMELESS = (
+    ": a function of the destination (of a trigger, a rule, an index, a check, a default) names what is not there, or without its schema (apply's sessions have an"
+    " empty search_path). Correct it there, for example with ALTER FUNCTION ... SET search_path = ..."
+)
+_OTHER_FIELDS = ": {types} has other fields here than at the source. Alter it here as it was altered there: ALTER TYPE {alter} ADD ATTRIBUTE (or DROP ATTRIBUTE) ..."
+_NOT_HERE = ": a value names what only the source has (regclass, regtype, ...). Create it here; or, if it is gone there too, edit the row or delete the transaction"
+_OUR_DEFECT = ": a statement of Headrace is wrong, which is a defect of Headrace: report it, with the table's definition. Other tables are not concerned"
 
 # What is wrong with the session, the role, the server or a statement of ours, and not with the row: an operator must act, and
 # no row may enter the error queue for it. Every other class that is not the environment's fault refuses the row: a trigger
@@ -29,7 +44,7 @@ _OF_THE_TRANSACTION = frozenset({"currval_oid", "lastval", "CheckTableNotInUse"}
 
 
 def is_stale(error: DatabaseError) -> bool:
-    """Whether the table is not as it was described."""
+    """Whether the table may not be as it was described."""
     return error.context.get("sqlstate") in _STALE_STATES
 
 
@@ -38,40 +53,72 @@ def is_outdated(error: DatabaseError) -> bool:
     return isinstance(error.__cause__, psycopg.errors.FeatureNotSupported) and error.__cause__.diag.source_function == "RevalidateCachedQuery"
 
 
-def explain(error: DatabaseError, names: Sequence[str], command: str) -> None:
+def explain(error: DatabaseError, names: Sequence[str], command: str, types: Sequence[str] = ()) -> None:
     """Say of an error which tables it is about, and raise what it means where its own class does not say so.
 
     Args:
-        error: caught while rows were written; keeps its context.
+        error: caught while rows were written, of tables that are as they were described; keeps its context.
         names: tables as `owner.name`.
         command: what was done to them.
+        types: types of the tables' columns that are not built in, quoted and qualified.
 
     Raises:
-        UnfitTableError: a table was altered meanwhile: describe it again.
-        DataError: the destination refused the rows.
+        DataError: the destination refused the rows, or the statement that writes them: no other table is at fault.
     """
     named = ", ".join(names)
     error.context["table"], error.context["command"] = named, command
-    if is_stale(error):
-        raise UnfitTableError(
-            f"the destination table {named} is not as it was described: {error.message}",
-            hint="it is described again at the next attempt", table=named, altered="meanwhile",
-        ) from error
-    if error.context.get("sqlstate") == NO_RIGHT and not error.hint:
+    state = str(error.context.get("sqlstate", ""))
+    if state == NO_RIGHT and not error.hint:
         error.hint = (
             f"grant the role of the connection string what this names: `headrace check` prints the GRANT for {named}, except where a trigger or a function"
             " of the destination needs it; then `headrace start` the apply process"
         )
+    if state[:2] in _OF_ONE_TABLE and state != NO_RIGHT:
+        raise _refused(error, f"{command} of {named}: {error.message}{_why(error, state, command, types)}") from error
     raise_refused(error)
+
+
+def raise_refused_at_end(error: DatabaseError) -> None:
+    """As `raise_refused`, of an error at the end of a transaction, where only what is deferred runs: triggers."""
+    state = str(error.context.get("sqlstate", ""))
+    if state[:2] in _OF_ONE_TABLE and state != NO_RIGHT:
+        raise _refused(error, f"{error.message}{_in_function(error)}") from error
+    raise_refused(error)
+
+
+def _why(error: DatabaseError, state: str, command: str, types: Sequence[str]) -> str:
+    """What a class means that a statement, a function and a value can all be refused with; the server says where it was."""
+    said = error.__cause__.diag if isinstance(error.__cause__, psycopg.Error) else None
+    if said is None:
+        return _OUR_DEFECT
+    if said.internal_query or _FUNCTION.search(said.context or ""):
+        return f"{_in_function(error)}"
+    if said.source_function == "record_recv":
+        return _OTHER_FIELDS.format(types=" or ".join(types) or "a composite type", alter=types[0] if len(types) == 1 else "...")
+    # The server points into the statement where it refuses the statement itself. It does not in statements that have no plan.
+    is_value = not said.statement_position and command != "TRUNCATE" and not (said.context or "").startswith("COPY ") and state not in _OF_STATEMENTS
+    return _NOT_HERE if is_value else _OUR_DEFECT
+
+
+def _in_function(error: DatabaseError) -> str:
+    """The functions in which an error occurred, innermost first, as the server names them, and what to do. Other lines of its context may have values."""
+    said = error.__cause__.diag.context if isinstance(error.__cause__, psycopg.Error) else None
+    lines = [line for line in (said or "").splitlines() if _FUNCTION.match(line)]
+    where = f" in {', called by '.join(lines)}" if lines else ""
+    return f"{where}: {error.hint}" if "search_path" in error.hint else f"{where}{_NAMELESS}"
+
+
+def _refused(error: DatabaseError, message: str) -> DataError:
+    refused = DataError(message, hint=error.hint, **error.context)
+    refused.detail = error.detail
+    return refused
 
 
 def raise_refused(error: DatabaseError) -> None:
     """Raise a `DataError` when the destination refused what was written, whatever class it gave as the reason."""
     state = str(error.context.get("sqlstate", ""))
     if (type(error) is DatabaseError and state and state[:2] not in _OPERATOR_CLASSES) or _is_the_row_s(error, state):
-        refused = DataError(error.message, hint=error.hint, **error.context)
-        refused.detail = error.detail
-        raise refused from error
+        raise _refused(error, error.message) from error
 
 
 def _is_the_row_s(error: DatabaseError, state: str) -> bool:

@@ -32,7 +32,7 @@ Longer than 500 lines: the forms of one statement, whose parts are numbered toge
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, 
 from databases.postgres.destination.lost_times import PG_EPOCH_US
 from databases.postgres.destination.recent_changes import not_later_here
 from databases.postgres.types import conversion_of, type_with_modifier
-from streams.errors import BugError
+from streams.errors import BugError, DataError
 from streams.lcr_batch import Column, ColumnValues, Command
 
 if TYPE_CHECKING:
@@ -66,11 +66,17 @@ _TIMESTAMPTZ = 1184  # number of its type
 CHUNK_BYTES = 32 << 20
 _COPY_HEADER = np.frombuffer(b"PGCOPY\n\xff\r\n\0" + bytes(8), np.uint8)
 _COPY_TRAILER = np.frombuffer(b"\xff\xff", np.uint8)
+# Of a set: a SELECT has 1,664 columns at most, and a statement adds some (numbers, times, where a row is).
+_SET_COLUMNS_MAX = 1600
 _BYTEA = 17
 _TEXT = 25
 _PLAIN = frozenset(f"pg_catalog.{name}" for name in (
     "int2", "int4", "int8", "numeric", "float4", "float8", "text", "varchar", "bpchar", "bytea", "bool", "uuid", "date", "time", "timestamp", "timestamptz", "oid",
 ))
+_NOTHING_FINDS_IT = (
+    "the log identifies rows by columns that the destination computes, and no others. At the source: ALTER TABLE ... REPLICA IDENTITY FULL;"
+    " then `headrace copy` the table, and `headrace errors delete` what failed before"
+)
 # Canonical equalities of which equal values have equal bytes.
 _OF_ONE_FORM = frozenset({"integer", "text", "uuid", "bytes"})
 # What the header of an array of wrapped values names as its elements' type. The server compares it with what it
@@ -141,7 +147,11 @@ def wrapper_name(form: ValueForm, generation: int) -> str:
 
 @dataclass(slots=True)
 class SetBuilder:
-    """Collects the set's columns, numbering parameters: all old ones first."""
+    """Collects the set's columns, numbering parameters: all old ones first.
+
+    `packed` are positions whose old values are the set's one column `c`, a record: those that are only compared by their images, in this order. Of a wide table
+    old and new values together are more columns than a set can have.
+    """
 
     write: Write
     catalog: CatalogTable
@@ -151,6 +161,24 @@ class SetBuilder:
     wrapped: dict[int, ValueForm] = field(default_factory=dict)
     is_timed: bool = False
     is_bounded: bool = False
+    packed: list[int] = field(default_factory=list)
+
+    def pack(self, images: list[int]) -> None:
+        """Make one column of the set of what is compared by images, if it has too many columns.
+
+        Args:
+            images: positions, as `keyed` compares them together.
+        """
+        if len(self.old) + len(self.new) > _SET_COLUMNS_MAX:
+            self.packed = images
+
+    def images(self, positions: list[int]) -> str:
+        """The record of the old values of a set's row `u`.
+
+        Args:
+            positions: of the columns; those that are packed, or none of them.
+        """
+        return "u.c" if self.packed and positions == self.packed else f"ROW({', '.join(f'u.o{p}' for p in positions)})"
 
     def details(self, position: int) -> CatalogColumn:
         """The destination's column for a position in `version.columns`."""
@@ -222,7 +250,10 @@ class SetBuilder:
 
     def select_list(self) -> str:
         """`unnest($1::...) AS o0, ...`."""
-        old = [f"{self.found_by(k, p)} AS o{p}" for k, p in enumerate(self.old, 1)]
+        values = {p: self.found_by(k, p) for k, p in enumerate(self.old, 1)}
+        # What is packed and finds rows by an operator too is there twice.
+        old = [f"{value} AS o{p}" for p, value in values.items() if p not in self.packed or self.details(p).equals]
+        old += [f"ROW({', '.join(values[p] for p in self.packed)}) AS c"] if self.packed else []
         new = [f"{self.expression(k, p)} AS n{p}" for k, p in enumerate(self.new, len(self.old) + 1)]
         return ", ".join(old + new)
 
@@ -333,6 +364,8 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
     target = catalog.table.columns
     at = [catalog.positions[column.name] for column in write.version.columns]
     rows = located(write, catalog)
+    if write.match_columns and not rows.find:
+        raise DataError(f"{write.command.name} of {write.version.qualified_name}: {_NOTHING_FINDS_IT}", table=write.version.qualified_name)
     sets: list[int] = []
     identity: list[int] = []
     if write.command is Command.UPDATE:
@@ -345,8 +378,9 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         is_paired = rows.is_whole
         with_, source, condition = _paired(builder, rows.found) if is_paired else _first_found(builder, rows)
     else:
-        with_, source = "", f"({builder.select()}) u"
         compare = [*rows.compare, *written_forms(write, catalog, rows)]
+        builder.pack([*_compared_by_images(builder, rows.find), *compare])
+        with_, source = "", f"({builder.select()}) u"
         condition = keyed(builder, rows.find, compare, one_by_one=row_by_row(builder, rows)) + builder.not_later_here()
     statements = []
     if write.command is Command.DELETE:
@@ -410,17 +444,20 @@ def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, one_by_on
         compare: positions whose values must be the row's, to the byte.
         one_by_one: those among `find` by which the server must not join, see `row_by_row`.
     """
-    by_operator = [p for p in find if builder.details(p).equals]
-    terms = []
+    by_operator, terms = [p for p in find if builder.details(p).equals], list[str]()
     for p in by_operator:
         value = builder.details(p).collated(f"u.o{p}")
         terms.append(f"t.{builder.details(p).name} {builder.details(p).equals} " + (f"ANY (ARRAY[{value}])" if p in one_by_one else value))
-    images = [p for p in find if p not in by_operator] + compare
+    images = [*_compared_by_images(builder, find), *compare]
     if images:
         rows = ", ".join(f"t.{builder.details(p).name}" for p in images)
-        values = ", ".join(f"u.o{p}" for p in images)
-        terms.append(f"pg_catalog.record_image_eq(ROW({rows}), ROW({values}))")
+        terms.append(f"pg_catalog.record_image_eq(ROW({rows}), {builder.images(images)})")
     return " AND ".join(terms)
+
+
+def _compared_by_images(builder: SetBuilder, find: list[int]) -> list[int]:
+    """Those among the columns that find a row which no operator of an index compares."""
+    return [p for p in find if not builder.details(p).equals]
 
 
 def row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
@@ -453,6 +490,7 @@ def row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
 def _first_found(builder: SetBuilder, rows: Located) -> tuple[str, str, str]:
     """WITH clause, source and condition where each row of the set changes one row at most that its key finds."""
     is_any = rows.found is FoundRows.ANY
+    builder.pack([*(_compared_by_images(builder, rows.find) if is_any else []), *rows.compare])
     found = keyed(builder, rows.find, rows.compare if is_any else [])
     number = "pg_catalog.row_number() OVER (PARTITION BY u.i ORDER BY t.tableoid, t.ctid)" if is_any else "pg_catalog.count(*) OVER (PARTITION BY u.i)"
     with_ = (
@@ -468,30 +506,33 @@ def _first_found(builder: SetBuilder, rows: Located) -> tuple[str, str, str]:
 
 def _paired(builder: SetBuilder, found: FoundRows) -> tuple[str, str, str]:
     """WITH clause, source and condition where equal rows are matched one to one."""
-    names = [builder.details(p).name for p in builder.old]
+    names = {p: f"t.{builder.details(p).name}" for p in builder.old}
+    values = {p: builder.found_by(k, p) for k, p in enumerate(builder.old, 1)}
+    new = [f"{builder.expression(k, p)} AS n{p}" for k, p in enumerate(builder.new, len(builder.old) + 1)]
     hashed = [p for p in builder.old if builder.details(p).is_hashable]
-    candidates = ""
-    if hashed:
-        # A cheap hash first: most rows of the table are then never turned into text.
-        row = ", ".join(f"t.{builder.details(p).name}" for p in hashed)
-        values = ", ".join(f"o{p}" for p in hashed)
-        candidates = (
-            f" WHERE pg_catalog.hash_record_extended(ROW({row}), 0) OPERATOR(pg_catalog.=) ANY"
-            f" (SELECT pg_catalog.hash_record_extended(ROW({values}), 0) FROM v)"
-        )
-    image, values = ", ".join(f"t.{name}" for name in names), ", ".join(f"o{p}" for p in builder.old)
-    new = "".join(f", w.n{p}" for p in builder.new)
+    # A cheap hash first: most rows of the table are then never turned into text.
+    hashes = [f"{_hash(values[p] for p in hashed)} AS h"] if hashed else []
+    candidates = f" WHERE {_hash(names[p] for p in hashed)} OPERATOR(pg_catalog.=) ANY (SELECT h FROM v)" if hashed else ""
     number = 'pg_catalog.row_number() OVER (PARTITION BY i COLLATE "C") AS r'
     times = ', pg_catalog.count(*) OVER (PARTITION BY i COLLATE "C") AS times' if found is FoundRows.SINGLE else ""
     once = " AND c.times OPERATOR(pg_catalog.=) 1" if found is FoundRows.SINGLE else ""
     with_ = (
-        f"WITH v AS MATERIALIZED (SELECT {builder.select_list()}), "
-        f"w AS (SELECT *, {number} FROM (SELECT *, ROW({values})::pg_catalog.text AS i FROM v) v), "
-        f"c AS (SELECT *, {number}{times} FROM (SELECT t.ctid AS c, t.tableoid AS o, ROW({image})::pg_catalog.text AS i"
+        f"WITH v AS MATERIALIZED (SELECT {', '.join([f'{_image(values.values())} AS i', *hashes, *new])}), "
+        f"w AS (SELECT *, {number} FROM v), "
+        f"c AS (SELECT *, {number}{times} FROM (SELECT t.ctid AS c, t.tableoid AS o, {_image(names.values())} AS i"
         f" FROM {builder.catalog.relation} t{candidates}) t), "
-        f'p AS MATERIALIZED (SELECT c.c, c.o{new} FROM w JOIN c ON w.i COLLATE "C" = c.i AND w.r = c.r{once}) '
+        f"p AS MATERIALIZED (SELECT c.c, c.o{''.join(f', w.n{p}' for p in builder.new)} FROM w"
+        f' JOIN c ON w.i COLLATE "C" = c.i AND w.r = c.r{once}) '
     )
     return with_, "p u", "t.ctid OPERATOR(pg_catalog.=) u.c AND t.tableoid OPERATOR(pg_catalog.=) u.o"
+
+
+def _image(values: Iterable[str]) -> str:
+    return f"ROW({', '.join(values)})::pg_catalog.text"
+
+
+def _hash(values: Iterable[str]) -> str:
+    return f"pg_catalog.hash_record_extended(ROW({', '.join(values)}), 0)"
 
 
 def _touched(catalog: CatalogTable) -> str:
