@@ -47,6 +47,17 @@ def test_table_whose_only_key_is_generated_is_written_by_all_its_values(pair: Pa
     assert pair.errors() == ()
 
 
+def test_table_of_which_the_destination_computes_every_column_has_as_many_rows_as_at_the_source(pair: Pair):
+    create(pair, "CREATE TABLE k (c int GENERATED ALWAYS AS (7) STORED); ALTER TABLE k REPLICA IDENTITY FULL")
+    pair.run(*["INSERT INTO k DEFAULT VALUES"] * 5, "UPDATE k SET c = DEFAULT")
+    engine = pair.apply()
+    pair.run("DELETE FROM k WHERE ctid = ANY (ARRAY(SELECT ctid FROM k LIMIT 2))", "INSERT INTO p VALUES (1, 1)")
+    pair.more(engine)
+    assert [error.message for error in pair.errors()] == []
+    pair.assert_same("SELECT c FROM k")
+    pair.assert_same()
+
+
 # --------------------------------------------------------------------------- values
 
 

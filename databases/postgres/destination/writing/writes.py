@@ -68,7 +68,7 @@ _COPY_HEADER = np.frombuffer(b"PGCOPY\n\xff\r\n\0" + bytes(8), np.uint8)
 _COPY_TRAILER = np.frombuffer(b"\xff\xff", np.uint8)
 # Of a set: a SELECT has 1,664 columns at most, and a statement adds some (numbers, times, where a row is).
 _SET_COLUMNS_MAX = 1600
-_BYTEA = 17
+_EVERY_ROW = "pg_catalog.generate_series(1, $1::pg_catalog.int8)"  # of a set without columns: see `SetStatement.is_counted`
 _TEXT = 25
 _PLAIN = frozenset(f"pg_catalog.{name}" for name in (
     "int2", "int4", "int8", "numeric", "float4", "float8", "text", "varchar", "bpchar", "bytea", "bool", "uuid", "date", "time", "timestamp", "timestamptz", "oid",
@@ -101,6 +101,7 @@ class SetStatement:
         sql: with the old values' parameters first, then the new ones'.
         old: None: the statement needs no old values.
         new: None: the statement needs no new values.
+        is_counted: it needs no values: its first parameter is the number of rows. The destination computes every column.
         is_timed: the rows' times are one parameter more.
         is_bounded: the earliest of the rows' times, and a number of a transaction (see `recent_changes`), are two more, the last ones.
     """
@@ -108,6 +109,7 @@ class SetStatement:
     sql: str
     old: _Values | None
     new: _Values | None
+    is_counted: bool = False
     is_timed: bool = False
     is_bounded: bool = False
 
@@ -290,7 +292,10 @@ class SetBuilder:
 
     def statement(self, sql: str) -> SetStatement:
         """The statement with this builder's parameters."""
-        return SetStatement(sql=sql, old=self.values(self.old), new=self.values(self.new), is_timed=self.is_timed, is_bounded=self.is_bounded)
+        return SetStatement(
+            sql=sql, old=self.values(self.old), new=self.values(self.new), is_counted=not self.old and not self.new, is_timed=self.is_timed,
+            is_bounded=self.is_bounded,
+        )
 
 
 def _element(column: Column, form: ValueForm) -> tuple[int, int]:
@@ -374,7 +379,7 @@ def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: b
         identity = [p for p in written if target[at[p]].is_identity_always and moves]
     builder = SetBuilder(write, catalog, generation, old=[*rows.find, *rows.compare], new=[*sets, *identity])
     is_paired = False
-    if rows.found is not FoundRows.ONE and (rows.found is FoundRows.ANY or write.row_count != 1):
+    if rows.found is not FoundRows.ONE and (rows.found is FoundRows.ANY or write.row_count != 1 or not rows.find):
         is_paired = rows.is_whole
         with_, source, condition = _paired(builder, rows.found) if is_paired else _first_found(builder, rows)
     else:
@@ -407,10 +412,7 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     builder = SetBuilder(write, catalog, generation, old=[], new=columns)
     relation = catalog.relation.removeprefix("ONLY ")
     if not columns:
-        # A row of defaults for every row: the parameter is only there to be counted.
-        sql = f"INSERT INTO {relation} SELECT FROM pg_catalog.unnest($1::pg_catalog.bytea[])"
-        count = _Values(columns=np.zeros(1, np.int64), elements=np.array([_BYTEA]), wrapped=np.zeros(1, np.int64))
-        return WritePlan(statements=(SetStatement(sql=sql, old=None, new=count),))
+        return WritePlan(statements=(builder.statement(f"INSERT INTO {relation} SELECT FROM {_EVERY_ROW}"),))  # a row of defaults for every row
     names = ", ".join(builder.details(p).name for p in columns)
     is_identity = any(catalog.table.columns[at[p]].is_identity_always for p in columns)
     overriding = " OVERRIDING SYSTEM VALUE" if is_identity else ""
@@ -517,7 +519,7 @@ def _paired(builder: SetBuilder, found: FoundRows) -> tuple[str, str, str]:
     times = ', pg_catalog.count(*) OVER (PARTITION BY i COLLATE "C") AS times' if found is FoundRows.SINGLE else ""
     once = " AND c.times OPERATOR(pg_catalog.=) 1" if found is FoundRows.SINGLE else ""
     with_ = (
-        f"WITH v AS MATERIALIZED (SELECT {', '.join([f'{_image(values.values())} AS i', *hashes, *new])}), "
+        f"WITH v AS MATERIALIZED (SELECT {', '.join([f'{_image(values.values())} AS i', *hashes, *new])}{'' if values else f' FROM {_EVERY_ROW}'}), "
         f"w AS (SELECT *, {number} FROM v), "
         f"c AS (SELECT *, {number}{times} FROM (SELECT t.ctid AS c, t.tableoid AS o, {_image(names.values())} AS i"
         f" FROM {builder.catalog.relation} t{candidates}) t), "
@@ -651,6 +653,8 @@ def parameters(statement: SetStatement, write: Write, first: int, last: int, hor
     from databases.postgres.destination.writing.write_kernels import array_sizes, fill_arrays
 
     found: list[NDArray[np.uint8]] = []
+    if statement.is_counted:
+        found.append(np.frombuffer((last - first).to_bytes(8, "big"), np.uint8))
     for values, columns in ((write.old, statement.old), (write.new, statement.new)):
         if columns is None:
             continue
