@@ -13,7 +13,7 @@ from tests.support.seeds import scaled, seed_of
 
 pytestmark = pytest.mark.postgres
 
-_TYPES = {"smallint": "({0} % 30000)::smallint", "int": "{0}", "text": "'t{0}'", "numeric(12,2)": "{0} / 4.0", "jsonb": "jsonb_build_object('a', {0})", "int[]": "ARRAY[{0}, NULL]", "point": "point({0}, 1)"}
+_TYPES = {"smallint": "({0} % 30000)::smallint", "int": "{0}", "text": "'t' || {0}", "numeric(12,2)": "{0} / 4.0", "jsonb": "jsonb_build_object('a', {0})", "int[]": "ARRAY[{0}, NULL]", "point": "point({0}, 1)"}
 _KEYABLE = ("int", "text", "numeric(12,2)")
 
 
