@@ -50,6 +50,7 @@ class DatabaseAccess:
         dsn: connection string, secrets included: never shown.
         allow_any_version: do not refuse versions that were never tried.
         tables: how the apply process for which a destination is opened sees its tables.
+        decoding_memory: bytes for transactions in flight of the session that reads a source's log; 0: by the server's own settings.
     """
 
     site: str
@@ -57,6 +58,7 @@ class DatabaseAccess:
     dsn: str = field(repr=False)
     allow_any_version: bool = False
     tables: TableSettings = NO_TABLE_SETTINGS
+    decoding_memory: int = 0
 
 
 def open_source(access: DatabaseAccess) -> SourceDatabase:
@@ -68,7 +70,9 @@ def open_source(access: DatabaseAccess) -> SourceDatabase:
     if access.kind in _POSTGRES:
         from databases.postgres.source.database import PostgresSource
 
-        return PostgresSource(access.dsn, site=access.site, allow_any_version=access.allow_any_version)
+        return PostgresSource(
+            access.dsn, site=access.site, allow_any_version=access.allow_any_version, decoding_memory=access.decoding_memory,
+        )
     raise ConfigError(f"site {access.site}: nothing can be captured or copied from a {access.kind} database")
 
 

@@ -264,7 +264,9 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
     yield PlannedActor(name="controller", site="", resources=(), work=f"keeps the actors as the topology wants them{alerts}")
     for site in spec.sites:
         if site.name in sources:
-            yield actor(f"site:{site.name}", site.name, "log writer: drains the source's log into the redo log")
+            memory = _size(site.database.decoding_memory) if site.database.decoding_memory else "as much as its shared_buffers, at most 512MB,"
+            held = f"; its session there holds {memory} of transactions in flight"
+            yield actor(f"site:{site.name}", site.name, f"log writer: drains the source's log into the redo log{held}")
         else:
             has_database = site.database.kind != "none"
             work = "keeps the site's database" if has_database else "keeps the site's folder: queues only"

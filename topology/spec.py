@@ -39,6 +39,8 @@ class DatabaseSpec:
         version: major version wanted of an embedded server.
         environment: names of the environment variables the dsn came from (for messages).
         allow_any_version: take a server whose version was never tried.
+        decoding_memory: bytes that the session which reads its log may hold of transactions in flight; 0: by the server's own settings
+            (`databases.postgres.source.decoding_memory`).
     """
 
     kind: str
@@ -46,6 +48,7 @@ class DatabaseSpec:
     version: int = 18
     environment: tuple[str, ...] = ()
     allow_any_version: bool = False
+    decoding_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

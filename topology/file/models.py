@@ -44,6 +44,8 @@ PARALLELISM_MAX = 64  # each apply server holds a session and an origin of the d
 GROUP_TRANSACTIONS_MAX = 100_000  # a failing group is bisected: a larger one costs more retries than it saves commits
 GROUP_ROWS_MAX = 1_000_000  # a group is held in the memory of an apply server
 SIZE_MIN = 1 << 20  # one LCR batch
+# Of one source session. Larger transactions are rare enough for the server's disk, and a mistyped unit would take the source's memory.
+DECODING_MEMORY_MAX = 4 << 30
 BANDWIDTH_MIN = 8 << 10  # bytes a second: two of the smallest pieces
 # Seconds. Below ten, a process that restarts would be taken for a destination that is away; a week is longer than redo is kept anywhere.
 SPLIT_THRESHOLD_MIN, SPLIT_THRESHOLD_MAX = 10, 7 * 86_400
@@ -88,6 +90,13 @@ def _size(value: object) -> int:
     size = int(match[1]) << (10 * _POWER[unit[:1]])
     if size < SIZE_MIN:
         raise _problem(f"{value!r} is too small", "at least 1MB: one LCR batch must fit")
+    return size
+
+
+def _decoding_memory(value: object) -> int:
+    size = _size(value)
+    if size > DECODING_MEMORY_MAX:
+        raise _problem(f"{value!r} is too large", "at most 4GB: it is memory of the source's server, which spills larger transactions to its disk")
     return size
 
 
@@ -258,6 +267,7 @@ Retention = Annotated[float, BeforeValidator(_retention)]
 ScnText = Annotated[int, BeforeValidator(_scn)]
 TimeZone = Annotated[str, BeforeValidator(_time_zone)]
 Size = Annotated[int, BeforeValidator(_size)]
+DecodingMemory = Annotated[int, BeforeValidator(_decoding_memory)]
 TagOrNull = Annotated[bytes | None, BeforeValidator(_tag)]
 ApplyTag = Annotated[bytes | None, BeforeValidator(_apply_tag)]
 Method = Literal["maximum", "minimum", "overwrite", "discard", "site_priority", "delta", "latest_timestamp"]
@@ -359,6 +369,7 @@ class DatabaseModel(_Model):
     dsn: str | None = None
     version: Literal[16, 18] | None = None
     allow_any_version: bool = False
+    decoding_memory: DecodingMemory | None = None
 
     @model_validator(mode="after")
     def _fits_kind(self) -> DatabaseModel:
@@ -370,6 +381,8 @@ class DatabaseModel(_Model):
             raise _problem(f"kind: {self.kind} takes no version", "leave out version (it chooses the embedded server's)")
         if self.kind != "postgres" and self.allow_any_version:
             raise _problem(f"kind: {self.kind} takes no allow_any_version", "leave it out (it is for a server of your own)")
+        if self.kind == "none" and self.decoding_memory is not None:
+            raise _problem("kind: none takes no decoding_memory", "leave it out (nothing is decoded here)")
         return self
 
 

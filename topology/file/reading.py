@@ -253,8 +253,7 @@ class _Reader:
 
     def _database(self, site: str, model: DatabaseModel) -> DatabaseSpec | None:
         if model.kind == "embedded":
-            database = DatabaseSpec(kind=model.kind)
-            return replace(database, version=model.version) if model.version else database
+            return _with(DatabaseSpec(kind=model.kind), version=model.version, decoding_memory=model.decoding_memory)
         if model.kind == "none":
             return DatabaseSpec(kind=model.kind)
         dsn = model.dsn or ""
@@ -264,7 +263,8 @@ class _Reader:
             self._report(("sites", site, "database", "dsn"), error.problem, error.fix)
             return None
         return DatabaseSpec(
-            kind=model.kind, dsn=resolved, environment=references(dsn), allow_any_version=model.allow_any_version
+            kind=model.kind, dsn=resolved, environment=references(dsn), allow_any_version=model.allow_any_version,
+            decoding_memory=model.decoding_memory or 0,
         )
 
     def _replicate(self, declared: set[str], sites: Iterable[SiteSpec]) -> list[Replicate]:

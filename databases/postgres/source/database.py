@@ -42,6 +42,7 @@ from databases.postgres.source.catalog import (
     slot_name,
     source_tables,
 )
+from databases.postgres.source.decoding_memory import memory_findings
 from databases.postgres.source.preflight import preflight_source
 from databases.postgres.source.publication import publication_found, publication_gone, publication_steps
 from databases.postgres.source.slot import (
@@ -129,12 +130,14 @@ class PostgresSource:
         dsn: connection string.
         site: the site's name; by default the database's.
         allow_any_version: take server versions that were never tried.
+        decoding_memory: bytes that a log stream's session holds of transactions in flight; 0: see `decoding_memory`.
     """
 
-    def __init__(self, dsn: str, *, site: str = "", allow_any_version: bool = False) -> None:
+    def __init__(self, dsn: str, *, site: str = "", allow_any_version: bool = False, decoding_memory: int = 0) -> None:
         self._dsn = dsn
         self._site = site
         self._allow_any_version = allow_any_version
+        self._decoding_memory = decoding_memory
         self._connection: psycopg.Connection[Any] | None = None
         self._binary_types: set[int] = set()  # built-in ones that travel in binary form: no user can alter them
 
@@ -180,7 +183,7 @@ class PostgresSource:
         with translated("checking the source"):
             found = preflight_source(
                 self._session(), rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version
-            )
+            ) + tuple(memory_findings(self._session(), self._decoding_memory, f"sites.{self._site}"))
         if not needs:
             return found
         with translated("asking what is logged"):
@@ -329,7 +332,7 @@ class PostgresSource:
         stream = open_log_stream(
             # As the slot: what synchronous_standby_names can name must be one site's alone.
             self._dsn, slot=name, publication=name, start=begin, binary=binary, application_name=name,
-            force_libpq=force_libpq,
+            force_libpq=force_libpq, decoding_memory=self._decoding_memory,
         )
         if stream.options.timeline != checked:  # another connection, so perhaps another server of the dsn: it was not checked
             stream.close()

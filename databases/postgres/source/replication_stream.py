@@ -34,6 +34,7 @@ import psycopg
 from databases.ports import LogChunk, StreamOptions
 from databases.postgres.connection import connect, connection_parameters, quote, translated
 from databases.postgres.source import pgoutput_kernels as kernels
+from databases.postgres.source.decoding_memory import set_decoding_memory
 from databases.postgres.source.lsn import format_lsn, parse_lsn
 from databases.postgres.source.replication_wire import (
     MESSAGE_BYTES_MAX,
@@ -319,6 +320,7 @@ class PostgresLogStream:
 
 def open_log_stream(
     dsn: str, *, slot: str, publication: str, start: Scn, binary: bool, application_name: str, force_libpq: bool = False,
+    decoding_memory: int = 0,
 ) -> PostgresLogStream:
     """Authenticate, start replication and hand over the socket.
 
@@ -330,6 +332,7 @@ def open_log_stream(
         binary: ask for values in binary form where their type has one.
         application_name: of the session.
         force_libpq: read through libpq even where the raw socket would do.
+        decoding_memory: bytes that the server holds of transactions in flight; 0: see `decoding_memory`.
 
     Raises:
         DatabaseUnavailable: no connection, or the slot is in use.
@@ -347,6 +350,7 @@ def open_log_stream(
         size_receive_buffer(duplicate)
         options = _identify(connection, binary=binary)
         keep_at_standbys(connection, slot)
+        set_decoding_memory(connection, decoding_memory)
         command = _start_command(slot, publication, start, options)
         received = b""
         wire: Wire

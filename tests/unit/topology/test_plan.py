@@ -46,6 +46,14 @@ def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_hav
     }
 
 
+def test_the_plan_says_how_much_memory_reading_the_log_takes_at_the_source(tmp_path):
+    def work(text):
+        return next(actor.work for actor in make_plan(read(tmp_path, text)).actors if actor.name == "site:dbs1")
+
+    assert "holds as much as its shared_buffers, at most 512MB, of transactions in flight" in work(TWO_WAY)
+    assert "holds 256MB of transactions in flight" in work(TWO_WAY.replace("kind: embedded", "kind: embedded, decoding_memory: 256MB"))
+
+
 def test_who_gets_what_is_shown_with_hops_and_not_again_for_what_a_hub_forwards(tmp_path):
     text = SITES + """
 replicate:

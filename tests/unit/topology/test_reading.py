@@ -36,8 +36,8 @@ def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
         segment_bytes: 8MB
         heartbeat_s: 2
         sites:
-          dbs1: {database: {kind: postgres, dsn: "${DBS1}"}}
-          dbs2: {database: {kind: embedded, version: 16}, node: {site_dbs2: 1}}
+          dbs1: {database: {kind: postgres, dsn: "${DBS1}", decoding_memory: 256MB}}
+          dbs2: {database: {kind: embedded, version: 16, decoding_memory: 4GB}, node: {site_dbs2: 1}}
         queues:
           q1: {site: dbs1, kind: buffered, memory: 64MB, spill: 2GB}
           q2: {site: dbs2}
@@ -63,6 +63,7 @@ def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
     assert spec.site("dbs1").database.dsn == "postgresql://u@h/d"
     assert spec.site("dbs1").database.environment == ("DBS1",)
     assert spec.site("dbs2").database.version == 16
+    assert [spec.site(name).database.decoding_memory for name in ("dbs1", "dbs2")] == [256 << 20, 4 << 30]
     assert spec.site("dbs2").node == (("site_dbs2", 1.0),)
     assert (spec.queue("q1").memory_bytes_max, spec.queue("q1").spill_bytes_max) == (64 << 20, 2 << 30)
     assert spec.capture("c1").rules == RuleSet(
@@ -206,6 +207,15 @@ SITE_PROBLEMS = {
         "sites.x.database (line 3): kind: none takes no version: leave out version (it chooses the embedded server's)",
     "{database: {kind: embedded, allow_any_version: true}}":
         "sites.x.database (line 3): kind: embedded takes no allow_any_version: leave it out (it is for a server of your own)",
+    "{database: {kind: none, decoding_memory: 1MB}}":
+        "sites.x.database (line 3): kind: none takes no decoding_memory: leave it out (nothing is decoded here)",
+    "{database: {kind: embedded, decoding_memory: 512kB}}":
+        "sites.x.database.decoding_memory (line 3): '512kB' is too small: at least 1MB: one LCR batch must fit",
+    "{database: {kind: embedded, decoding_memory: 5GB}}":
+        "sites.x.database.decoding_memory (line 3): '5GB' is too large: at most 4GB: it is memory of the source's server, which spills larger "
+        "transactions to its disk",
+    "{database: {kind: embedded, decoding_memory: many}}":
+        "sites.x.database.decoding_memory (line 3): 'many' is not a size: write bytes or a number with a unit, such as 256MB (1MB = 1024kB)",
     "{database: {kind: embedded, version: 17}}":
         "sites.x.database.version (line 3): 17 is not one of 16, 18: write one of these",
     "{database: {kind: embedded, versoin: 18}}":
