@@ -253,7 +253,8 @@ class _Reader:
 
     def _database(self, site: str, model: DatabaseModel) -> DatabaseSpec | None:
         if model.kind == "embedded":
-            return _with(DatabaseSpec(kind=model.kind), version=model.version, decoding_memory=model.decoding_memory)
+            database = DatabaseSpec(kind=model.kind, decoding_memory=model.decoding_memory or 0)
+            return replace(database, version=model.version) if model.version else database
         if model.kind == "none":
             return DatabaseSpec(kind=model.kind)
         dsn = model.dsn or ""
@@ -263,8 +264,7 @@ class _Reader:
             self._report(("sites", site, "database", "dsn"), error.problem, error.fix)
             return None
         return DatabaseSpec(
-            kind=model.kind, dsn=resolved, environment=references(dsn), allow_any_version=model.allow_any_version,
-            decoding_memory=model.decoding_memory or 0,
+            kind=model.kind, dsn=resolved, environment=references(dsn), allow_any_version=model.allow_any_version, decoding_memory=model.decoding_memory or 0,
         )
 
     def _replicate(self, declared: set[str], sites: Iterable[SiteSpec]) -> list[Replicate]:
