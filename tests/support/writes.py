@@ -24,7 +24,7 @@ def version_of(table: DestinationTable, *, is_binary: bool = True, without: Sequ
     columns = tuple(
         Column(
             name=column.name, type_name=column.type_name, type_number=column.type_number,
-            type_modifier=column.type_modifier, is_key=position in table.key, is_binary=is_binary,
+            type_modifier=column.type_modifier, is_key=position in table.key, is_binary=is_binary, is_computed=column.is_generated,
         )
         for position, column in enumerate(table.columns) if column.name not in without
     )
