@@ -462,7 +462,7 @@ def wait(
 ) -> int:
     """Wait until everything committed at the sources before this call is applied at the destinations."""
     from headrace.progress import live_lines
-    from headrace.waiting import wait_caught_up
+    from headrace.waiting import look_at_tables, wait_caught_up
 
     if not caught_up:
         raise ConfigError("say what to wait for", hint="headrace wait FILE --caught-up")
@@ -472,6 +472,7 @@ def wait(
             deployment.spec, deployment.connect(), timeout_s=timeout,
             progress=show, overview=deployment.overview,
         )
+        look_at_tables(deployment.spec, deployment.connect())
     output.json({"caught_up": True, "markers": markers})
     output.result("caught up")
     return DONE

@@ -16,6 +16,7 @@ from headrace.commands.sequences import collisions
 from headrace.security.examination import tls_findings
 from rules.conflict_handlers import NO_CONFLICT_RULES
 from rules.user_code.handlers import NO_HANDLERS, ErrorHandler
+from spark_apply.copy.row_marks import MarkedTable, compare_marks
 from spark_apply.copy.standing import renamed, table_findings
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.errors import ConfigError, DatabaseUnavailable, StreamsError
@@ -31,7 +32,7 @@ from topology.proof.meetings import unseen_conflicts
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, is_sent_on, returned_by, ways_to
+from topology.ways import arriving, captured_by, is_sent_on, returned_by, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
@@ -108,6 +109,7 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: l
     try:
         findings += _shape_findings(spec)
         findings += _table_findings(spec, kept)
+        findings += _changed_rows(spec)
         findings += _sequence_findings(spec)
     except StreamsError:
         # Rights that are already reported may be missing.
@@ -225,6 +227,28 @@ def _staying(
             if (reason := said.get(both.of_new(table, has_rows=True))) is not None:
                 found.setdefault(reason, []).append(table.destination)
     return found
+
+
+def _changed_rows(spec: TopologySpec) -> Iterator[Finding]:
+    """Tables that are replicated, and whose rows changed at the source without events; both databases must be reachable."""
+    for apply in spec.applies:
+        source, destination = _access(spec, spec.site(apply.source)), _access(spec, spec.site(apply.site))
+        if source is None or destination is None:
+            continue
+        with closing(open_source(source)) as database, closing(open_destination(destination)) as target:
+            recorded = {each.identity for each in target.instantiations(spec.name, apply.name) if each.state in {"DONE", "KEPT", "JOINING"}}
+            tables = [
+                MarkedTable(
+                    identity=each.source.identity, source=TableName.of(each.source), destination=TableName.of(each.destination),
+                    may_be_copied=writes_alone(spec, apply, TableName.of(each.destination)),
+                )
+                for each in arriving(ways_to(spec, apply), database.captured(spec.name)) if each.source.identity in recorded
+            ]
+            marks = target.row_marks(spec.name, apply.name, apply.source) if tables else {}
+            found = compare_marks(database, target, [table for table in tables if table.identity in marks], marks, database.row_marks(spec.name) if marks else {})
+        for table in tables:
+            if (changed := found.problems.get(table.identity)) is not None:
+                yield Finding(path=f"sites.{apply.site} table {table.destination}", problem=changed.problem, fix=changed.fix, is_error=False)
 
 
 def _empty_at(source: DatabaseAccess, tables: Sequence[tuple[TableName, TableName]]) -> frozenset[TableName]:

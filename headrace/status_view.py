@@ -29,6 +29,7 @@ _BAD = frozenset({"ABORTED", "UNREACHABLE", "RETRYING", *_NO_DATABASE})
 _NOT_CREATED = "NOT CREATED"
 _START_DATABASE = "start the database, or correct its connection string and run `headrace up`; Headrace connects by itself"
 _END_TRANSACTION = "end that transaction, or wait until it ends: Headrace goes on by itself then"
+_APPLIED = frozenset({"DONE", "KEPT"})  # whatever is said of the table: its changes are applied
 STARTING = frozenset({"INITIALIZING", "STARTING DATABASE", "WAITING FOR PREPARATION", "STARTING SPARK"})
 """States of components that are starting."""
 
@@ -245,7 +246,8 @@ def _table_notes(component: str, tables: Sequence[Mapping[str, Any]]) -> Iterato
                 is_of_table=True,
             )
         elif table.get("problem"):
-            yield Note(component=component, problem=f"table {table['owner']}.{table['name']}: {table['problem']}", is_stuck=True, is_of_table=True)
+            problem, _, fix = str(table["problem"]).partition("; fix: ")
+            yield Note(component=component, problem=f"table {table['owner']}.{table['name']}: {problem}", fix=fix, is_stuck=table["state"] not in _APPLIED, is_of_table=True)
     kept, left = (
         ", ".join(f"{table['owner']}.{table['name']}" for table in tables if table["state"] == state) for state in ("KEPT", "LEFT OUT")
     )

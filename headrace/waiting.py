@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from actors.runtime import RayActors
     from topology.spec import TopologySpec
 
-__all__ = ["LOOK_INTERVAL_S", "Look", "NotCaughtUp", "wait_caught_up"]
+__all__ = ["LOOK_INTERVAL_S", "Look", "NotCaughtUp", "look_at_tables", "wait_caught_up"]
 
 POLL_S = 0.1
 LOOK_INTERVAL_S = 2.0  # for what holds it up: people read it, and the controller updates once a second
 MARKER_TIMEOUT_S = 15.0  # a marker waits for one fsync at the source
 CALL_TIMEOUT_S = 5.0
 _AT_REST = frozenset({"DONE", "KEPT", "LEFT OUT", "FAILED"})  # states of tables that are not being copied
+TABLES_TIMEOUT_S = 10.0  # an apply process answers after five, whether its look has ended or not
 
 Look = Callable[[], Mapping[str, Any]]
 """Returns the overview of the topology."""
@@ -151,6 +153,18 @@ class _Wait:
         words += [f"{note.component}: {note.problem}" for note in self.stuck]
         fixes = [note.fix for note in self.stuck if note.fix]
         return NotCaughtUp(f"not caught up within {timeout_s:g} s: " + "; ".join(words), hint="; ".join(fixes) or "see `headrace status`")
+
+
+def look_at_tables(spec: TopologySpec, actors: RayActors) -> None:
+    """Have every apply process look now whether its tables are as they were copied: what it finds, `headrace status` says.
+
+    Args:
+        spec: the topology.
+        actors: its actors.
+    """
+    for apply in spec.applies:
+        with suppress(StreamsError):  # it is starting again, or busy: it looks by itself
+            actors.call(f"apply:{apply.name}", "look_at_tables", timeout_s=TABLES_TIMEOUT_S)
 
 
 def wait_caught_up(

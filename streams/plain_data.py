@@ -92,6 +92,9 @@ def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401 - by the types of the f
         if len(members) == 2 and members[1] is Ellipsis:
             return tuple(_read(members[0], each) for each in value)
         return tuple(_read(member, each) for member, each in zip(members, value, strict=True))
+    if get_origin(kind) is dict:
+        _, members = get_args(kind)
+        return {str(name): _read(members, each) for name, each in value.items()}
     if kind is bytes:
         return bytes.fromhex(value)
     return kind(value)

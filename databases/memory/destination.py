@@ -54,6 +54,7 @@ from databases.ports import (
     PlannedApply,
     PlannedStatement,
     RowInTheWay,
+    RowMark,
     RowQuestion,
     ScnRange,
     SqlResult,
@@ -317,6 +318,24 @@ class MemoryDestination:
             self.store.recorded[key] = self._number(instantiation)
         return True
 
+    def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
+        """See `DestinationDatabase.row_marks`."""
+        return {key[3]: mark for key, mark in self._reach().row_marks.items() if key[:3] == (topology, apply, source)}
+
+    def record_row_marks(
+        self, topology: str, apply: str, epoch: int, source: str, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None,
+    ) -> None:
+        """See `DestinationDatabase.record_row_marks`."""
+        self._process(topology, apply, epoch)
+        found = self.row_marks(topology, apply, source)
+        changed = {identity: mark for identity, mark in marks.items() if was is None or found.get(identity) == was.get(identity)}
+        kept = {key: mark for key, mark in self.store.row_marks.items() if key in self.store.instantiations or key[:3] != (topology, apply, source)}
+        self.store.row_marks = kept | {(topology, apply, source, identity): mark for identity, mark in (found | changed).items() if identity in marks}
+
+    def may_hold(self, table: TableName, part: TableName) -> bool:  # noqa: ARG002 - it has no partitions
+        """See `DestinationDatabase.may_hold`."""
+        return bool(self.filled([table]))
+
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""
         left = [found for found in self.instantiations(topology, apply) if found.identity not in kept and found.state != "LEFT"]
@@ -369,6 +388,7 @@ class MemoryDestination:
             del store.errors[error.number]
         store.conflicts = {n: each for n, each in store.conflicts.items() if each[0] != topology or each[1].apply != apply}
         store.instantiations = {key: value for key, value in store.instantiations.items() if key[:2] != (topology, apply)}
+        store.row_marks = {key: mark for key, mark in store.row_marks.items() if key[:2] != (topology, apply)}
         store.handler_calls = {key: calls for key, calls in store.handler_calls.items() if key[:2] != (topology, apply)}
         return ()
 

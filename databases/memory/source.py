@@ -26,6 +26,7 @@ from databases.ports import (
     LoggedTable,
     LogNeed,
     PlannedStatement,
+    RowMark,
     SourceTable,
     StreamOptions,
     TableShape,
@@ -466,6 +467,14 @@ class MemorySource:
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:  # noqa: ARG002
         """See `SourceDatabase.uncaptured`: every table is in the log from the start."""
         return ()
+
+    def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:  # noqa: ARG002
+        """See `SourceDatabase.row_marks`: every change of a row is in the log."""
+        return {}
+
+    def began_empty(self, part: str) -> bool:  # noqa: ARG002
+        """See `SourceDatabase.began_empty`: every change of a row is in the log."""
+        return True
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:  # noqa: ARG002
         """See `SourceDatabase.captured`: every table, as long as it exists; a partitioned one, as long as it has partitions."""

@@ -21,6 +21,7 @@ from databases.ports import (
     ForeignKey,
     Instantiation,
     LastChange,
+    RowMark,
     ScnRange,
     Write,
 )
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 Row = tuple[bytes | None, ...]
-_COMMITTED = ("tables", "processes", "errors", "edits", "conflicts", "instantiations", "recorded", "changes", "kept_times", "forgotten_us")
+_COMMITTED = ("tables", "processes", "errors", "edits", "conflicts", "instantiations", "recorded", "row_marks", "changes", "kept_times", "forgotten_us")
 
 
 def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
@@ -228,6 +229,7 @@ class MemoryStore:
         self.forgotten_us = 0  # what was noted of changes up to then may be forgotten
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
         self.recorded: dict[tuple[str, str, str, str], int] = {}  # the number of the table that an instantiation was recorded of
+        self.row_marks: dict[tuple[str, str, str, str], RowMark] = {}
         self._tables_made = 0
         self.locks: dict[tuple[Any, ...], StoreSession] = {}
         self.next_row = 0

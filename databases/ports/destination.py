@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from databases.ports.error_queue import ErrorEdit, TakenErrors
     from databases.ports.handler_sql import HandlerSql, SqlResult
     from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
+    from databases.ports.row_marks import RowMark
     from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
     from streams.scn import Scn
     from streams.table_name import TableName
@@ -911,6 +912,44 @@ class DestinationDatabase(Protocol):
         Raises:
             FencedError: a newer epoch exists.
             DestinationRestarted: see the class.
+        """
+        ...
+
+    def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
+        """What is recorded of the source's tables (`SourceDatabase.row_marks`), by identity; one that another version wrote is left out.
+
+        Args:
+            topology: whose apply process it is.
+            apply: its name.
+            source: name of the site.
+        """
+        ...
+
+    def record_row_marks(
+        self, topology: str, apply: str, epoch: int, source: str, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None,
+    ) -> None:
+        """Record the marks of tables whose rows here are the source's of that moment. Marks of tables without a record are forgotten.
+
+        Args:
+            topology: whose apply process it is.
+            apply: its name.
+            epoch: of the driver that records it.
+            source: name of the site.
+            marks: by identity.
+            was: what `row_marks` answered: those that are not the same any more stay as they are. None: all are recorded.
+
+        Raises:
+            FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
+        """
+        ...
+
+    def may_hold(self, table: TableName, part: TableName) -> bool:
+        """Whether a table here may have rows that were of a partition that the source's table does not have any more.
+
+        Args:
+            table: name here.
+            part: the partition's name, as the destination would call it.
         """
         ...
 

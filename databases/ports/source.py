@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from databases.ports.log import DictionaryBuild, LogStream, StreamOptions
     from databases.ports.planning import Finding, LoggedTable, LogNeed, PlannedStatement, TableShape
+    from databases.ports.row_marks import RowMark
     from streams.lcr_batch import TableVersion
     from streams.scn import ObjectNumber, Scn
     from streams.table_name import TableName
@@ -227,6 +228,29 @@ class SourceDatabase(Protocol):
 
         Whoever copies a table asks before the snapshot is taken: the copy is of this table, with every change after the
         snapshot in the log, as long as the identity is the same afterwards.
+        """
+        ...
+
+    def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
+        """Read what of every captured table's definition changes when its rows change without events, by identity.
+
+        Args:
+            topology: whose.
+            snapshot: name of an exported snapshot: what it sees; empty: what is committed now.
+
+        Returns:
+            Nothing of tables of which no row ever changes so.
+        """
+        ...
+
+    def began_empty(self, part: str) -> bool:
+        """Whether the log has every row that a part of a captured table ever had, as far as the table's changes are in the log.
+
+        Args:
+            part: its number in `RowMark.parts`.
+
+        Raises:
+            DatabaseUnavailable: it is locked; ask again.
         """
         ...
 

@@ -27,7 +27,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import SeenTable, TableReader
-    from databases.ports import DestinationDatabase, SourceDatabase
+    from databases.ports import DestinationDatabase, RowMark, SourceDatabase
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.runs import TaskRunner
 
@@ -76,6 +76,7 @@ class TableComparison:
         checks: how often it was compared.
         problem: why it could not be compared.
         is_final: it would not be possible the next time either.
+        mark: of the source's table, as the comparison's snapshot sees it; None: it has none.
         differences: rows that differ, some of them.
         has_more_differences: there are others.
         left_out: what a SELECT shows at either side and was not compared, each with the reason.
@@ -89,6 +90,7 @@ class TableComparison:
     checks: int = 0
     problem: str = ""
     is_final: bool = False
+    mark: RowMark | None = None
     differences: tuple[RowDifference, ...] = ()
     has_more_differences: bool = False
     left_out: tuple[str, ...] = ()
@@ -177,6 +179,7 @@ class Comparison:
             return []
         totals: dict[tuple[int, bool], TableDigest] = {}
         reshaped = _reshaped(self.source, self.config.source.site, tables)
+        marks: dict[str, RowMark] = {}
         with contextlib.ExitStack() as held:
             readers = [
                 held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
@@ -186,6 +189,8 @@ class Comparison:
             items: list[bytes] = []
             for is_source, reader in ((True, readers[0]), (False, readers[1])):
                 snapshot = held.enter_context(reader.export_snapshot())
+                if is_source:
+                    marks = self.source.row_marks(self.config.topology, snapshot=snapshot)
                 names = [(table.source if is_source else table.destination, table.rows) for table in tables]
                 items += _plan(reader, snapshot, names, columns, problems, is_source=is_source, reshaped=reshaped if is_source else {})
             found = self._digest(items) if items else []
@@ -194,7 +199,10 @@ class Comparison:
             totals[key] = totals.get(key, TableDigest()) + digest
             if each.problem:
                 problems.setdefault(each.table, (each.problem, each.is_final))
-        results = [_result(number, table, totals, *problems.get(number, ("", False))) for number, table in enumerate(tables)]
+        results = [
+            replace(_result(number, table, totals, *problems.get(number, ("", False))), mark=marks.get(table.identity))
+            for number, table in enumerate(tables)
+        ]
         return [
             each if each.problem else replace(each, left_out=columns[number].left_out, computed=columns[number].computed)
             for number, each in enumerate(results)

@@ -62,6 +62,7 @@ from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.restarts import copy_of_emptied, emptied_tables
 from spark_apply.copy.rounds import CopyRound, has_failed, smallest, wait_captured
+from spark_apply.copy.row_marks import TableMarks
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import table_starts
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
@@ -120,6 +121,7 @@ class TableInstantiation:
     _records: TableRecords = field(init=False)
     _renames: RenamedTables = field(init=False)
     _sessions: CopySessions = field(init=False)
+    _marks: TableMarks = field(init=False)
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
@@ -128,6 +130,7 @@ class TableInstantiation:
     def __post_init__(self) -> None:
         self._records = TableRecords(config=self.config, destination=self.destination, epoch=self.epoch, moved=self.moved)
         self._renames = RenamedTables(self._records)
+        self._marks = TableMarks(records=self._records, source=self.source)
         self._sessions = CopySessions(config=self.config, destination=self.destination, epoch=self.epoch)
 
     # ------------------------------------------------------------------ before anything is applied
@@ -250,6 +253,7 @@ class TableInstantiation:
         followed, _ = self._renames.follow(found)
         if followed:
             return 0.0
+        self._marks.look(found, is_asked=self._asked > self._looked)
         self._awaited_scn = self._awaited(found)
         self._records.restarts.keep({each.table.destination for each in self._pending(found)})
         records = [each.record for each in found if each.record is not None and not each.awaits_rename]
@@ -375,6 +379,7 @@ class TableInstantiation:
                 if not wait_captured(snapshot, self.config.source.site, self.should_end):
                     return 0.0
                 self._begin(this)
+                self._marks.note(chosen, snapshot.name)
                 if this.copies:
                     self._copy(this)
         if any(each not in chosen and not has_failed(each) for each in pending):

@@ -67,6 +67,7 @@ class TableRecords:
         failing: why the last copy of a table failed that is tried again; shown until it is proved equal.
         left: names of tables that are shown though their changes come no more.
         again: names of tables that are to be copied again; this driver has not begun with it.
+        changed: what to do about tables whose rows changed at the source without events, by identity (`spark_apply.copy.row_marks`).
         waits: why tables wait for the copies of other apply processes, by name at the destination.
         restarts: tables whose last copy is to be made again for no fault of theirs.
     """
@@ -82,6 +83,7 @@ class TableRecords:
     left: set[TableName] = field(default_factory=set)
     again: set[TableName] = field(default_factory=set)
     waits: dict[TableName, str] = field(default_factory=dict)
+    changed: dict[str, str] = field(default_factory=dict)
     restarts: TableRestarts = field(default_factory=TableRestarts)
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
@@ -97,8 +99,8 @@ class TableRecords:
             if each.table.identity in self.gone:
                 continue
             self.show_recorded(each.table.destination, each.record)
-            if each.is_remade and each.table.destination not in self.twice:
-                self._show_remade(each)
+            if each.table.destination not in self.twice:
+                self._show_changed(each)
         if show:
             self._show_left(ours)
         return found
@@ -198,13 +200,30 @@ class TableRecords:
                 owner=name.owner, name=name.name, state=found.state, rows=found.row_count, scn=found.scn, problem=found.problem,
             ))
 
-    def _show_remade(self, each: Standing) -> None:
-        """Show that the destination has another table than the one that was copied; its changes go on being applied."""
+    def note_changed(self, found: Sequence[Standing], changed: Mapping[str, str]) -> None:
+        """Show the tables whose rows changed at the source without events, and no others.
+
+        Args:
+            found: where every table stands.
+            changed: what to do about them, by identity.
+        """
+        before, self.changed = self.changed, dict(changed)
+        for each in found:
+            if before.get(each.table.identity) != changed.get(each.table.identity):
+                self.show_recorded(each.table.destination, each.record)
+                self._show_changed(each)
+
+    def _show_changed(self, each: Standing) -> None:
+        """Show what became of a copied table at the destination or at the source; its changes go on being applied."""
         name, record = each.table.destination, each.record
-        assert record is not None
-        self.show(TableProgress(
-            owner=name.owner, name=name.name, state=record.state, rows=record.row_count, scn=record.scn, problem=remade_problem(name, source=each.table.source),
-        ))
+        if record is None or not each.is_finished or name in self.again:
+            return
+        problems = [remade_problem(name, source=each.table.source)] if each.is_remade else []
+        problems += [self.changed[each.table.identity]] if each.table.identity in self.changed else []
+        if problems:
+            self.show(TableProgress(
+                owner=name.owner, name=name.name, state=record.state, rows=record.row_count, scn=record.scn, problem="; ".join(problems),
+            ))
 
     def show_awaited(self, each: Standing) -> None:
         """Show that a copied table cannot join before an operator has renamed it at the destination."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnav
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, ErrorEdit
+    from databases.ports import DestinationDatabase, ErrorEdit, RowMark
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.executions import ErrorOutcome
@@ -155,8 +155,20 @@ class ApplyControl:
                 is_active=lambda: not self.should_end,
             )
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
+            equal: dict[str, RowMark] = {}
             for answer in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
+                if answer.is_equal and answer.mark is not None:
+                    equal[answer.table.identity] = answer.mark
                 yield _comparison_message(answer)
+            self._note_equal(destination, equal)
+
+    def _note_equal(self, destination: DestinationDatabase, marks: Mapping[str, RowMark]) -> None:
+        """Record that both sides have the same rows, whatever changed at the source without events: nothing is said of these tables any more."""
+        if self.cores is None or not marks:
+            return
+        destination.record_row_marks(self.config.topology, self.config.apply, self.cores.epoch, self.config.source.site, marks)
+        if any(self.tables[table.destination].problem for table in self.config.tables if table.identity in marks and table.destination in self.tables):
+            self.look_at_tables()
 
     def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
         """Begin to empty tables at the destination and copy them again; answers how they were before.

@@ -16,10 +16,16 @@ from databases.ports import (
     ApplyProgress,
     ErrorEdit,
     Instantiation,
+    MarkedColumn,
+    MarkedField,
+    MarkedLabel,
+    MarkedPart,
     OtherCopy,
+    RowMark,
 )
 from streams.errors import DatabaseUnavailable, DataError, FencedError
 from streams.scn import Scn
+from streams.table_name import TableName
 from tests.support.destination_contract import (
     APPLY,
     TAG,
@@ -686,3 +692,36 @@ def test_calls_of_handlers_that_nobody_lived_through_are_counted_until_they_are_
     assert [begin(5), begin(6), begin(5, "m:f (2)"), begin(5, apply="b")] == [0, 1, 0, 1]
     destination.forget("top", "a")
     assert [begin(5), begin(5, apply="b")] == [0, 2], "an apply process of its name that comes later has called nothing"
+
+
+def mark_of(stamp: str) -> RowMark:
+    return RowMark(
+        columns={'odd "name"': MarkedColumn(number=2, stamp=stamp)}, parts={"7": MarkedPart(owner="public", name="t", file=1)},
+        labels={"9": MarkedLabel(type_name="app.st", label="open")}, fields={"8.zip": MarkedField(type_name="app.addr", name="zip", place="1 text")},
+    )
+
+
+def test_marks_are_recorded_of_tables_with_a_record_and_only_over_what_was_seen(destination):
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    for identity in ("1", "2"):
+        destination.record_instantiation(
+            TOPOLOGY, APPLY, epoch, Instantiation(source="src", identity=identity, owner="public", name=f"t{identity}", scn=Scn(1), state="DONE"),
+        )
+    assert destination.row_marks(TOPOLOGY, APPLY, "src") == {}
+    first = {"1": mark_of("a"), "2": mark_of("a"), "of no record": mark_of("a")}
+    destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", first)
+    assert destination.row_marks(TOPOLOGY, APPLY, "src") == first
+    assert destination.row_marks(TOPOLOGY, APPLY, "another") == destination.row_marks(TOPOLOGY, "another", "src") == {}
+    destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("b")}, was=first)
+    destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("c"), "2": mark_of("c")}, was=first)  # 1 is another one by now
+    assert destination.row_marks(TOPOLOGY, APPLY, "src") == {"1": mark_of("b"), "2": mark_of("c")}
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    with pytest.raises(FencedError):
+        destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("d")})
+    destination.forget(TOPOLOGY, APPLY)
+    assert destination.row_marks(TOPOLOGY, APPLY, "src") == {}
+
+
+def test_an_empty_table_holds_no_rows_of_a_former_partition(harness, destination, session):
+    keyed(harness, session)
+    assert not destination.may_hold(TableName("public", "t"), TableName("public", "part"))

@@ -370,6 +370,26 @@ def test_keys_with_columns_that_only_the_destination_has_are_said(checked: Check
     assert not [finding for finding in checked.about("u") if "columns that the source" in finding.problem]
 
 
+def test_rows_that_changed_without_events_since_they_were_copied_are_said(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v int)")
+    source, destination = PostgresSource(checked.dsns["a"], site="a"), PostgresDestination(checked.dsns["b"], site="b")
+    with closing(source), closing(destination):
+        source.prepare("checked", [RuleSet(include=(Rule(owner="public", name="t"),))])
+        destination.prepare("checked")
+        (apply,) = read_topology(checked.file).applies
+        epoch = destination.raise_epoch("checked", apply.name).epoch
+        (table,) = source.captured("checked")
+        destination.record_instantiation("checked", apply.name, epoch, Instantiation(source="a", identity=table.identity, owner="public", name="t", scn=Scn(1), state="DONE"))
+        destination.record_row_marks("checked", apply.name, epoch, "a", source.row_marks("checked"))
+        assert checked.about("t") == []
+        checked.execute("a", "ALTER TABLE t ALTER v TYPE int USING v + 1")
+        (found,) = checked.about("t")
+        assert "column v was rewritten" in found.problem
+        assert "headrace copy FILE public.t" in found.fix
+        source.remove("checked")
+
+
 def test_partitions_that_only_the_source_has_are_said_and_the_fixes_make_them(checked: Checked) -> None:
     table = "CREATE TABLE t (id int, region text, PRIMARY KEY (id, region)) PARTITION BY RANGE (id)"
     first = "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"

@@ -1,5 +1,7 @@
 """PostgreSQL as a destination: catalog, progress and fencing, error queue, instantiation.
 
+Longer than 500 lines: one method for each promise of the port, and nothing else.
+
 Fencing, in the order that makes it safe (`raise_epoch`):
 
     1. the epoch is raised and committed: no session of an older incarnation can be opened any more
@@ -33,6 +35,7 @@ from databases.ports import (
     OtherCopy,
     PlannedApply,
     PlannedStatement,
+    RowMark,
     TableShape,
 )
 from databases.postgres.compared.columns import column_findings
@@ -51,15 +54,18 @@ from databases.postgres.destination.fencing import (
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.row_triggers import make_triggers, times_findings
-from databases.postgres.destination.schema import CLAIM_LOCK, HISTORY_FROM, prepare_schema, schema_version
+from databases.postgres.destination.schema import CLAIM_LOCK, HISTORY_FROM, MARKS_FROM, prepare_schema, schema_version
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.destination.table_records import (
     COLUMNS,
     IS_REMADE,
     NAME_NOW,
     instantiation_of,
+    may_hold,
     other_copies,
+    read_row_marks,
     recorded_applies,
+    write_row_marks,
 )
 from databases.postgres.partitions import without_children
 from databases.postgres.planning import plan_destination
@@ -351,6 +357,24 @@ class PostgresDestination:
             if done.rowcount == 0:
                 _refuse(connection, topology, apply, epoch)
         return True
+
+    def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
+        """See `DestinationDatabase.row_marks`."""
+        with self._use("reading the marks of tables") as connection:
+            return read_row_marks(connection, topology, apply, source) if schema_version(connection) >= MARKS_FROM else {}
+
+    def record_row_marks(
+        self, topology: str, apply: str, epoch: int, source: str, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None,
+    ) -> None:
+        """See `DestinationDatabase.record_row_marks`."""
+        with self._use("recording the marks of tables") as connection, connection.transaction():
+            if not write_row_marks(connection, topology, apply, epoch, source, marks, was):
+                _refuse(connection, topology, apply, epoch)
+
+    def may_hold(self, table: TableName, part: TableName) -> bool:
+        """See `DestinationDatabase.may_hold`."""
+        with self._use("looking for rows of a partition") as connection:
+            return may_hold(connection, table, part)
 
     def join_tables(
         self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn

@@ -19,7 +19,7 @@ from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, schema
 __all__ = ["remove_origins", "remove_rows"]
 
 _TABLES = ("apply_session", "apply_epoch", "apply_progress", "apply_process", "instantiation")
-_LATER = ("conflict_history", "apply_error_edit", "apply_state", "handler_call")
+_LATER = ("conflict_history", "apply_error_edit", "apply_state", "handler_call", "row_mark")
 _CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW|FUNCTION) (headrace\.\w+)")
 _WAIT_S = 10.0  # for other log streams to pass what this topology wrote, and for dead backends to let go of their origins
 _POLL_S = 0.1

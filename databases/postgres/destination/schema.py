@@ -26,6 +26,8 @@ The tables
     row_change_set    when the rows of a set were changed, and where: see `noted_sets`, which has its definition; row_change_set_time has each row's time.
     instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
                       the table here that it is of, `recorded_in` the number of this table when that was recorded.
+    row_mark          what the source's catalog said of an instantiated table when its rows were copied, kept or found equal
+                      (`databases.ports.row_marks`).
 
 The views `dba_*` and `v_streams_*` are for people and have the manuals' names and columns: `databases.postgres.views`.
 
@@ -46,7 +48,7 @@ from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
 from databases.postgres.views import statements as view_statements
 from streams.errors import DatabaseError
 
-__all__ = ["CLAIM_LOCK", "HISTORY_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "prepare_schema", "schema_version"]
+__all__ = ["CLAIM_LOCK", "HISTORY_FROM", "MARKS_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "prepare_schema", "schema_version"]
 
 SCHEMA = "headrace"
 
@@ -269,12 +271,21 @@ END
 $$""",
 )
 
+# A table of its own: what it has is read a few times a minute, and the records are read much more often.
+_VERSION_18 = (
+    """CREATE TABLE headrace.row_mark (
+    topology text NOT NULL, apply text NOT NULL, source text NOT NULL, identity text NOT NULL, mark text NOT NULL,
+    marked_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (topology, apply, source, identity)
+)""",
+)
+
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10, _VERSION_11,
-    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15, NOTED_SETS, _VERSION_17,
+    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15, NOTED_SETS, _VERSION_17, _VERSION_18,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts
+MARKS_FROM = 18  # the first version with the marks of tables
 
 
 def schema_version(connection: psycopg.Connection[Any]) -> int:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from psycopg.rows import class_row
 
-from databases.ports import ROWS_THERE, Instantiation, OtherCopy
+from databases.ports import ROWS_THERE, Instantiation, OtherCopy, RowMark
+from databases.postgres.connection import qualified
+from databases.postgres.destination.fencing import EPOCH_LIVES
+from streams.errors import ConfigError
 from streams.scn import Scn
 
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["COLUMNS", "IS_REMADE", "NAME_NOW", "instantiation_of", "other_copies", "recorded_applies"]
+    from streams.table_name import TableName
+
+__all__ = [
+    "COLUMNS", "IS_REMADE", "NAME_NOW", "instantiation_of", "may_hold", "other_copies", "read_row_marks", "recorded_applies", "write_row_marks",
+]
 
 COLUMNS = "source, identity, owner, name, scn, state, row_count, digest, problem"
 # A dump that is restored gives every table another number, this one, too: its rows and this record are of one moment.
@@ -56,3 +64,55 @@ def recorded_applies(connection: psycopg.Connection[Any], topology: str) -> tupl
     """See `DestinationDatabase.recorded_applies`."""
     query = "SELECT DISTINCT apply FROM headrace.instantiation WHERE topology = %s AND state <> 'LEFT' ORDER BY 1"
     return tuple(str(apply) for (apply,) in connection.execute(query, (topology,)))
+
+
+def read_row_marks(connection: psycopg.Connection[Any], topology: str, apply: str, source: str) -> dict[str, RowMark]:
+    """See `DestinationDatabase.row_marks`."""
+    query = "SELECT identity, mark FROM headrace.row_mark WHERE topology = %s AND apply = %s AND source = %s"
+    found = {}
+    for identity, text in connection.execute(query, (topology, apply, source)):
+        with contextlib.suppress(ConfigError):
+            found[str(identity)] = RowMark.from_text(text)
+    return found
+
+
+def write_row_marks(
+    connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int, source: str, marks: Mapping[str, RowMark],
+    was: Mapping[str, RowMark] | None,
+) -> bool:
+    """See `DestinationDatabase.record_row_marks`; False: the epoch has ended."""
+    values = {
+        "topology": topology, "apply": apply, "epoch": epoch, "source": source, "identities": list(marks),
+        "marks": [mark.to_text() for mark in marks.values()], "any": was is None,
+        "was": [was[identity].to_text() if was is not None and identity in was else None for identity in marks],
+    }
+    current = connection.execute(
+        f"SELECT FROM headrace.apply_process p WHERE topology = %(topology)s AND apply = %(apply)s AND epoch = %(epoch)s AND {EPOCH_LIVES} FOR SHARE", values,
+    ).fetchone()
+    if current is None:
+        return False
+    connection.execute(
+        "INSERT INTO headrace.row_mark AS recorded (topology, apply, source, identity, mark)"
+        " SELECT %(topology)s, %(apply)s, %(source)s, given.identity, given.mark"
+        " FROM unnest(%(identities)s::text[], %(marks)s::text[], %(was)s::text[]) AS given (identity, mark, was)"
+        " LEFT JOIN headrace.row_mark AS there ON (there.topology, there.apply, there.source, there.identity) = (%(topology)s, %(apply)s, %(source)s, given.identity)"
+        " WHERE %(any)s OR there.mark IS NOT DISTINCT FROM given.was"
+        " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET mark = excluded.mark, marked_at = clock_timestamp()", values,
+    )
+    connection.execute(
+        "DELETE FROM headrace.row_mark m WHERE topology = %(topology)s AND apply = %(apply)s AND source = %(source)s AND identity <> ALL (%(identities)s)"
+        " AND NOT EXISTS (SELECT FROM headrace.instantiation i WHERE (i.topology, i.apply, i.source, i.identity) = (m.topology, m.apply, m.source, m.identity))", values,
+    )
+    return True
+
+
+def may_hold(connection: psycopg.Connection[Any], table: TableName, part: TableName) -> bool:
+    """See `DestinationDatabase.may_hold`: a table that is not partitioned here holds the rows of all the source's partitions."""
+    row = connection.execute(
+        "SELECT c.relkind = 'p', EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.relid = to_regclass(%s)) FROM pg_catalog.pg_class c WHERE c.oid = to_regclass(%s)",
+        (qualified(*part), qualified(*table)),
+    ).fetchone()
+    if row is None or (row[0] and not row[1]):
+        return False
+    found = connection.execute(f"SELECT EXISTS (SELECT FROM {qualified(*(part if row[0] else table))})".encode()).fetchone()
+    return found is not None and bool(found[0])

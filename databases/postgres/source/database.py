@@ -45,6 +45,7 @@ from databases.postgres.source.catalog import (
 from databases.postgres.source.decoding_memory import memory_findings
 from databases.postgres.source.preflight import preflight_source
 from databases.postgres.source.publication import publication_found, publication_gone, publication_steps
+from databases.postgres.source.row_marks import began_empty, row_marks
 from databases.postgres.source.slot import (
     MAKES_SLOT,
     check_last_transaction,
@@ -65,7 +66,7 @@ from streams.lcr_batch import TableVersion
 from streams.scn import Scn, scn_text
 
 if TYPE_CHECKING:
-    from databases.ports import TableShape
+    from databases.ports import RowMark, TableShape
     from databases.postgres.source.replication_stream import PostgresLogStream
     from streams.table_name import TableName
 
@@ -234,6 +235,16 @@ class PostgresSource:
         """See `SourceDatabase.captured`: what the publication names."""
         with translated("reading the publication"):
             return captured_tables(self._session(), self._name(topology))
+
+    def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
+        """See `SourceDatabase.row_marks`."""
+        with use_snapshot(self._session(), snapshot) as connection, translated("reading the marks of the tables"):
+            return row_marks(connection, self._name(topology))
+
+    def began_empty(self, part: str) -> bool:
+        """See `SourceDatabase.began_empty`."""
+        with translated("asking how a partition began"):
+            return began_empty(self._session(), int(part))
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
         """See `SourceDatabase.plan`."""

@@ -38,7 +38,7 @@ def test_a_shape_that_would_come_too_early_is_found(tmp_path: Path, monkeypatch:
     (spec.state_dir / PREPARED_FILE).write_text(json.dumps(document))
     destination = SimpleNamespace(progress=lambda topology, apply: SimpleNamespace(low_watermark=reached), close=lambda: None)
     monkeypatch.setattr(inspection, "open_destination", lambda access: destination)
-    for name in ("_table_findings", "_sequence_findings"):
+    for name in ("_table_findings", "_changed_rows", "_sequence_findings"):
         monkeypatch.setattr(inspection, name, lambda *_: [])
     monkeypatch.setattr("headrace.commands.kept_redo.redo_findings", lambda spec, access: [])
     found = inspection._findings_between(third, {}, [])

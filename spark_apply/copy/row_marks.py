@@ -1,0 +1,277 @@
+"""Tables whose rows changed at the source without events: the marks of now beside the recorded ones (`databases.ports.row_marks`).
+
+Job
+    Name every table whose shape fits and whose rows are not equal: rewritten, renamed or replaced values, partitions that came
+    with rows or left with theirs. The log has none of it.
+
+Durable
+    A mark is recorded when a table is copied or kept, as its snapshot sees it, and when a comparison finds both sides equal, as the
+    comparison's snapshot sees it. What changed otherwise and changed no row is taken over. So a finding lasts until a copy or a
+    clean comparison, whoever restarts. A table without a mark (an earlier version copied it) gets the mark of now.
+
+Worked flow
+    copy under a snapshot at 100: column amount has stamp x700, the table file 5.
+    VACUUM FULL -> file 6, stamp x700: taken over. ALTER amount TYPE int USING amount * 100 -> file 7, stamp x740: found.
+    headrace copy -> under its snapshot file 7, stamp x740: recorded, nothing is found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from databases.ports import MarkedPart, RowMark
+from streams.errors import DatabaseError, DestinationRestarted, FencedError
+from streams.table_name import TableName, quoted_name
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase, SourceDatabase
+    from spark_apply.copy.records import TableRecords
+    from spark_apply.copy.standing import Standing
+
+__all__ = ["ChangedRows", "MarkedTable", "TableMarks", "compare_marks"]
+
+_LOOK_S = 30.0  # between two looks that nobody asked for: the source's catalog is read for all tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedTable:
+    """A table that is replicated.
+
+    Args:
+        identity: see `CapturedTable.identity`.
+        source, destination: its names.
+        may_be_copied: it can be copied again: nothing else writes it at the destination.
+    """
+
+    identity: str
+    source: TableName
+    destination: TableName
+    may_be_copied: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedTable:
+    """A table whose rows changed without events, and what an operator does about it."""
+
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}; fix: {self.fix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedRows:
+    """What the marks say of some tables.
+
+    Args:
+        problems: of tables whose rows changed without events, by identity.
+        settled: marks to record of tables of which no row did, by identity; only where that changes what is recorded.
+    """
+
+    problems: Mapping[str, ChangedTable]
+    settled: Mapping[str, RowMark]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changes:
+    """Of one table: `rows` says what made its values others; `relabelled` are statements; parts came or left."""
+
+    rows: tuple[str, ...]
+    relabelled: tuple[str, ...]
+    came: Mapping[str, MarkedPart]
+    left: Mapping[str, MarkedPart]
+
+
+def compare_marks(
+    source: SourceDatabase, destination: DestinationDatabase, tables: Sequence[MarkedTable], recorded: Mapping[str, RowMark], now: Mapping[str, RowMark],
+) -> ChangedRows:
+    """Find the tables whose rows changed without events since their marks were recorded.
+
+    Args:
+        source: asked how new partitions began.
+        destination: asked whether rows of former partitions are there.
+        tables: whose rows are at the destination.
+        recorded: marks, by identity.
+        now: marks, by identity; of a table without one nothing is said.
+
+    Raises:
+        DatabaseUnavailable: one of them does not answer.
+    """
+    # A partition that is a table of its own here, too, was copied with its rows.
+    copied = {number for table in tables if (mark := recorded.get(table.identity)) is not None for number in mark.parts}
+    problems: dict[str, ChangedTable] = {}
+    settled: dict[str, RowMark] = {}
+    for table in tables:
+        present, was = now.get(table.identity), recorded.get(table.identity)
+        if present is None or present == was:
+            continue
+        if was is None:
+            settled[table.identity] = present
+            continue
+        found = _changes(was, present)
+        came = {
+            number: part for number, part in found.came.items()
+            if number in was.parts or (number not in copied and not source.began_empty(number))
+        }
+        left = {number: part for number, part in found.left.items() if destination.may_hold(table.destination, _here(part, table))}
+        if found.rows or found.relabelled or came or left:
+            problems[table.identity] = _problem(table, replace(found, came=came, left=left))
+        else:
+            settled[table.identity] = _merged(was, present)
+    return ChangedRows(problems=problems, settled=settled)
+
+
+def _changes(was: RowMark, now: RowMark) -> _Changes:
+    return _Changes(
+        rows=(*_replaced(was, now), *_rewritten(was, now)), relabelled=tuple(_relabelled(was, now)),
+        came={number: part for number, part in now.parts.items() if number not in was.parts or was.parts[number].joined != part.joined},
+        left={number: part for number, part in was.parts.items() if number not in now.parts},
+    )
+
+
+def _replaced(was: RowMark, now: RowMark) -> Iterator[str]:
+    """Names that stand for another column or field than before."""
+    for name, column in now.columns.items():
+        before = was.columns.get(name)
+        if before is not None and before.number != column.number:
+            yield f"column {name} is another one of that name (dropped and added, or exchanged)"
+        elif before is not None and before.is_generated and not column.is_generated:
+            yield f"column {name} was generated and is not any more"
+        elif before is None and column.has_passing_default:
+            yield f"column {name} was added with a default that is not constant"
+    for key, field in now.fields.items():
+        earlier = was.fields.get(key)
+        if earlier is not None and earlier.place != field.place:
+            yield f"field {field.name} of type {field.type_name} is another one of that name"
+    types = {key.partition(".")[0] for key in now.fields}
+    places = {(key.partition(".")[0], field.place): field.name for key, field in now.fields.items()}
+    for key, field in was.fields.items():
+        number = key.partition(".")[0]
+        if number in types and key not in now.fields:
+            called = places.get((number, field.place))
+            yield f"field {field.name} of type {field.type_name} {f'is called {called} now' if called else 'was dropped'} (alter the type here, too, before the copy)"
+
+
+def _rewritten(was: RowMark, now: RowMark) -> Iterator[str]:
+    """Columns whose values an ALTER TABLE made anew: it wrote all files, and the definitions of these columns."""
+    kept = [(was.parts[number].file, part.file) for number, part in now.parts.items() if number in was.parts]
+    if not kept or any(before == after for before, after in kept):
+        return
+    for name, column in now.columns.items():
+        before = was.columns.get(name) or next((other for other in was.columns.values() if other.number == column.number), None)
+        if before is None:
+            yield f"column {name} was added with a default that is not the same for all rows"
+        elif before.number == column.number and before.stamp != column.stamp:
+            yield f"column {name} was rewritten (ALTER COLUMN ... TYPE ... USING, or the like)"
+
+
+def _relabelled(was: RowMark, now: RowMark) -> Iterator[str]:
+    for number, label in now.labels.items():
+        before = was.labels.get(number)
+        if before is not None and before.label != label.label:
+            owner, _, name = label.type_name.partition(".")
+            yield f"ALTER TYPE {quoted_name(TableName(owner, name))} RENAME VALUE {_literal(before.label)} TO {_literal(label.label)}"
+
+
+def _merged(was: RowMark, now: RowMark) -> RowMark:
+    """The mark of now, which also knows the names of columns that are gone."""
+    return replace(now, columns=was.columns | now.columns)
+
+
+def _here(part: MarkedPart, table: MarkedTable) -> TableName:
+    """What a partition is called at the destination."""
+    return TableName(table.destination.owner if part.owner == table.source.owner else part.owner, part.name)
+
+
+def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
+    verify = f"headrace verify FILE {table.source}"
+    copy = f"`headrace copy FILE {table.source}`" if table.may_be_copied else f"`{verify}` names the rows that differ: correct them at the destination, which others write too"
+    again = f"{copy} copies the table again" if table.may_be_copied else copy
+    ends = f"this stays until then, or until `{verify}` finds no difference" if table.may_be_copied else "this stays until it finds no difference"
+    came, left = (", ".join(sorted(f"{part.owner}.{part.name}" for part in parts.values())) for parts in (found.came, found.left))
+    if found.relabelled and not (found.rows or came or left):
+        return ChangedTable(
+            problem="labels of its enumerated types were renamed at the source: its rows changed without events",
+            fix=f"{'; '.join(found.relabelled)}; at the destination (where it has both labels already: {copy}), then `{verify}`",
+        )
+    if left and not (found.rows or found.relabelled or came):
+        here = ", ".join(str(_here(part, table)) for part in found.left.values())
+        return ChangedTable(
+            problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still here",
+            fix=f"drop or detach {here} at the destination too, or delete its rows; or {again}; {ends}",
+        )
+    what = [*found.rows]
+    what += [f"partition {came} was attached with rows that are not in the log"] if came else []
+    what += [f"partition {left} was dropped or detached"] if left else []
+    what += [f"labels were renamed (first, at the destination: {'; '.join(found.relabelled)};)"] if found.relabelled else []
+    return ChangedTable(
+        problem=f"rows changed at the source without events, and may differ here: {'; '.join(what)}", fix=f"{again}; {ends}",
+    )
+
+
+def _literal(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+@dataclass(slots=True, kw_only=True)
+class TableMarks:
+    """The marks of an apply process's tables. One thread at a time.
+
+    Args:
+        records: of its tables; what was found is shown there.
+        source: the source database.
+    """
+
+    records: TableRecords
+    source: SourceDatabase
+    _look_at: float = 0.0
+
+    def note(self, found: Sequence[Standing], snapshot: str) -> None:
+        """Record the marks of tables that are copied, or kept, under a snapshot.
+
+        Args:
+            found: the tables.
+            snapshot: its name.
+
+        Raises:
+            DatabaseUnavailable: one of the databases does not answer.
+        """
+        marks = self.source.row_marks(self.records.config.topology, snapshot=snapshot)
+        self._record({each.table.identity: marks[each.table.identity] for each in found if each.table.identity in marks})
+        self._look_at = 0.0
+
+    def look(self, found: Sequence[Standing], *, is_asked: bool = False) -> None:
+        """Look for tables whose rows changed without events, from time to time or when asked, and show them. What is shown stays while a database does not answer.
+
+        Args:
+            found: where every table stands.
+            is_asked: look now.
+        """
+        if time.monotonic() < self._look_at and not is_asked:
+            return
+        config, destination = self.records.config, self.records.destination
+        tables = [
+            MarkedTable(identity=each.table.identity, source=each.table.source, destination=each.table.destination, may_be_copied=each.table.may_empty)
+            for each in found if each.is_finished
+        ]
+        try:
+            now = self.source.row_marks(config.topology)
+            recorded = destination.row_marks(config.topology, config.apply, config.source.site)
+            changed = compare_marks(self.source, destination, tables, recorded, now)
+            self._record(changed.settled, was=recorded)
+        except (FencedError, DestinationRestarted):
+            raise
+        except DatabaseError:
+            return  # whoever needs it says so; it is asked at the next look again
+        self._look_at = time.monotonic() + _LOOK_S
+        self.records.note_changed(found, {identity: str(each) for identity, each in changed.problems.items()})
+
+    def _record(self, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None) -> None:
+        config = self.records.config
+        if marks:
+            self.records.destination.record_row_marks(config.topology, config.apply, self.records.epoch, config.source.site, marks, was=was)
