@@ -79,6 +79,8 @@ class Column:
         is_binary: values are in the database's binary form; False: its text form.
         is_computed: the source computes it from the row's other columns, and nobody writes it there; in what earlier versions wrote, where
             that is not known, too.
+        older_value: SQL of the value that rows have which are older than the column, empty: NULL; only where a source's catalog says it. None: it
+            does not, or each row may have another one.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Column:
     is_key: bool = False
     is_binary: bool = False
     is_computed: bool = False
+    older_value: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

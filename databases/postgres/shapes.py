@@ -5,8 +5,9 @@ Read the same way at a source and at a destination, and compared at the destinat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from typing import Any
 
 import psycopg
@@ -20,7 +21,7 @@ from databases.postgres.partitions import partition_rows
 from databases.postgres.types import modifier_fits, type_with_modifier
 from streams.table_name import TableName
 
-__all__ = ["domain_findings", "domain_shapes", "shape_findings", "table_shapes"]
+__all__ = ["domain_findings", "domain_shapes", "shape_findings", "standalone_tables", "table_shapes"]
 
 _DEFAULT = "DEFAULT"  # the bound of a default partition
 
@@ -129,6 +130,21 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
     )
 
 
+def standalone_tables(connection: psycopg.Connection[Any], tables: Collection[TableName]) -> frozenset[TableName]:
+    """Those of some names that are tables here, and no partitions.
+
+    Args:
+        connection: to the database.
+        tables: the names.
+    """
+    rows = connection.execute(
+        "SELECT n.nspname::text, c.relname::text FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name) JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner"
+        " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind IN ('r', 'p') AND NOT c.relispartition",
+        ([each.owner for each in tables], [each.name for each in tables]),
+    )
+    return frozenset(TableName(owner, name) for owner, name in rows)
+
+
 def domain_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
     """Read what is below the columns of those tables that have some of types that are not built in; nothing else of their shapes.
 
@@ -144,7 +160,7 @@ def domain_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableNam
     return tuple(TableShape(owner=table.owner, name=table.name, domains=tuple(columns)) for table, columns in found.items())
 
 
-def shape_findings(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:
+def shape_findings(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str], taken: Collection[TableName] = ()) -> Iterator[Finding]:
     """What fails or scans later, though every column fits.
 
     Args:
@@ -152,13 +168,14 @@ def shape_findings(path: str, wanted: TableShape, here: TableShape, columns: fro
         wanted: the table at the source.
         here: at the destination.
         columns: those that arrive.
+        taken: names of tables here that are no partitions.
     """
-    yield from _missing_partitions(path, wanted, here)
+    yield from _missing_partitions(path, wanted, here, taken)
     yield from _missing_labels(path, wanted, here)
     yield from _other_keys(path, wanted, here, columns)
 
 
-def _missing_partitions(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
+def _missing_partitions(path: str, wanted: TableShape, here: TableShape, taken: Collection[TableName]) -> Iterator[Finding]:
     if not here.partitioned_by or here.partitioned_by != wanted.partitioned_by:
         return  # one table takes all rows; or which partition takes which cannot be told from the bounds
     held = {partition.rows for partition in here.partitions}
@@ -168,6 +185,8 @@ def _missing_partitions(path: str, wanted: TableShape, here: TableShape) -> Iter
             continue
         made = f"CREATE TABLE {qualified(partition.owner, partition.name)} PARTITION OF {qualified(*partition.parent)} {partition.bound}"
         below = f" PARTITION BY {partition.partitioned_by}" if partition.partitioned_by else ""
+        if TableName.of(partition) in taken:
+            made, below = f"ALTER TABLE {qualified(*partition.parent)} ATTACH PARTITION {qualified(partition.owner, partition.name)} {partition.bound}", ""
         yield Finding(
             path=path, is_error=False,
             problem=f"no partition here has the bounds of the source's {partition.owner}.{partition.name} ({partition.bound}): rows of it"
@@ -292,13 +311,40 @@ def _made_anew(here: TableShape, column: DomainColumn) -> str:
 
 
 def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:
-    """Statements that add what is missing, in the source's order: it decides how values compare."""
+    """Statements that give a type the labels that are missing, in the source's order: it decides how values compare.
+
+    A label that only the source has, in the place of one that only the destination has, was renamed: adding it would leave old rows with
+    the old label, and it could not be renamed any more.
+    """
+    alter = f"ALTER TYPE {qualified(enum.owner, enum.name)}"
+    renamed, doubtful = _renamed_labels(enum.labels, labels)
+    known = {renamed.get(label, label) for label in labels}
+    for old, new in renamed.items():
+        yield f"{alter} RENAME VALUE {_literal(old)} TO {_literal(new)}; -- unless {_literal(new)} is a new label at the source, and {_literal(old)} one of this database alone: then ADD VALUE"
+    for before, after in doubtful:
+        yield f"-- {', '.join(after)} stand in the place of {', '.join(before)}: {alter} RENAME VALUE ... TO ...; for what the source renamed, before ADD VALUE for what is new there"
+    known |= {label for _, new in doubtful for label in new}
     for place, label in enumerate(enum.labels):
-        if label in labels:
+        if label in known:
             continue
-        following = next((other for other in enum.labels if other in labels), "")
+        following = next((other for other in enum.labels if other in known), "")
         where = f" AFTER {_literal(enum.labels[place - 1])}" if place else f" BEFORE {_literal(following)}" if following else ""
-        yield f"ALTER TYPE {qualified(enum.owner, enum.name)} ADD VALUE {_literal(label)}{where};"
+        yield f"{alter} ADD VALUE {_literal(label)}{where};"
+
+
+def _renamed_labels(there: Sequence[str], here: Sequence[str]) -> tuple[dict[str, str], list[tuple[list[str], list[str]]]]:
+    """Labels that look renamed, as old -> new; and those of which the numbers differ, so that nobody can tell which is which."""
+    renamed: dict[str, str] = {}
+    doubtful: list[tuple[list[str], list[str]]] = []
+    for kind, first, last, begin, end in SequenceMatcher(a=here, b=there, autojunk=False).get_opcodes():
+        old, new = [label for label in here[first:last] if label not in there], [label for label in there[begin:end] if label not in here]
+        if kind != "replace" or not old or not new:
+            continue
+        if len(old) == len(new):
+            renamed |= dict(zip(old, new, strict=True))
+        else:
+            doubtful.append((old, new))
+    return renamed, doubtful
 
 
 def _literal(text: str) -> str:

@@ -64,13 +64,16 @@ def dump_of(tables: Sequence[TableName], schemas: Sequence[str] = ()) -> str:
     return f"pg_dump --schema-only --no-publications --no-subscriptions {' '.join(selected)} SOURCE_DSN"
 
 
-def missing_alter(version: TableVersion, catalog: CatalogTable | None, now: TableVersion | None = None) -> str:
+def missing_alter(
+    version: TableVersion, catalog: CatalogTable | None, now: TableVersion | None = None, *, source: TableName | None = None,
+) -> str:
     """What must be done before rows of `version` can be written.
 
     Args:
         version: the source's description of the table.
         catalog: the destination's; None: there is no such table.
         now: the table as the source has it now: it tells whether the rows or the destination are behind. None: not known.
+        source: what the source calls the table; None: as here.
 
     Returns:
         Statements for a person, one per line; empty when every column fits.
@@ -81,21 +84,23 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None, now: Tabl
     renamed, taken = _renamed(version, catalog)
     missing = []
     present = {column.name: column for column in now.columns} if now is not None else {}
+    copy = f"headrace copy FILE {source or TableName.of(version)}"
     for column in version.columns:
         position = catalog.positions.get(column.name)
         wanted = type_with_modifier(column.type_name, column.type_modifier)
         name = quote(column.name)
         if position is None:
-            add = f"{alter} ADD COLUMN {name} {wanted};"
+            there = present.get(column.name)
+            older = there.older_value if there is not None and _has_type_of(there, column) else None
+            add = f"{alter} ADD COLUMN {name} {wanted}{f' DEFAULT {older}' if older else ''};"
             old = renamed.get(column.name)
             if old is not None:
                 missing.append(f"{alter} RENAME COLUMN {quote(old)} TO {name}; -- or, if {name} is a new column: {add}")
             else:
                 before = taken.get(column.name)
                 rename = f"; or, if it was {quote(before)} before: {alter} RENAME COLUMN {quote(before)} TO {name};" if before else ""
-                missing.append(
-                    f"{add} -- with the DEFAULT it has at the source, if any: else the rows that are here already will differ{rename}"
-                )
+                then = f"then {copy}, if the column has a DEFAULT at the source: rows that are here already lack its values" if older is None else ""
+                missing.append(f"{add} -- {(then + rename).removeprefix('; ')}" if then or rename else add)
         elif catalog.table.columns[position].is_generated:
             if not column.is_computed:
                 missing.append(_made_plain(alter, name, wanted, catalog.columns[position]))
@@ -107,10 +112,11 @@ def missing_alter(version: TableVersion, catalog: CatalogTable | None, now: Tabl
             )
             # No cast is implicit between a type that is not built in and another one: the text of a value is what both have.
             using = "" if column.type_name.startswith("pg_catalog.") else f" USING {name}::text::{wanted}"
-            change = f"{alter} ALTER COLUMN {name} TYPE {wanted}{using};"
+            own = " of its own" if using else ""
+            change = f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; -- then {copy}, if the source's ALTER had a USING{own}: rows that are here already lack its values"
             there = present.get(column.name)
             if there is None:
-                missing.append(f"{change} -- or, if these rows are older than the column is here: {create}")
+                missing.append(f"{change}; or, if these rows are older than the column is here: {create}")
             elif _has_type_of(there, column) or not column_fits(there, catalog.table.columns[position], catalog.columns[position]):
                 missing.append(change)
             else:

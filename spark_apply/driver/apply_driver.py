@@ -327,7 +327,8 @@ def _missing_alter(destination: DestinationDatabase, version: TableVersion, conf
             return rename_statement(old, TableName.of(version))
     if not any(finding.is_error for finding in destination.preflight_tables((version,))):
         return ""
-    found = destination.preflight_tables((version,), now=of_now.of(version))
+    names = {table.destination: table.source for table in config.tables}
+    found = destination.preflight_tables((version,), now=of_now.of(version), at_source=names)
     return "\n".join(finding.fix for finding in found if finding.is_error)
 
 

@@ -21,6 +21,15 @@ def altered(one_way: System) -> Iterator[System]:
     yield one_way
     one_way.execute("src", "TRUNCATE altered, notes")
     one_way.assert_converged(["altered", "notes"])
+    # An ALTER that may have changed older rows is said until both sides were found equal.
+    compared = one_way.call(apply_name(one_way), "compare", (("public", "altered"),), 5, 0.5)
+    assert [each["equal"] for each in compared] == [True]
+    wait_until("nothing is said of any table", lambda: problems(one_way) == [])
+
+
+def problems(system: System) -> list[str]:
+    """What is said of tables that are applied."""
+    return [table["problem"] for table in system.status(apply_name(system))["instantiation"] if table["problem"]]
 
 
 def write(system: System, alter: str, before: str, after: str) -> None:
@@ -55,17 +64,36 @@ def goes_on(system: System, statement: str) -> list[tuple[Any, ...]]:
     return rows
 
 
+def test_a_rewrite_that_fits_is_said_and_a_copy_ends_it(altered: System):
+    """Nothing of it is in the log: what was written before it stays as it was at the destination."""
+    name = apply_name(altered)
+    altered.execute("src", "INSERT INTO altered (id, kind) VALUES (1, 2)")
+    altered.wait_caught_up()
+    altered.execute("src", "ALTER TABLE altered ALTER COLUMN kind TYPE int USING kind * 100")
+    altered.execute("src", "INSERT INTO altered (id, kind) VALUES (2, 3)")
+    altered.wait_caught_up()
+    assert altered.call(name, "look_at_tables")
+    (problem,) = wait_until("it is said", lambda: problems(altered))
+    assert "column kind was rewritten" in problem
+    assert "headrace copy FILE public.altered" in problem
+    altered.call(name, "copy_again", (("public", "altered"),))
+    wait_until("it is copied again", lambda: altered.execute("dst", "SELECT kind FROM altered ORDER BY id") == [(200,), (3,)])
+    wait_until("nothing is said any more", lambda: problems(altered) == [])
+    altered.wait_caught_up()
+
+
 def test_added_column_is_waited_for_by_the_next_driver_too(altered: System):
     write(
         altered, "ALTER TABLE altered ADD COLUMN pay numeric(8,2)", "INSERT INTO altered (id) VALUES ({})",
         "INSERT INTO altered (id, pay) VALUES ({}, 12.50)",
     )
-    hint = paused(altered)["hint"]
-    assert hint.startswith('ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);')
+    assert paused(altered)["hint"].startswith('ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);')
+    hint = 'ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);'
     name = apply_name(altered)
+    wait_until("the source has told that older rows have no value", lambda: altered.status(name)["hint"] == hint)
     altered.wait_restarted(name, altered.kill(name))
     wait_until("the next driver waits", lambda: altered.status(name)["state"] == PAUSED)
-    assert paused(altered)["hint"] == hint
+    wait_until("it tells the next driver, too", lambda: altered.status(name)["hint"] == hint)
     rows = goes_on(altered, hint)
     assert [str(row[-1]) for row in rows] == ["None", "None", "12.50", "12.50"]
     altered.assert_converged(["altered"])
@@ -80,9 +108,14 @@ def test_changed_type_is_waited_for(altered: System):
     paused(altered)
     hint = 'ALTER TABLE "public"."altered" ALTER COLUMN "kind" TYPE int8;'
     # At first there are two ways; the source is asked beside which of them it is.
-    wait_until("the source has told", lambda: altered.status(apply_name(altered))["hint"] == hint)
+    wait_until("the source has told", lambda: is_one_way(altered, hint))
     goes_on(altered, hint)
     altered.assert_converged(["altered"])
+
+
+def is_one_way(altered: System, alter: str) -> bool:
+    hint = str(altered.status(apply_name(altered))["hint"])
+    return hint.startswith(alter) and "CREATE FUNCTION" not in hint
 
 
 @pytest.mark.soak
@@ -95,7 +128,7 @@ def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: Sy
     )
     paused(altered)
     alter = 'ALTER TABLE "public"."altered" ALTER COLUMN "mood" TYPE int4'
-    wait_until("the source has told", lambda: altered.status(apply_name(altered))["hint"] == f"{alter};")
+    wait_until("the source has told", lambda: is_one_way(altered, f"{alter};"))
     altered.execute("dst", f"{alter} USING {using}")
 
     def asks_for_the_function() -> str:

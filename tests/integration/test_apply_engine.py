@@ -114,7 +114,7 @@ def test_rows_of_a_large_transaction_from_before_its_alter_are_converted_by_the_
         engine.step()
         if engine.is_paused and engine.reader.unfit is not None and engine.reader.unfit.hint not in given:
             given.append(engine.reader.unfit.hint)
-            alter, _, function = given[-1].partition(" -- or, if these rows are older than the column is here: ")
+            alter, _, function = given[-1].partition("; or, if these rows are older than the column is here: ")
             is_function = "(int4) RETURNS" in function
             place.admin.execute(
                 function.replace(" ...;", " IMMUTABLE RETURN 'no. ' || $1") if is_function

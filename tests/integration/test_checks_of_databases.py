@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from actors.source_database import DatabaseSite
 from databases.embedded import EmbeddedServer
@@ -430,6 +431,36 @@ def test_enum_labels_that_only_the_source_has_are_said_and_the_fixes_keep_their_
     with psycopg.connect(checked.dsns["b"]) as connection:
         found = connection.execute("SELECT unnest(enum_range(NULL::mood))::text").fetchall()
     assert [label for (label,) in found if label != "own"] == labels
+
+
+@pytest.mark.parametrize(("there", "here", "renamed"), [
+    (["active", "done"], ["open", "done"], {"open": "active"}),
+    (["new", "active", "done", "last"], ["open", "done"], None),
+    (["a", "x", "b", "y's"], ["a", "m", "b", "n"], {"m": "x", "n": "y's"}),
+    (["a", "x", "b", "c"], ["a", "m", "b"], {"m": "x"}),
+], ids=["one", "doubtful", "two", "one, and a new one"])
+def test_a_renamed_label_is_not_to_be_added(checked: Checked, there: list[str], here: list[str], renamed: dict[str, str] | None) -> None:
+    for site, labels in (("a", there), ("b", here)):
+        checked.execute(site, f"CREATE TYPE mood AS ENUM ({', '.join(sql.Literal(label).as_string(None) for label in labels)})", "CREATE TABLE t (id int PRIMARY KEY, m mood)")
+    (finding,) = [finding for finding in checked.about("t") if "lacks labels" in finding.problem]
+    if renamed is None:
+        assert "ADD VALUE 'active'" not in finding.fix
+        assert "ADD VALUE 'new'" not in finding.fix
+        assert "new, active stand in the place of open" in finding.fix
+        return
+    checked.execute("b", *finding.fix.splitlines())
+    assert not [finding for finding in checked.about("t") if "lacks labels" in finding.problem]
+    with psycopg.connect(checked.dsns["b"]) as connection:
+        assert [label for (label,) in connection.execute("SELECT unnest(enum_range(NULL::mood))::text")] == there
+
+
+def test_a_partition_whose_name_a_table_has_is_to_be_attached(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE t1 (id int PRIMARY KEY)")
+    checked.execute("a", "ALTER TABLE t ATTACH PARTITION t1 FOR VALUES FROM (0) TO (100)")
+    (finding,) = [finding for finding in checked.findings() if "no partition here" in finding.problem]
+    checked.execute("b", finding.fix)
+    assert not [finding for finding in checked.findings() if "no partition here" in finding.problem]
 
 
 def test_enum_labels_in_another_order_are_said(checked: Checked) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rules.rule import Rule, RuleSet
 from tests.support.marked_tables import MarkedTables
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -271,3 +272,25 @@ def test_rows_of_a_partition_that_left_are_said_where_the_destination_has_one_ta
     assert tables.look() == {}
     here, there = tables.both("SELECT * FROM app.one ORDER BY 1")
     assert here == there
+
+
+def test_the_alter_that_apply_asks_for_gives_older_rows_the_source_s_values_or_says_that_a_copy_does(tables: MarkedTables) -> None:
+    tables.run(
+        "src", "ALTER TABLE app.t ADD COLUMN seen timestamptz DEFAULT now(), ADD COLUMN words text[] DEFAULT '{it''s,\"a,b\"}', ADD COLUMN label app.st DEFAULT 'done', ADD COLUMN plain int",
+        "ALTER TABLE app.t ADD COLUMN token uuid DEFAULT gen_random_uuid()",
+    )
+    for is_constant in (False, True):  # the last one rewrites the table
+        if is_constant:
+            tables.run("both", "DROP TABLE app.t", "CREATE TABLE app.t (id int PRIMARY KEY)")
+            tables.run("both", "INSERT INTO app.t SELECT generate_series(1, 3)")
+            tables.run(
+                "src", "ALTER TABLE app.t ADD COLUMN seen timestamptz DEFAULT now(), ADD COLUMN words text[] DEFAULT '{it''s,\"a,b\"}', ADD COLUMN label app.st DEFAULT 'done', ADD COLUMN plain int",
+            )
+        (now,) = tables.source.table_versions(tables.source.tables([RuleSet(include=(Rule(owner="app", name="t"),))]))
+        (found,) = [each for each in tables.destination.preflight_tables((now,), now=(now,)) if each.is_error]
+        copies = [line.split()[5] for line in found.fix.splitlines() if "headrace copy FILE app.t" in line]
+        assert copies == ([] if is_constant else ['"seen"', '"words"', '"label"', '"token"'])
+        tables.run("dst", found.fix)
+        if is_constant:
+            here, there = tables.both("SELECT id, seen, words, label::text, plain FROM app.t ORDER BY id")
+            assert here == there

@@ -69,7 +69,7 @@ from databases.postgres.destination.table_records import (
 )
 from databases.postgres.partitions import without_children
 from databases.postgres.planning import plan_destination
-from databases.postgres.shapes import shape_findings, table_shapes
+from databases.postgres.shapes import shape_findings, standalone_tables, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import DatabaseUnavailable, FencedError
@@ -154,9 +154,10 @@ class PostgresDestination:
         wanted = {TableName.of(shape): shape for shape in shapes}
         with self._use("comparing the shapes of the tables") as connection:
             here = table_shapes(connection, list(wanted))
+            taken = standalone_tables(connection, [TableName.of(each) for shape in shapes for each in shape.partitions])
         return tuple(
             finding for shape in here for name in [TableName.of(shape)]
-            for finding in shape_findings(f"sites.{self._site} table {name}", wanted[name], shape, columns[name])
+            for finding in shape_findings(f"sites.{self._site} table {name}", wanted[name], shape, columns[name], taken)
         )
 
     def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:

@@ -294,7 +294,7 @@ def preflight_tables(
             absent.append(version)
         else:
             path = f"sites.{site} table {version.qualified_name}"
-            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings, arriving)
+            findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings, arriving, at_source.get(TableName.of(version)))
             findings += _substitute_findings(path, version, catalog, settings, at_source.get(TableName.of(version)))
     return (*_absent_findings(connection, site, [TableName.of(version) for version in absent], at_source), *findings)
 
@@ -318,10 +318,10 @@ def _absent_findings(connection: psycopg.Connection[Any], site: str, absent: Seq
 
 def _table_findings(
     connection: psycopg.Connection[Any], path: str, version: TableVersion, catalog: CatalogTable, now: TableVersion | None,
-    settings: TableSettings, arriving: Collection[TableName],
+    settings: TableSettings, arriving: Collection[TableName], source: TableName | None,
 ) -> Iterator[Finding]:
     names = local_names(connection, [column.type_name for column in version.columns])
-    missing = missing_alter(_named_here(version, names), catalog, None if now is None else _named_here(now, names))
+    missing = missing_alter(_named_here(version, names), catalog, None if now is None else _named_here(now, names), source=source)
     if missing:
         yield Finding(path=path, problem="the table does not fit the source's rows", fix=missing)
     elif version == now:

@@ -11,6 +11,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -35,6 +36,7 @@ from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binar
 from databases.postgres.source.catalog import (
     captured_tables,
     logged_generated,
+    older_values,
     publication_tables,
     published_objects,
     published_relations,
@@ -159,9 +161,14 @@ class PostgresSource:
         """See `SourceDatabase.table_versions`."""
         is_binary = self._is_binary(tables)
         with translated("describing the tables"):
-            found = [describe_table(self._session(), table.owner, table.name) for table in tables]
             logged = logged_generated(self._session().info.server_version)
-            return tuple(table_version(catalog, is_binary=is_binary, logged=logged) for catalog in found if catalog is not None)
+            catalogs = [describe_table(self._session(), table.owner, table.name) for table in tables]
+            found = [table_version(catalog, is_binary=is_binary, logged=logged) for catalog in catalogs if catalog is not None]
+            older = older_values(self._session(), [int(version.object_number) for version in found])
+        return tuple(
+            replace(version, columns=tuple(replace(each, older_value=older.get((int(version.object_number), each.name))) for each in version.columns))
+            for version in found
+        )
 
     def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
         """See `SourceDatabase.table_shapes`."""
