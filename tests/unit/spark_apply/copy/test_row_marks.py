@@ -1,0 +1,81 @@
+"""What is shown of tables whose rows changed without events, while databases go and drivers come; what is found, real catalogs say (`tests/integration/test_row_marks.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from databases.memory.destination import MemoryDestination
+from databases.ports import MarkedColumn, MarkedPart, RowMark
+from spark_apply.copy.row_marks import TableMarks
+from streams.errors import DatabaseUnavailable
+from tests.support.table_copies import APPLY, TOPOLOGY, World
+
+
+class Marked:
+    """A copied table whose mark the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = World("a")
+        self.mark, self.is_down, self.asked = mark(stamp="x1", file=1), False, 0
+        (self.table,) = self.world.source.captured(TOPOLOGY)
+        monkeypatch.setattr(self.world.source, "row_marks", self._row_marks)
+        self.start()
+
+    def _row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
+        self.asked += 1
+        if self.is_down:
+            raise DatabaseUnavailable("it does not answer")
+        return {self.table.identity: self.mark}
+
+    def start(self) -> None:
+        """The next driver."""
+        copying: Any = self.world.copying()
+        copying.run_first()
+        self.records, self.marks = copying._records, TableMarks(records=copying._records, source=self.world.source)
+
+    def look(self, *, is_asked: bool = True) -> str:
+        self.marks.look(self.records.standings(), is_asked=is_asked)
+        (shown,) = self.records.progress.values()
+        assert shown.state == "DONE"
+        return str(shown.problem)
+
+    def recorded(self) -> RowMark:
+        (found,) = MemoryDestination(store=self.world.store).row_marks(TOPOLOGY, APPLY, "dbs1").values()
+        return found
+
+
+def mark(*, stamp: str, file: int) -> RowMark:
+    return RowMark(columns={"v": MarkedColumn(number=2, stamp=stamp)}, parts={"1": MarkedPart(owner="public", name="a", file=file)})
+
+
+def test_a_finding_stays_while_the_source_does_not_answer_and_with_the_next_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Marked(monkeypatch)
+    assert made.look() == ""
+    made.mark = mark(stamp="x2", file=2)
+    assert "column v was rewritten" in made.look()
+    made.is_down = True
+    assert "column v was rewritten" in made.look()
+    made.is_down = False
+    made.start()
+    assert "column v was rewritten" in made.look()
+    assert made.recorded() == mark(stamp="x1", file=1)
+
+
+def test_what_changes_no_row_is_taken_over_so_that_two_of_it_are_no_finding_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Marked(monkeypatch)
+    for stamp, file in (("x2", 1), ("x2", 2), ("x3", 2), ("x3", 3)):
+        made.mark = mark(stamp=stamp, file=file)
+        assert made.look() == ""
+        assert made.recorded() == made.mark
+
+
+def test_the_source_is_asked_from_time_to_time_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Marked(monkeypatch)
+    before = made.asked
+    made.look(is_asked=False)
+    made.look(is_asked=False)
+    assert made.asked == before + 1
+    made.look()
+    assert made.asked == before + 2
