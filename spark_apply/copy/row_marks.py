@@ -140,7 +140,7 @@ def _replaced(was: RowMark, now: RowMark) -> Iterator[str]:
         if before is not None and before.number != column.number:
             yield f"column {name} is another one of that name (dropped and added, or exchanged)"
         elif before is not None and before.is_generated and not column.is_generated:
-            yield f"column {name} was generated and is not any more"
+            yield f"column {name} was generated and is not any more (DROP EXPRESSION here, too, before the copy)"
         elif before is None and column.has_passing_default:
             yield f"column {name} was added with a default that is not constant"
     for key, field in now.fields.items():
