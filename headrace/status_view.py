@@ -253,7 +253,7 @@ def _table_notes(component: str, tables: Sequence[Mapping[str, Any]]) -> Iterato
     )
     if kept:
         yield Note(
-            component=component, problem=f"not copied, their rows were kept as `up --keep-existing` found them: {kept}",
+            component=component, problem=f"not copied, their rows were kept as they were: {kept}",
             fix="headrace verify FILE compares them", is_remark=True,
         )
     if left:

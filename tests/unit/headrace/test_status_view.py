@@ -76,7 +76,7 @@ def test_table_whose_rows_were_kept_is_named_and_no_copy_waits_for_it():
     tables = [{"owner": "hr", "name": name, "state": state} for name, state in (("t", "DONE"), ("restored", "KEPT"))]
     (note,) = notes(overview(component("IDLE", instantiation=tables)))
     assert note.is_remark
-    assert note.problem == "not copied, their rows were kept as `up --keep-existing` found them: hr.restored"
+    assert note.problem == "not copied, their rows were kept as they were: hr.restored"
     assert "headrace verify" in note.fix
     assert copying_line(tables) == ""
 
