@@ -8,15 +8,16 @@ then on is in the log behind the snapshot. Only then are rows copied into that s
 
     here   there   what is recorded of the way from there to here
     none   none    a copy of nothing
-    none   rows    nothing yet: it waits until the other way is recorded; then the rows are copied
-    rows   none    a copy of nothing; the rows that are here stay
+    none   rows    nothing yet: it waits until the other way is recorded; then the rows are copied, if they are no copy of the table that is here
+                   (its rows were deleted meanwhile, and the deletions are on their way: KEPT)
+    rows   none    KEPT: the rows that are here are nobody's copy, and stay
     rows   rows    KEPT, if what is there is the copy that the other way has made of the table that is here, and no other site's rows are there (a topology
                    of one way becomes one of two); else an operator says what they are
 
 Worked flow
     a has 100 rows of t, b has none; both ways are new -> the driver at b finds rows at a and no record there: it waits -> the driver at a takes a
-    snapshot of b, which has no row of t: DONE at SCN 50 of b -> the driver at b copies 100 rows -> a row that a user wrote at b behind SCN 50
-    meanwhile comes to a from the log.
+    snapshot of b, which has no row of t: KEPT at SCN 50 of b -> the driver at b copies 100 rows: DONE -> a row that a user then writes at b comes to a
+    from the log. (One that is written before DONE makes the copy differ: b is emptied, and the row stays there only if a has it by then.)
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from databases.ports import BEGUN
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Found(Enum):
     """What becomes of a table that goes both ways; see the module."""
 
     COPY = "its rows are copied, as those of a table of one way"
-    NOTHING = "a copy of nothing is recorded"
+    NOTHING = "there is nothing to copy; the rows that are here are kept"
     KEEP = "the rows that are here are kept"
     WAIT = "it waits for the other way"
     ASK = "an operator says what the rows are"
@@ -94,7 +96,9 @@ class BothWays:
         """
         if each.is_begun or each.is_outdated or each.occupant is not None:
             return Found.ASK if has_rows else Found.COPY
-        return self.of_new(each.table, has_rows=has_rows)
+        found = self.of_new(each.table, has_rows=has_rows)
+        # The source's table took the place of another one, and was not captured at first: what users wrote there is in no log, and not here.
+        return Found.ASK if found is Found.KEEP and each.replaced else found
 
     def of_new(self, table: TwoWayTable, *, has_rows: bool) -> Found:
         """What becomes of a table of which no copy has begun here.
@@ -109,11 +113,12 @@ class BothWays:
         if not table.returned_by:
             return Found.ASK if has_rows else Found.COPY
         record = self._record(table)
-        if not has_rows and record is not None and (record.state != "FAILED" or record.scn > 0):
+        is_recorded = record is not None and (record.state != "FAILED" or record.scn > 0)
+        if not has_rows and is_recorded and not self._is_copy(table, record):
             return Found.COPY
         if table.source not in self.records.filled([table.source]):
             return Found.NOTHING
-        if not has_rows:
+        if not has_rows and not is_recorded:
             return Found.WAIT
         if record is None or record.source != self.here:
             return Found.ASK
@@ -121,21 +126,27 @@ class BothWays:
 
     def waits(self, table: TwoWayTable) -> str:
         """Why a table waits, for people."""
-        return f"table {table.destination} waits for the other way: apply process {table.returned_by} at {self.there} records the table first"
+        return (
+            f"table {table.destination} waits for the other way: apply process {table.returned_by} at {self.there} records the table first, as soon as it"
+            f" runs and has a snapshot of {self.here}"
+        )
 
     def _record(self, table: TwoWayTable) -> Instantiation | None:
         recorded = self.records.instantiations(self.topology, table.returned_by)
         return next((each for each in recorded if TableName.of(each) == table.source), None)
 
     def _kept(self, table: TwoWayTable, record: Instantiation) -> Found:
-        """Whether what the source has is a copy of what is here: of rows, so that it was empty before, and no other site's are among them."""
-        if self.captured().get(table.destination) != record.identity:
+        """Whether what the source has is a copy of what is here, and no other site's rows are among them."""
+        if not self._is_copy(table, record) or self.records.other_copies(self.topology, table.returned_by, *table.source):
             return Found.ASK
-        if self.records.other_copies(self.topology, table.returned_by, *table.source):
-            return Found.ASK
-        if record.state == "DONE" and record.row_count > 0 and not record.is_remade:
-            return Found.KEEP
-        return Found.WAIT if record.state in _ON_THE_WAY else Found.ASK
+        return Found.KEEP if record.state == "DONE" else Found.WAIT
+
+    def _is_copy(self, table: TwoWayTable, record: Instantiation | None) -> bool:
+        """Whether the other way has copied, or copies, the table that is here: rows of it, so that the source was empty before."""
+        if record is None or record.source != self.here or record.is_remade:
+            return False
+        is_one = record.state in BEGUN or (record.state in _COPIED and record.row_count > 0)
+        return is_one and self.captured().get(table.destination) == record.identity
 
 
-_ON_THE_WAY = frozenset({"COPYING", "COMPARING", "COPIED", "JOINING"})  # to DONE
+_COPIED = frozenset({"COPIED", "JOINING", "DONE"})

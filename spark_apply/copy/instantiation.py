@@ -445,6 +445,7 @@ class TableInstantiation:
                     return
                 if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
                     this.of_nothing.add(copy.key)
+                    copy.keeps_rows = has_rows and found is Found.NOTHING
                     problem = ""
         except (DatabaseUnavailable, DestinationRestarted):
             raise
@@ -474,7 +475,11 @@ class TableInstantiation:
     def _begin(self, this: CopyRound) -> None:
         """Record that the copies begin, and empty the tables whose rows are ours. What others have claimed since is looked at again."""
         for each, others in this.kept:
-            this.claim(each.table, "KEPT" if self._joins is None else "COPIED", beside=others, replaces=each.replaced_identities)
+            # Asked again behind the snapshot: what others wrote at the source before it does not come, and their records are older than what they write.
+            if each.table.keep_existing or self.both_ways.found(each, has_rows=True) is Found.KEEP:
+                this.claim_kept(each.table, beside=others, replaces=each.replaced_identities)
+            else:
+                this.has_failed = True
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for key, copy in list(this.copies.items()):
                 copy.scn = this.scn

@@ -150,7 +150,7 @@ def refused(each: Standing, how_to_empty: str = "") -> str:
     if table.is_sent_on:
         return (
             "the destination table is not empty, and other sites get their rows from here: delete none of them. If it holds the rows of the source as they are now, "
-            f"keep them {keep}"
+            f"keep them {keep}. If it lacks some, {REPAIRED_ALONE}"
         )
     return (
         f"the destination table is not empty: if it holds the rows of the source as they are now, keep them {keep}; else `headrace check` says which site has "

@@ -62,6 +62,7 @@ class TableCopy:
     target: DestinationTable | None
     replaces: tuple[str, ...]
     beside: tuple[OtherCopy, ...] = ()  # what others have in the destination table
+    keeps_rows: bool = False  # which are no copy of the source's: those stay, and the source has none
     sources: tuple[str, ...] = ()  # what the source calls `columns`, one for each
     added: tuple[AddColumn, ...] = ()  # by transformations
     log_columns: tuple[Column, ...] = ()  # of the source, where a function must see the rows
@@ -170,11 +171,17 @@ class CopyRound:
         return self.claim(copy.table, "COPYING", beside=copy.beside, estimated=copy.rows_estimated, replaces=copy.replaces)
 
     def claim_nothing(self, copy: TableCopy) -> None:
-        """Record a copy of no row, which is equal whatever others apply, if the snapshot has none; see `claim`."""
-        if has_no_rows(self.source_reader, copy, snapshot=self.snapshot):
-            self.claim(copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces)
-        else:
+        """Record a copy of no row, which is equal whatever others apply, or that the rows that are there stay, if the snapshot has none; see `claim`."""
+        if not has_no_rows(self.source_reader, copy, snapshot=self.snapshot):
             self.has_failed = True
+        elif copy.keeps_rows:
+            self.claim_kept(copy.table, beside=copy.beside, replaces=copy.replaces)
+        else:
+            self.claim(copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces)
+
+    def claim_kept(self, table: TableToInstantiate, *, beside: Collection[OtherCopy], replaces: Collection[str]) -> None:
+        """Record that the destination's rows stay as they are; see `claim`."""
+        self.claim(table, "COPIED" if self.is_beside else "KEPT", beside=beside, replaces=replaces)
 
     def empty(self, session: DestinationSession, copy: TableCopy) -> None:
         """Remove a table's rows, once it is known that the source's can be read and proved: what cannot be copied keeps what it has.

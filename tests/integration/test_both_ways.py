@@ -12,6 +12,7 @@ import pytest
 from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.source.database import PostgresSnapshot
 from rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
 from streams.scn import Scn
@@ -65,11 +66,9 @@ def test_rows_of_the_full_site_go_to_the_empty_one_and_stay_where_they_are(both:
     lacks.before_piece = lambda _: recorded.append(has.record)
     recorded: list[Instantiation | None] = []
     at_once(both.at_a, both.at_b)
-    assert both.states() == {"a": "DONE", "b": "DONE"}
-    assert has.record is not None
-    assert has.record.row_count == 0
+    assert both.states() == {has.there: "KEPT", lacks.there: "DONE"}
     assert recorded
-    assert all(each is not None and each.state == "DONE" for each in recorded), "rows came to the empty site before its having none was recorded"
+    assert all(each is not None and each.state == "KEPT" for each in recorded), "rows came to the empty site before its having none was recorded"
     assert execute(has.target, KEPT) == [(100, 1, "there")]
     assert execute(lacks.target, KEPT)[0][0] == 100
 
@@ -79,12 +78,14 @@ def test_empty_site_waits_for_as_long_as_the_other_way_is_not_recorded(both: Bot
     both.at_b.should_end = lambda: any(each.problem for each in both.at_b.shown)
     both.at_b.run()
     said = next(each.problem for each in both.at_b.shown if each.problem)
-    assert said == "table public.rooms waits for the other way: apply process apply_from_b at a records the table first"
+    assert said == (
+        "table public.rooms waits for the other way: apply process apply_from_b at a records the table first, as soon as it runs and has a snapshot of b"
+    )
     assert both.states() == {"a": None, "b": None}
     both.at_a.run()
     both.at_b.should_end = lambda: False
     both.at_b.run()
-    assert both.states() == {"a": "DONE", "b": "DONE"}
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
 
 
@@ -94,6 +95,16 @@ def test_rows_at_both_sites_that_no_copy_made_are_an_operator_s_to_judge(both: B
     at_once(both.at_a, both.at_b)
     assert both.states() == {"a": "FAILED", "b": "FAILED"}
     assert all("other sites get their rows from here: delete none of them" in each.record.problem for each in (both.at_a, both.at_b) if each.record)
+
+
+def test_rows_that_a_user_writes_at_the_empty_site_before_the_copy_are_an_operator_s_to_judge(both: Both):
+    execute(both.a, FILL)
+    both.at_a.run()
+    execute(both.b, "INSERT INTO rooms VALUES (1001, 'early')")
+    both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "FAILED"}
+    assert both.at_b.record is not None
+    assert "If it lacks some, docs/operations.md" in both.at_b.record.problem
 
 
 def test_of_two_empty_tables_nothing_is_copied_either_way(both: Both):
@@ -148,14 +159,64 @@ def test_copy_of_an_earlier_table_of_that_name_is_none_of_this_one(both: Both):
 
 def test_copy_that_has_another_site_s_rows_beside_it_is_not_kept(both: Both):
     one_way_first(both)
+    begin_at_b_from_a_third_site(both)
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+def begin_at_b_from_a_third_site(both: Both) -> None:
     with contextlib.closing(PostgresDestination(both.b, site="b")) as destination:
-        destination.prepare(TOPOLOGY)
         epoch = destination.raise_epoch(TOPOLOGY, "apply_from_c").epoch
         assert destination.record_instantiation(TOPOLOGY, "apply_from_c", epoch, Instantiation(
             source="c", identity="1", owner="public", name="rooms", scn=Scn(100), state="KEPT",
         ))
+
+
+def test_row_of_a_third_site_that_comes_before_the_snapshot_is_not_taken_for_one_that_is_here(both: Both, monkeypatch: pytest.MonkeyPatch):
+    """A transaction that is open there holds the snapshot up for as long as it lasts: that row is behind the look, and no stream sends it."""
+    one_way_first(both)
+    open_snapshot = both.at_a.source.open_snapshot
+
+    def held_up(topology: str) -> PostgresSnapshot:
+        begin_at_b_from_a_third_site(both)
+        execute(both.b, "INSERT INTO rooms VALUES (1001, 'of c')")
+        return open_snapshot(topology)
+
+    monkeypatch.setattr(both.at_a.source, "open_snapshot", held_up)
     both.at_a.run()
     assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+@pytest.mark.parametrize("state", ["DONE", "COPIED"])
+def test_rows_that_were_deleted_here_do_not_come_back_with_the_copy_that_still_has_them(both: Both, state: str):
+    one_way_first(both)
+    record(both.at_b, state=state)
+    execute(both.a, "DELETE FROM rooms")  # on the way to b
+    both.at_a.should_end = lambda: any("waits" in each.problem for each in both.at_a.shown)
+    both.at_a.run()
+    assert execute(both.a, "SELECT count(*) FROM rooms") == [(0,)]
+    assert both.states() == {"a": "KEPT" if state == "DONE" else None, "b": state}
+
+
+def test_site_whose_rows_were_nobody_s_copy_keeps_them_when_the_way_to_it_ends_and_comes_back(both: Both):
+    execute(both.a, FILL)
+    at_once(both.at_a, both.at_b)
+    both.at_a.destination.leave_out(TOPOLOGY, both.at_a.name, kept=())  # one way, from a to b
+    assert both.states() == {"a": None, "b": "DONE"}
+    both.at_a.run()
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.a, KEPT) == [(100, 1, "there")]
+
+
+def test_copy_in_a_table_that_took_another_one_s_place_is_an_operator_s_to_judge(both: Both):
+    """Users write at b; until the new table is captured there, nothing sends that."""
+    execute(both.a, FILL)
+    at_once(both.at_a, both.at_b)
+    execute(both.b, f"DROP TABLE rooms; {ROOMS}; {FILL}; INSERT INTO rooms VALUES (1001, 'not captured')")
+    both.at_a.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
+    record(both.at_b, is_remade=False)  # copied again
+    both.at_a.run()
+    assert [each.state for each in both.at_a.destination.instantiations(TOPOLOGY, both.at_a.name)] == ["KEPT", "FAILED"]
 
 
 def test_rows_that_came_behind_a_copy_of_nothing_are_an_operator_s_to_judge(both: Both):
