@@ -180,7 +180,13 @@ class CopyRound:
             self.claim(copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces)
 
     def claim_kept(self, table: TableToInstantiate, *, beside: Collection[OtherCopy], replaces: Collection[str]) -> None:
-        """Record that the destination's rows stay as they are; see `claim`."""
+        """Record that the destination's rows stay as they are; see `claim`.
+
+        Args:
+            table: the table.
+            beside: what others had in its destination table.
+            replaces: identities of records that are removed with it.
+        """
         self.claim(table, "COPIED" if self.is_beside else "KEPT", beside=beside, replaces=replaces)
 
     def empty(self, session: DestinationSession, copy: TableCopy) -> None:
