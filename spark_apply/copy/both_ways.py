@@ -120,7 +120,7 @@ class BothWays:
             return Found.NOTHING
         if not has_rows and not is_recorded:
             return Found.WAIT
-        if record is None or record.source != self.here:
+        if record is None:
             return Found.ASK
         return self._kept(table, record)
 
@@ -133,7 +133,7 @@ class BothWays:
 
     def _record(self, table: TwoWayTable) -> Instantiation | None:
         recorded = self.records.instantiations(self.topology, table.returned_by)
-        return next((each for each in recorded if TableName.of(each) == table.source), None)
+        return next((each for each in recorded if each.source == self.here and TableName.of(each) == table.source), None)
 
     def _kept(self, table: TwoWayTable, record: Instantiation) -> Found:
         """Whether what the source has is a copy of what is here, and no other site's rows are among them."""
@@ -143,7 +143,7 @@ class BothWays:
 
     def _is_copy(self, table: TwoWayTable, record: Instantiation | None) -> bool:
         """Whether the other way has copied, or copies, the table that is here: rows of it, so that the source was empty before."""
-        if record is None or record.source != self.here or record.is_remade:
+        if record is None or record.is_remade:
             return False
         is_one = record.state in BEGUN or (record.state in _COPIED and record.row_count > 0)
         return is_one and self.captured().get(table.destination) == record.identity

@@ -89,6 +89,19 @@ def test_empty_site_waits_for_as_long_as_the_other_way_is_not_recorded(both: Bot
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
 
 
+def test_record_of_another_source_s_table_is_not_what_is_waited_for(both: Both):
+    """An apply process of that name got its changes from a third site once."""
+    execute(both.a, FILL)
+    epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
+    both.at_a.destination.record_instantiation(TOPOLOGY, both.at_a.name, epoch, Instantiation(
+        source="c", identity="1", owner="public", name="rooms", scn=Scn(100), state="LEFT",
+    ))
+    both.at_b.should_end = lambda: any(each.problem for each in both.at_b.shown)
+    both.at_b.run()
+    assert both.states()["b"] is None
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(0,)]
+
+
 def test_rows_at_both_sites_that_no_copy_made_are_an_operator_s_to_judge(both: Both):
     execute(both.a, FILL)
     execute(both.b, "INSERT INTO rooms VALUES (1, 'here')")
@@ -206,6 +219,19 @@ def test_site_whose_rows_were_nobody_s_copy_keeps_them_when_the_way_to_it_ends_a
     both.at_a.run()
     assert both.states() == {"a": "KEPT", "b": "DONE"}
     assert execute(both.a, KEPT) == [(100, 1, "there")]
+
+
+def test_copy_that_is_out_of_date_when_its_way_comes_back_is_made_again_as_soon_as_its_rows_are_deleted(both: Both):
+    execute(both.a, FILL)
+    at_once(both.at_a, both.at_b)
+    both.at_b.destination.leave_out(TOPOLOGY, both.at_b.name, kept=())  # one way, from b to a
+    both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "LEFT"}
+    assert 'docs/operations.md, "Adding a site to an n-way topology"' in both.at_b.shown[-1].problem
+    execute(both.b, "BEGIN; SELECT headrace.set_tag('0e'); DELETE FROM rooms; COMMIT")
+    both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
 
 
 def test_copy_in_a_table_that_took_another_one_s_place_is_an_operator_s_to_judge(both: Both):
