@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from topology.ways import arriving, captured_by, is_sent_on, returned_by, ways_t
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
     from databases.operator_ports import ColumnSequence
-    from databases.ports import DestinationDatabase, LoggedTable, SourceTable
+    from databases.ports import DestinationDatabase, Instantiation, LoggedTable, SourceTable
     from streams.lcr_batch import TableVersion
     from topology.spec import ApplySpec, SiteSpec, TopologySpec
 
@@ -184,12 +184,34 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
             # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
             begun = {TableName.of(record) for record in recorded} | old_names.keys()
             filled = target.filled([name for name in map(TableName.of, tables) if name not in begun])
+            findings += _out_of_date(spec, apply, target.filled(_coming_back(spec, apply, recorded, map(TableName.of, tables))))
         new = [_TwoWayTable(at_source[name], name, returned_by(spec, apply, each)) for each in came if (name := TableName.of(each.destination)) in filled]
         stays = _staying(spec, apply, new, source, destination)
         kept += [KeptRows(site=apply.site, source=apply.source, why=why, tables=tuple(map(str, names))) for why, names in stays.items()]
         asked = [name for name in filled if not any(name in names for names in stays.values())]
         findings += _never_copied(spec, apply, asked, target, nothing_of=_empty_at(source, [(name, at_source[name]) for name in asked]))
     return findings
+
+
+def _coming_back(spec: TopologySpec, apply: ApplySpec, recorded: Sequence[Instantiation], tables: Iterable[TableName]) -> list[TableName]:
+    """Those of the tables whose changes did not come for a while, and that others write, too: `up` does not empty them to copy them again."""
+    states: dict[TableName, set[str]] = {}
+    for record in recorded:
+        states.setdefault(TableName.of(record), set()).add(record.state)
+    return [name for name in tables if states.get(name) == {"LEFT"} and not writes_alone(spec, apply, name)]
+
+
+def _out_of_date(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName]) -> Iterator[Finding]:
+    """Destination tables of `_coming_back` that have rows."""
+    from spark_apply.copy.obstacles import REPAIRED_ALONE  # numpy, as above
+
+    for name in filled:
+        yield Finding(
+            path=f"sites.{apply.site} table {name}",
+            problem=f"the rows at the destination are out of date: since they were copied, changes of {apply.source} did not arrive for a while",
+            fix=f"{REPAIRED_ALONE}: before step 3" if is_sent_on(spec, apply.site, name)
+            else f"if {apply.source} has the rows that are wanted, empty it: `headrace up {spec.file}` copies it then",
+        )
 
 
 class _TwoWayTable(NamedTuple):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import TableToInstantiate
     from streams.table_name import TableName
 
-__all__ = ["not_as_called", "refused", "table_copy"]
+__all__ = ["REPAIRED_ALONE", "not_as_called", "refused", "table_copy"]
 
 
 def table_copy(

@@ -95,6 +95,24 @@ def test_one_database_under_two_names_is_said(checked: Checked, monkeypatch: pyt
     assert not [f for f in checked.findings() if "same database" in f.problem]
 
 
+def test_rows_of_a_way_that_ended_and_comes_back_are_said_to_be_out_of_date(checked: Checked) -> None:
+    checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    spec = read_topology(checked.file)
+    with closing(PostgresDestination(checked.dsns["b"], site="b")) as destination:
+        destination.prepare(spec.name)
+        (apply,) = (each.name for each in spec.applies if each.site == "b")
+        destination.record_instantiation(spec.name, apply, destination.raise_epoch(spec.name, apply).epoch, Instantiation(
+            source="a", identity="1", owner="public", name="t", scn=Scn(100), state="DONE", row_count=1, digest="1",
+        ))
+        destination.leave_out(spec.name, apply, kept=())
+    (found,) = [finding for finding in checked.about("t") if finding.path == "sites.b table public.t"]
+    assert found.is_error
+    assert "out of date" in found.problem
+    assert "docs/operations.md" in found.fix
+
+
 def test_a_full_site_is_not_to_be_emptied_for_one_that_gets_its_rows(checked: Checked) -> None:
     """The rows at a are the only ones there are, and b gets them."""
     checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
