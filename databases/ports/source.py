@@ -39,7 +39,7 @@ class SourceTable:
     is_partitioned: bool
     row_estimate: int
     bytes: int
-    computed: frozenset[str] = frozenset()
+    computed: tuple[str, ...] = ()
     unlogged: tuple[str, ...] = ()
 
 

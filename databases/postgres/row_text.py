@@ -14,12 +14,13 @@ import psycopg
 
 from databases.postgres.connection import qualified, quote
 
-__all__ = ["LARGE_BYTES", "column_kinds", "is_large", "row_text", "valued"]
+__all__ = ["LARGE_BYTES", "column_kinds", "digest_sums", "hashed", "is_large", "row_text", "valued"]
 
 # Of a row's values together. A row's text is at most twice as long (a `bytea`, or a text of quotes), and must be below 1 GB.
 LARGE_BYTES = 200 << 20
 # Of a value whose length is not known without its text: what takes less is not looked at. Compressed to a 255th at best, and with eight characters a byte (bits), it has less than `LARGE_BYTES`.
 _STORED_BYTES = 64 << 10
+_AS_UTF8 = frozenset({"UTF8", "SQL_ASCII"})  # encodings of servers whose texts are taken for UTF-8 as they are
 _TEXTS, _BYTES, _OTHER = "text", "bytea", "other"
 
 # By the type below all domains. A numeric is at most some 130,000 digits long.
@@ -68,11 +69,11 @@ def row_text(values: Mapping[str, str]) -> str:
     """
     text = f'ROW({", ".join(values)})::text COLLATE "C"'
     condition = is_large(values)
-    hashes = ", ".join(_hashed(value, kind) for value, kind in values.items())
+    hashes = ", ".join(_hashes(value, kind) for value, kind in values.items())
     return f'CASE WHEN {condition} THEN ROW({hashes})::text COLLATE "C" ELSE {text} END' if condition else text
 
 
-def _hashed(value: str, kind: str) -> str:
+def _hashes(value: str, kind: str) -> str:
     if kind == _BYTES:
         return f"pg_catalog.sha256({value})"
     text = f'{value}::text COLLATE "C"'
@@ -87,3 +88,26 @@ def valued(kinds: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
         columns: names, in the order of the row.
     """
     return {quote(column): kinds.get(column, "") for column in columns}
+
+
+def hashed(connection: psycopg.Connection[Any], text: str, seed: int) -> str:
+    """SQL for the hash of a text's bytes in UTF-8: two servers have the same text in different bytes where their encodings differ.
+
+    Args:
+        connection: to the server that hashes.
+        text: as SQL, of collation "C".
+        seed: makes hashes that do not depend on each other.
+    """
+    if connection.info.parameter_status("server_encoding") in _AS_UTF8:
+        return f"pg_catalog.hashtextextended({text}, {seed})"
+    # The hash of a record with one field is the field's, and that of a bytea is the one of a text with the same bytes. Bytes alone cannot be hashed by SQL before version 18.
+    return f"pg_catalog.hash_record_extended(ROW(pg_catalog.convert_to({text}, 'UTF8')), {seed})"
+
+
+def digest_sums(connection: psycopg.Connection[Any]) -> str:
+    """SQL for the digest of rows whose text is `r`: their number and two sums of hashes.
+
+    Args:
+        connection: to the server that hashes.
+    """
+    return f"count(*), coalesce(sum({hashed(connection, 'r', 0)}), 0), coalesce(sum({hashed(connection, 'r', 1)}), 0)"

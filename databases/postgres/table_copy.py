@@ -35,7 +35,7 @@ from databases.postgres.compared.seen_tables import seen_table
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.writing.pipeline import Pipeline
 from databases.postgres.partitions import without_children
-from databases.postgres.row_text import column_kinds, is_large, row_text, valued
+from databases.postgres.row_text import column_kinds, digest_sums, hashed, is_large, row_text, valued
 from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DatabaseUnavailable
 
@@ -171,7 +171,7 @@ class PostgresTableReader:
         with self._unmoved(owner, name, snapshot) as (connection, relation), _digesting(owner, name):
             kinds = column_kinds(connection, owner, name, [*key, *columns])
             bucketed = _bucketed(connection, relation, valued(kinds, key), valued(kinds, columns), buckets)
-            query = f"SELECT b, {_sums(connection)} FROM ({bucketed}{_only(rows)} OFFSET 0) t GROUP BY b"
+            query = f"SELECT b, {digest_sums(connection)} FROM ({bucketed}{_only(rows)} OFFSET 0) t GROUP BY b"
             digests = connection.execute(query.encode()).fetchall()
         found = {row[0]: TableDigest(row_count=row[1], sums=(int(row[2]), int(row[3]))) for row in digests}
         return tuple(found.get(number, TableDigest()) for number in range(buckets))
@@ -184,7 +184,7 @@ class PostgresTableReader:
         with self._unmoved(owner, name, snapshot) as (connection, relation), translated("reading a table's keys", table=f"{owner}.{name}"):
             kinds = column_kinds(connection, owner, name, [*key, *columns])
             query = (
-                f"SELECT k, {_hashed(connection, 'r', 0)}, {_hashed(connection, 'r', 1)}"
+                f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}"
                 f" FROM ({_bucketed(connection, relation, valued(kinds, key), valued(kinds, columns), buckets)}{_only(rows)} OFFSET 0) t"
                 f" WHERE b IN ({', '.join(str(int(number)) for number in wanted)}) ORDER BY k COLLATE \"C\", 2, 3 LIMIT {int(rows_max)}"
             )
@@ -230,7 +230,7 @@ class _OpenPiece:
         # OFFSET 0 keeps the row's text from being made twice.
         with _digesting(self._piece.owner, self._piece.name):
             text = row_text(self._values(columns))
-            query = f"SELECT {_sums(self._connection)} FROM (SELECT {text} AS r FROM {self._source} OFFSET 0) t"
+            query = f"SELECT {digest_sums(self._connection)} FROM (SELECT {text} AS r FROM {self._source} OFFSET 0) t"
             row = self._connection.execute(query.encode()).fetchone()
         assert row is not None
         return TableDigest(row_count=row[0], sums=(int(row[1]), int(row[2])))
@@ -307,7 +307,7 @@ class _OpenPiece:
         places = range(len(columns))
         row = row_text({f"v{place}::{types[column]}": kinds.get(column, "") for place, column in zip(places, columns, strict=True)})
         query = (
-            f"SELECT {_sums(self._connection)} FROM (SELECT {row} AS r FROM unnest({', '.join(['%s::text[]'] * len(columns))})"
+            f"SELECT {digest_sums(self._connection)} FROM (SELECT {row} AS r FROM unnest({', '.join(['%s::text[]'] * len(columns))})"
             f" AS t ({', '.join(f'v{place}' for place in places)}) OFFSET 0) t"
         )
         found = TableDigest()
@@ -400,28 +400,6 @@ def has_rows(connection: psycopg.Connection[Any], table: DestinationTable) -> bo
 
 # --------------------------------------------------------------------------- below
 
-_AS_UTF8 = frozenset({"UTF8", "SQL_ASCII"})  # encodings of servers whose texts are taken for UTF-8 as they are
-
-
-def _hashed(connection: psycopg.Connection[Any], text: str, seed: int) -> str:
-    """SQL for the hash of a text's bytes in UTF-8: two servers have the same text in different bytes where their encodings differ.
-
-    Args:
-        connection: to the server that hashes.
-        text: as SQL, of collation "C".
-        seed: makes hashes that do not depend on each other.
-    """
-    if connection.info.parameter_status("server_encoding") in _AS_UTF8:
-        return f"pg_catalog.hashtextextended({text}, {seed})"
-    # The hash of a record with one field is the field's, and that of a bytea is the one of a text with the same bytes. Bytes alone cannot be hashed by SQL before version 18.
-    return f"pg_catalog.hash_record_extended(ROW(pg_catalog.convert_to({text}, 'UTF8')), {seed})"
-
-
-def _sums(connection: psycopg.Connection[Any]) -> str:
-    """SQL for the digest of rows whose text is `r`."""
-    return f"count(*), coalesce(sum({_hashed(connection, 'r', 0)}), 0), coalesce(sum({_hashed(connection, 'r', 1)}), 0)"
-
-
 @contextlib.contextmanager
 def _digesting(owner: str, name: str) -> Iterator[None]:
     """Say of a value that is too large for its text what can be done about it: the server names neither its column nor its row."""
@@ -501,7 +479,7 @@ def _bucketed(connection: psycopg.Connection[Any], relation: str, key: Mapping[s
     """Rows as (bucket, key as texts, text)."""
     keys = ", ".join(f"{column}::text" for column in key)
     return (
-        f"SELECT ({_hashed(connection, row_text(key), 2)} & {_BUCKET_MASK}) % {buckets} AS b,"
+        f"SELECT ({hashed(connection, row_text(key), 2)} & {_BUCKET_MASK}) % {buckets} AS b,"
         f" ARRAY[{keys}]::text[] AS k, {row_text(columns)} AS r FROM {relation}"
     )
 

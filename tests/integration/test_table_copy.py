@@ -134,7 +134,7 @@ def test_a_value_without_a_digest_is_told_before_anything_is_removed(source, sou
         reader.prove_large("public", "t", columns)  # no row of it is large
         source.execute("UPDATE public.t SET v = repeat('x', 2000) WHERE id = 7")
         reader.prove_large("public", "t", columns)
-        monkeypatch.setattr(row_text, "_hashed", lambda value, kind: f"repeat({value}, 1000000000)" if kind == "text" else value)
+        monkeypatch.setattr(row_text, "_hashes", lambda value, kind: f"repeat({value}, 1000000000)" if kind == "text" else value)
         with pytest.raises(DatabaseError, match=r"longer than 1 GB.* shorten that value, or leave its column out") as raised:
             reader.prove_large("public", "t", columns)
         assert raised.value.retry is not Retry.TIMED

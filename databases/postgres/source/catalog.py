@@ -256,7 +256,7 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
     return tuple(
         SourceTable(
             owner=table.owner, name=table.name, columns=tuple(facts[table.number][1]), is_partitioned=table.is_partitioned,
-            row_estimate=int(facts[table.number][2]), bytes=int(facts[table.number][3]), computed=frozenset(facts[table.number][4]),
+            row_estimate=int(facts[table.number][2]), bytes=int(facts[table.number][3]), computed=tuple(facts[table.number][4]),
             unlogged=tuple(facts[table.number][5]),
         )
         for table in tables
