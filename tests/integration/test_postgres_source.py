@@ -464,7 +464,7 @@ def test_stored_generated_columns_do_not_break_the_users_statements(any_site: tu
     assert [r.command for r in reading.rows()] == [Command.INSERT, Command.UPDATE, Command.DELETE]
     (table,) = site.source.tables(ALL)
     has_values = site.user.info.server_version >= 180000
-    assert (table.columns, table.computed, table.unlogged) == ((("a", "b"), {"b"}, ()) if has_values else (("a",), frozenset(), ("b",)))
+    assert (table.columns, table.computed, table.unlogged) == ((("a", "b"), ("b",), ()) if has_values else (("a",), (), ("b",)))
     assert [tuple(row.new) for row in reading.rows()[:1]] == [table.columns]
     assert [column.is_computed for column in site.source.table_versions([table])[0].columns] == [False, True][: len(table.columns)]
     assert [each.computed for each in site.source.dictionary_build("topo").tables] == [("b",) if has_values else ()]
