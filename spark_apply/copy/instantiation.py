@@ -264,6 +264,8 @@ class TableInstantiation:
             joining = []
         if copied := [record for record in records if record.state == "COPIED"]:
             if joins.join(copied):
+                for record in copied:  # who waits until everything is applied may ask for a comparison now
+                    self._records.show_recorded(TableName.of(record), replace(record, state="JOINING"))
                 self._left_out -= {TableName.of(record) for record in copied}
                 joins.hold(self._needed())
             return 0.0

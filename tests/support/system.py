@@ -117,7 +117,7 @@ class System:
             for table in tables if source in {"", apply.source} else ():
                 assert self.digest(apply.source, table) == self.digest(apply.site, table), table
         different = [answer for answer in self.verify() if not answer["equal"]]
-        assert different == []
+        assert not different, different
 
     def illness(self, tables: Sequence[str] = ()) -> str:
         """What is wrong behind a test; empty: everything runs, is applied, and nothing is in an error queue.
