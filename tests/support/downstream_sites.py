@@ -37,10 +37,12 @@ RULES = RuleSet(include=(Rule(owner="public"),))
 ROWS = "CREATE TABLE rows (id int PRIMARY KEY, writer int)"
 
 
-def topology(folder: Path, dsn: str, *, transport: str, sites: tuple[str, ...] = ("dbs3",), source_captures: bool = False) -> TopologySpec:
-    """dbs1 is captured at other sites, and at its own if wanted; `dbs2` applies what the first of them mines."""
+def topology(
+    folder: Path, dsn: str, *, transport: str = "async", sites: tuple[str, ...] = ("dbs3",), source_captures: bool = False, **capture: Any,
+) -> TopologySpec:
+    """dbs1 is captured at other sites, and at its own if wanted; `dbs2` applies what the first of them mines. `capture`: more of a downstream one."""
     captures = [
-        CaptureSpec(name=f"c_{site}", site=site, source="dbs1", queue=f"q_{site}", rules=RULES, transport=transport) for site in sites
+        CaptureSpec(name=f"c_{site}", site=site, source="dbs1", queue=f"q_{site}", rules=RULES, transport=transport, **capture) for site in sites
     ]
     if source_captures:
         captures.append(CaptureSpec(name="c_dbs1", site="dbs1", source="dbs1", queue="q_dbs1", rules=RULES))
@@ -64,16 +66,15 @@ class DownstreamSites:
         server: of the source, the test's own.
         folder: for redo.
         monkeypatch: the hosts find each other through it.
-        transport: sync or async.
         settings: of `topology`.
     """
 
-    def __init__(self, server: EmbeddedServer, folder: Path, monkeypatch: pytest.MonkeyPatch, *, transport: str, **settings: Any) -> None:
+    def __init__(self, server: EmbeddedServer, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.server, self.folder = server, folder
         self.hosts: dict[str, Host] = {}
         monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
         monkeypatch.setattr(runtime, "resolver", lambda *_: lambda name: self.hosts[name].endpoint())
-        self.spec = topology(folder, server.dsn(), transport=transport, **settings)
+        self.spec = topology(folder, server.dsn(), **settings)
         self.site = DatabaseSite(self.spec, "dbs1", "1")
         self.hosts["site:dbs1"] = self.site
         self.site.start()
