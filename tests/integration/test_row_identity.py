@@ -115,6 +115,39 @@ def test_a_row_is_found_by_the_best_key_whose_columns_all_arrive(pair: Pair) -> 
     assert pair.there.execute("SELECT a, v, w FROM p").fetchall() == [(1, "z", "changed here")]
 
 
+KEYS = {
+    # Constraints -> the columns that find a row. a, b and e are NOT NULL; neither the names of the indexes nor their order tell the size.
+    ("UNIQUE (e)", "PRIMARY KEY (a, b, e)", "UNIQUE (a, b)"): "abe",
+    ("UNIQUE (a, b, e)", "UNIQUE (e, b)", "UNIQUE (a, c)"): "eb",
+    ("UNIQUE (a, b)", "UNIQUE (c)", "UNIQUE (e)"): "e",
+    ("UNIQUE (a, b, e)", "UNIQUE (a, c)", "UNIQUE (d)"): "abe",
+    ("UNIQUE (a, c, d)", "UNIQUE (d, e)", "UNIQUE (c)", "UNIQUE (c, d)"): "de",
+    ("UNIQUE (c)", "UNIQUE (c, d)"): "",
+    (): "",
+}
+
+
+def test_a_row_is_found_by_the_primary_key_else_the_smallest_unique_key_without_null_else_the_smallest_with_a_not_null_column(pair: Pair) -> None:
+    """The destination changes everything outside the key: who finds the row by the key sees that its old values differ, who takes all columns misses it."""
+    columns = "a int NOT NULL, b int NOT NULL, c int, d int, e int NOT NULL, v text"
+    pair.create(
+        "".join(f"CREATE TABLE p{number} ({columns}); ALTER TABLE p{number} REPLICA IDENTITY FULL;" for number in range(len(KEYS))),
+        "".join(f"CREATE TABLE p{number} ({', '.join([columns, *keys])});" for number, keys in enumerate(KEYS)),
+    )
+    pair.run(*(f"INSERT INTO p{number} VALUES (1, 1, 1, 1, 1, 'x')" for number in range(len(KEYS))))
+    engine = pair.apply()
+    for number, key in enumerate(KEYS.values()):
+        described = pair.destination.describe("public", f"p{number}")
+        assert described is not None
+        assert [described.columns[position].name for position in described.key] == list(key), f"p{number}"
+        changed = ["v = 'changed here'", *(f"{name} = 2" for name in "abcde" if key and name not in key)]
+        pair.there.execute(f"UPDATE p{number} SET {', '.join(changed)}")
+    pair.run(*(f"UPDATE p{number} SET v = 'y'" for number in range(len(KEYS))))
+    pair.more(engine)
+    errors = sorted(pair.errors(), key=lambda error: error.commit_scn)
+    assert [error.conflict_type for error in errors] == ["update_differs" if key else "update_missing" for key in KEYS.values()]
+
+
 def test_a_key_that_goes_while_rows_arrive_finds_no_more_rows(pair: Pair) -> None:
     table = "CREATE TABLE p (a int PRIMARY KEY, v text)"
     pair.create(table, table)
