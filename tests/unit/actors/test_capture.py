@@ -8,9 +8,11 @@ import pytest
 
 from actors import runtime
 from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S
+from actors.site.redo_keeper import RedoKeeper
 from actors.staging.queue_sessions import REFUSED_HOLD_S
+from redo.log_writer import LogWriter
 from streams.errors import ConfigError, LogGone
-from streams.scn import FIRST_SCN, Scn
+from streams.scn import FIRST_SCN, Scn, scn_text
 from tests.support.capture_process import CREDIT, Capture
 from tests.support.redo_logs import drain
 
@@ -142,6 +144,45 @@ def test_start_scn_is_checked_by_the_site_before_the_queue_is_asked(capture: Cap
     with pytest.raises(ConfigError, match="is below"):
         capture.capture_again(5)
     assert actors.calls == [("site:dbs1", "set_start_scn", "capture_dbs1", 5)]
+
+
+class Site(RedoKeeper):
+    """The site as far as it keeps redo, and whoever else a capture process calls: what was called is noted."""
+
+    name = "site:dbs1"
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        self.calls: list[tuple[object, ...]] = []
+        self.kept_redo().required_checkpoints.register("capture_dbs1")
+
+    def kept_redo(self) -> LogWriter:
+        return self.capture.writer
+
+    def call(self, name: str, method: str, *arguments: object, timeout_s: float) -> None:
+        if name == self.name:
+            self.kept_redo().required_checkpoints.record("capture_dbs1", self.capture.redo.checkpoints[-1])
+            getattr(self, method)(*arguments)
+        self.calls.append((name, method, *arguments))
+
+
+def test_start_scn_above_what_the_destinations_have_applied_is_refused_and_nothing_is_captured_again(
+    capture: Capture, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(capture)
+    monkeypatch.setattr(runtime, "actors_of", lambda topology: site)
+    last, applied = capture.commit(20), capture.source.log[10].commit_scn
+    capture.queue.durable = applied  # of all subscribers of the queue the one with the least
+    capture.steps()
+    assert capture.queue.sent[-1][1] == last > applied
+    for above in (applied + 1, last):
+        with pytest.raises(ConfigError, match=f"start SCN {scn_text(above)} of capture process capture_dbs1 is above what every destination has applied, {scn_text(applied)}"):
+            capture.capture_again(above)
+    assert site.calls == []
+    assert site.capture_scns()["capture_dbs1"]["start_scn"] < applied
+    capture.capture_again(applied)
+    assert [method for _, method, *_ in site.calls] == ["set_start_scn", "capture_again"]
+    assert site.capture_scns()["capture_dbs1"]["start_scn"] == applied
 
 
 def test_start_scn_of_a_capture_process_that_does_not_run_or_is_combined_is_refused(capture: Capture) -> None:
