@@ -1,0 +1,119 @@
+"""Several capture processes of one source: each mines the same redo by its own rules and at its own pace, and it is kept for the slowest."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from redo.log_writer import LogWriter
+from redo.mining import Miner
+from redo.segments import list_segments
+from redo.standby.standby_log import StandbyLog
+from rules.rule import ANY_TAG, Rule, RuleSet
+from streams.lcr_batch import LcrBatch
+from streams.scn import FIRST_SCN
+from tests.support.redo_logs import committed, miner, received
+from tests.support.seeds import seeds
+from tests.support.standby_redo import standby_log
+from tests.support.standby_site import Site
+
+RULES = {
+    "c_hr": RuleSet(include=(Rule(owner="hr"),)), "c_events": RuleSet(include=(Rule(owner="sales", name="events", tags=ANY_TAG),)),
+    "c_all": RuleSet(), "c_but_one": RuleSet(include=(Rule(tags=ANY_TAG),), exclude=(Rule(owner="hr", name="keyed", tags=ANY_TAG),)),
+}
+
+
+class Capture:
+    """One capture process; what it has mined is durable at its destinations when it says so.
+
+    Args:
+        name: of `RULES`.
+        folder: of the redo.
+        log: who keeps the redo.
+    """
+
+    def __init__(self, name: str, folder: Path, log: LogWriter | StandbyLog) -> None:
+        self.name, self.folder, self.log = name, folder, log
+        self.batches: list[LcrBatch] = []
+        self.durable_scn = FIRST_SCN
+        log.required_checkpoints.register(name)
+        self.miner = self._miner()
+
+    def _miner(self) -> Miner:
+        return miner(self.folder, self.durable_scn, RULES[self.name])
+
+    def work(self, batches: int) -> None:
+        for _ in range(batches):
+            if (batch := self.miner.next_batch(self.log.position, rows_max=20)) is None:
+                return
+            self.batches.append(batch)
+
+    def is_durable(self) -> None:
+        if self.batches:
+            self.durable_scn = self.batches[-1].through_scn
+            self.log.required_checkpoints.record(self.name, self.durable_scn)
+
+    def restart(self) -> None:
+        """Killed: it begins where everything is durable."""
+        self.miner.close()
+        while self.batches and (self.batches[-1].through_scn > self.durable_scn or self.batches[-1].is_open):
+            self.batches.pop()
+        self.miner = self._miner()
+
+
+def at_the_source(site: Site) -> tuple[Path, LogWriter | StandbyLog, Callable[[], object]]:
+    """The log writer purges as it writes."""
+    site.writer.shipping.register({})
+    return site.redo, site.writer, lambda: site.writer.step(0.0)
+
+
+def downstream(site: Site) -> tuple[Path, LogWriter | StandbyLog, Callable[[], object]]:
+    """One receiver has one copy for them all."""
+    log = standby_log(site.folder)
+
+    def receive() -> None:
+        site.receive(log)
+        log.purge()
+
+    return site.folder, log, receive
+
+
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("several captures", test=2, soak=40))
+@pytest.mark.parametrize("where", [at_the_source, downstream])
+def test_each_capture_process_of_a_source_has_what_its_rules_take_and_redo_is_kept_for_the_slowest(
+    tmp_path: Path, where: Callable[[Site], tuple[Path, LogWriter | StandbyLog, Callable[[], object]]], seed: int,
+) -> None:
+    rng, site = random.Random(seed), Site(tmp_path, seed, keeps=False)
+    folder, log, go_on = where(site)
+    captures = [Capture(name, folder, log) for name in RULES]
+    slowest = captures[seed % len(captures)]
+    for _ in range(12):
+        site.commit(20)
+        go_on()
+        for capture in rng.sample(captures, rng.randint(1, len(captures))):
+            capture.work(rng.choice([0, 1]) if capture is slowest else 1000)
+            if rng.random() < 0.7:
+                capture.is_durable()
+            elif rng.random() < 0.5:
+                capture.restart()
+        go_on()
+        assert log.required_checkpoints.needed_scn == min(each.durable_scn for each in captures)
+    for capture in captures:
+        capture.work(100_000)
+        assert received(capture.batches) == committed(site.source, RULES[capture.name]), capture.name
+    for capture in captures:
+        if capture is not slowest:
+            capture.is_durable()
+    go_on()
+    held = list_segments(folder)
+    assert log.required_checkpoints.needed_scn == slowest.durable_scn
+    assert log.oldest_scn <= slowest.durable_scn < log.position.scn, "what the slowest has not yet is held for it alone"
+    slowest.is_durable()
+    go_on()
+    assert list_segments(folder)[0].number > held[0].number
+    for capture in captures:
+        capture.miner.close()
