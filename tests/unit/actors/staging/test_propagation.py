@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from actors.staging.propagation import (
@@ -13,9 +15,14 @@ from actors.staging.propagation import (
 )
 from actors.staging.queue_sessions import SubscriberSession
 from protos import codec
+from rules.conditions.parsing import parse
 from rules.rule import Rule, RuleSet
+from streams.building import batch_of_values
 from streams.errors import LogGone, PropagationError
-from tests.support.lcr_batches import insert_batch
+from streams.lcr import RowLcr, ValueType
+from streams.lcr_batch import ABSENT, Command
+from streams.scn import Scn
+from tests.support.lcr_batches import insert_batch, table_version
 from tests.support.staging import one_way
 from tests.support.two_queues import TwoQueues
 from topology.spec import PropagationSpec
@@ -72,6 +79,26 @@ def test_rules_that_keep_everything_leave_the_bytes_untouched(tmp_path: Path) ->
     sent = queues.publish(insert_batch([10]))
     queues.work()
     assert queues.arrived() == [sent]
+
+
+def test_a_subset_at_a_propagation_makes_of_rows_that_move_in_inserts_and_of_those_that_move_out_deletes(tmp_path: Path) -> None:
+    """One transaction in two parts of four UPDATEs: the destination queue gets the changes of the subset, and no part is missing in the chain."""
+    queues = TwoQueues(tmp_path, RuleSet(include=(Rule(owner="public", name="t", subset=parse("c1 = 5", "subset")),)))
+    moved = [(b"5", b"6"), (b"6", b"5"), (b"5", b"5"), (b"6", b"6")]
+    olds, news = ([[b"%d" % (10 * row + place), value[place]] for row, value in enumerate(moved)] for place in (0, 1))
+    whole = replace(batch_of_values(table_version(), Command.UPDATE, old=olds, new=news, source="dbs1", commit_scn=20), previous_scn=Scn(0))
+    first = replace(whole, transactions=replace(whole.transactions, commit_scn=np.zeros(1, np.int64)), through_scn=Scn(0))
+    rest = replace(whole, continues=True, first_position=4)
+    for part in (first, rest):
+        queues.publish(part)
+    queues.work()
+    arrived = [codec.decode(data) for data in queues.arrived()]
+    found = [RowLcr(batch, row) for batch in arrived for row in range(batch.row_count)]
+    assert [(lcr.command_type, *(lcr.stored(image) for image in (ValueType.OLD, ValueType.NEW))) for lcr in found] == 2 * [
+        ("DELETE", [b"0", b"5"], [ABSENT] * 2), ("INSERT", [ABSENT] * 2, [b"11", b"5"]), ("UPDATE", [b"20", b"5"], [b"21", b"5"]),
+    ]
+    assert [(batch.previous_scn, batch.through_scn, batch.is_open, batch.continues) for batch in arrived] == [(0, 0, True, False), (0, 20, False, True)]
+    assert (queues.statistics.filtered_msgs, queues.statistics.total_msgs) == (2, 6)
 
 
 def test_durable_at_the_destination_becomes_an_acknowledgement_at_the_source_queue(tmp_path: Path) -> None:
