@@ -1,8 +1,10 @@
-"""A whole driver with its tasks as threads in place of Spark: a table that is added later is copied beside the others."""
+"""A whole driver with its tasks as threads in place of Spark: a table that is added later, and a transformation function that fails."""
 
 from __future__ import annotations
 
+import re
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,19 @@ import pytest
 from databases.connectors import DatabaseAccess
 from headrace.chaos.load import paced
 from protos import apply_pb2 as pb
+from rules.rule import Rule, RuleSet
+from rules.transformation import Transformation, TransformationError
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.custom_functions import custom
 from tests.support.driver_on_threads import WAIT_S, Runner
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
+
+
 def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ):
@@ -88,6 +95,59 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
         queue.close()
     assert has_ended
     driver.outcome()
+
+
+def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_corrected_one_goes_on_there(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What cannot be transformed is no error transaction: nothing behind it is applied, and nothing is lost."""
+    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    for dsn in (source_database, destination_database):
+        execute(dsn, "CREATE TABLE first (id integer PRIMARY KEY, v text)")
+    execute(source_database, "INSERT INTO first SELECT i, 'v' FROM generate_series(1, 20) i")
+    queue = MinedQueue(tmp_path, source_database, destination_database, topology="failing_test")
+    access = partial(DatabaseAccess, kind="postgres")
+
+    def start(fails: str) -> Any:
+        text = f"def mask(lcr):\n    if {fails}:\n        raise ValueError('no')\n    lcr.set_value('new', 'v', 'masked')\n    return lcr\n"
+        masked = Transformation(custom=custom(text, columns=("v",)))
+        tables = ApplyDrivers.to_instantiate(_named(queue), ("first",))
+        config = ApplyConfig(
+            topology="failing_test", apply=queue.apply.name, source=access(site="dbs1", dsn=source_database),
+            destination=access(site="dbs2", dsn=destination_database), queue=queue.apply.queue, parallelism=2,
+            tables=tuple(replace(each, transformations=(masked,)) for each in tables),
+            rules=(RuleSet(include=(Rule(owner="public", name="first", transformation=masked),)),),
+        )
+        driver = apply_driver.ApplyDriver(config, queue=lambda: queue.server.endpoint, application=lambda: None)
+        driver.start()
+        return driver
+
+    def there() -> list[tuple[Any, ...]]:
+        return execute(destination_database, "SELECT id, v FROM first ORDER BY id")
+
+    copied = [(number, "masked") for number in range(1, 21)]
+    driver = start("lcr.get_value('new', 'id').decoded == 102")
+    try:
+        wait_for("the copy", lambda: [each.state for each in driver.control.status().instantiation] == ["DONE"], WAIT_S)
+        execute(source_database, "INSERT INTO first VALUES (101, 'own')")
+        wait_for("a change", lambda: len(there()) == 21, WAIT_S)
+        for number in (102, 103):
+            execute(source_database, f"INSERT INTO first VALUES ({number}, 'own')")
+        wait_for("the driver to end", lambda: driver.join(0.1), WAIT_S)
+        with pytest.raises(TransformationError) as ended:
+            driver.outcome()
+        assert "own:mask" in ended.value.message
+        assert re.search(r"\(LCR: INSERT of public\.first, number 1 of transaction \d+ of dbs1, SCN ", ended.value.message)
+        assert there() == [*copied, (101, "masked")]
+        driver = start("False")
+        wait_for("everything", lambda: driver.outcome() or len(there()) == 23, WAIT_S)
+        assert there() == [*copied, *((number, "masked") for number in (101, 102, 103))]
+        assert execute(destination_database, "SELECT * FROM headrace.apply_error") == []
+    finally:
+        driver.stop(5.0)
+        has_ended = driver.join(60.0)
+        queue.close()
+    assert has_ended
 
 
 def _named(queue: MinedQueue) -> Any:
