@@ -448,11 +448,12 @@ class RayActors:
 
         Only where nobody creates components of this namespace now. Idempotent.
         """
+        places = self._records.places()  # before the processes: what another `up` records meanwhile is not taken for left
         processes = self.processes()
         for process, names in processes.items():
             if not names:
                 self._kill_process(process)
-        for name, process in self._records.places():
+        for name, process in places:
             if process not in processes:
                 self._records.end(name, process)
                 self._records.ended(name, process)
