@@ -291,7 +291,8 @@ def _insert_exists(
     (first, *others) = found
     if not others and first.is_same and not first.differs:
         return Decision(outcome="LCR DISCARDED", by=f"{handler}: the row is the same")
-    if any(_verdict(settings, met, handler, row) is _Verdict.ROW for row in found):
+    # Of every row: what cannot be decided of one is an error, in whatever order a database finds them.
+    if _Verdict.ROW in [_verdict(settings, met, handler, row) for row in found]:
         return Decision(outcome="LCR DISCARDED", by=str(handler))
     removed = tuple(row for row in found if not row.is_same)
     if len(removed) == len(found):
@@ -311,7 +312,8 @@ def _update_exists(
     (handler,) = handlers
     if not found:
         _give_up(f"{handler}: the row in the way cannot be found by its values")
-    if any(_verdict(settings, met, handler, row) is _Verdict.ROW for row in found):
+    # Of every row: what cannot be decided of one is an error, in whatever order a database finds them.
+    if _Verdict.ROW in [_verdict(settings, met, handler, row) for row in found]:
         return Decision(outcome="LCR DISCARDED", by=str(handler))
     return Decision(columns=write.set_columns, outcome="LCR APPLIED", by=str(handler), writes=(write,), removed=found)
 
