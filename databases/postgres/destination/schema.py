@@ -139,11 +139,17 @@ _VERSION_3 = (
 )""",
 )
 
-# A user's tag: see `databases.postgres.origins`. A transaction without an id has changed nothing yet.
-_VERSION_4 = (
-    """CREATE FUNCTION headrace.set_tag(tag text) RETURNS void LANGUAGE plpgsql AS $$
+
+def _set_tag(create: str, alone: str = "") -> str:
+    """Make the statement that makes `headrace.set_tag`.
+
+    Args:
+        create: its first words.
+        alone: a further condition of the warning that a call stands alone; empty: there is none.
+    """
+    return f"""{create} headrace.set_tag(tag text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF tag IS NULL OR tag !~ '^([0-9a-fA-F]{2})+$' OR pg_catalog.length(tag) > 4000 THEN
+    IF tag IS NULL OR tag !~ '^([0-9a-fA-F]{{2}})+$' OR pg_catalog.length(tag) > 4000 THEN
         RAISE EXCEPTION 'a tag is 1 to 2000 bytes in hexadecimal, such as 11' USING ERRCODE = 'invalid_parameter_value',
             HINT = 'to take a tag back, roll back to a savepoint before it; the next transaction has none';
     END IF;
@@ -151,30 +157,43 @@ BEGIN
         RAISE EXCEPTION 'a transaction is tagged before its first change, once' USING ERRCODE = 'active_sql_transaction',
             HINT = 'call headrace.set_tag right behind BEGIN';
     END IF;
-    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp() THEN
+    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp(){alone} THEN
         RAISE WARNING 'headrace.set_tag tags the transaction it is in: call it between BEGIN and COMMIT';
     END IF;
     PERFORM pg_catalog.pg_logical_emit_message(true, 'headrace.tag', pg_catalog.decode(tag, 'hex'));
 END
-$$""",
-)
+$$"""
 
-_VERSION_5 = ("ALTER TABLE headrace.apply_process ADD COLUMN ahead bigint NOT NULL DEFAULT 0",)
 
-# A user's label: see `streams.tracking`.
-_VERSION_6 = (
-    """CREATE FUNCTION headrace.track(label text) RETURNS void LANGUAGE plpgsql AS $$
+def _track(create: str, alone: str = "") -> str:
+    """Make the statement that makes `headrace.track`.
+
+    Args:
+        create: its first words.
+        alone: as of `_set_tag`.
+    """
+    return f"""{create} headrace.track(label text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF label IS NULL OR pg_catalog.length(pg_catalog.convert_to(label, 'UTF8')) NOT BETWEEN 1 AND 200 THEN
         RAISE EXCEPTION 'a label has 1 to 200 bytes' USING ERRCODE = 'invalid_parameter_value',
             HINT = 'to take a label back, roll back to a savepoint before it; the next transaction has none';
     END IF;
-    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp() THEN
+    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp(){alone} THEN
         RAISE WARNING 'headrace.track labels the transaction it is in: call it between BEGIN and COMMIT';
     END IF;
     PERFORM pg_catalog.pg_logical_emit_message(true, 'headrace.track', pg_catalog.convert_to(label, 'UTF8'));
 END
-$$""",
+$$"""
+
+
+# A user's tag: see `databases.postgres.origins`. A transaction without an id has changed nothing yet.
+_VERSION_4 = (_set_tag("CREATE FUNCTION"),)
+
+_VERSION_5 = ("ALTER TABLE headrace.apply_process ADD COLUMN ahead bigint NOT NULL DEFAULT 0",)
+
+# A user's label: see `streams.tracking`.
+_VERSION_6 = (
+    _track("CREATE FUNCTION"),
 )
 
 # What is recorded is of this table, and not of its name; see `databases.ports.Instantiation.is_remade`.
@@ -237,38 +256,13 @@ _VERSION_13 = (
 
 _VERSION_15 = view_statements(15)
 
+_ALONE = r"""
+       AND pg_catalog.current_query() ~* '^[[:space:]]*select[[:space:]][^;]*[[:<:]]{function}[[:>:]][^;]*;?[[:space:]]*$'"""
+
 # A string of several statements, such as psql -c sends, has one time for all of them: what stands alone is meant.
 _VERSION_17 = (
-    """CREATE OR REPLACE FUNCTION headrace.set_tag(tag text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF tag IS NULL OR tag !~ '^([0-9a-fA-F]{2})+$' OR pg_catalog.length(tag) > 4000 THEN
-        RAISE EXCEPTION 'a tag is 1 to 2000 bytes in hexadecimal, such as 11' USING ERRCODE = 'invalid_parameter_value',
-            HINT = 'to take a tag back, roll back to a savepoint before it; the next transaction has none';
-    END IF;
-    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        RAISE EXCEPTION 'a transaction is tagged before its first change, once' USING ERRCODE = 'active_sql_transaction',
-            HINT = 'call headrace.set_tag right behind BEGIN';
-    END IF;
-    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp()
-       AND pg_catalog.current_query() ~* '^[[:space:]]*select[[:space:]][^;]*[[:<:]]set_tag[[:>:]][^;]*;?[[:space:]]*$' THEN
-        RAISE WARNING 'headrace.set_tag tags the transaction it is in: call it between BEGIN and COMMIT';
-    END IF;
-    PERFORM pg_catalog.pg_logical_emit_message(true, 'headrace.tag', pg_catalog.decode(tag, 'hex'));
-END
-$$""",
-    """CREATE OR REPLACE FUNCTION headrace.track(label text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF label IS NULL OR pg_catalog.length(pg_catalog.convert_to(label, 'UTF8')) NOT BETWEEN 1 AND 200 THEN
-        RAISE EXCEPTION 'a label has 1 to 200 bytes' USING ERRCODE = 'invalid_parameter_value',
-            HINT = 'to take a label back, roll back to a savepoint before it; the next transaction has none';
-    END IF;
-    IF pg_catalog.statement_timestamp() = pg_catalog.transaction_timestamp()
-       AND pg_catalog.current_query() ~* '^[[:space:]]*select[[:space:]][^;]*[[:<:]]track[[:>:]][^;]*;?[[:space:]]*$' THEN
-        RAISE WARNING 'headrace.track labels the transaction it is in: call it between BEGIN and COMMIT';
-    END IF;
-    PERFORM pg_catalog.pg_logical_emit_message(true, 'headrace.track', pg_catalog.convert_to(label, 'UTF8'));
-END
-$$""",
+    _set_tag("CREATE OR REPLACE FUNCTION", _ALONE.format(function="set_tag")),
+    _track("CREATE OR REPLACE FUNCTION", _ALONE.format(function="track")),
 )
 
 # A table of its own: what it has is read a few times a minute, and the records are read much more often.
