@@ -39,6 +39,18 @@ def states(driver: Driver) -> dict[str, str]:
 
 
 @contextlib.contextmanager
+def running(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
+    """A thread that works until it is told to stop."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30.0)
+
+
+@contextlib.contextmanager
 def writing(dsn: str) -> Iterator[dict[str, Any]]:
     """Every transaction changes the late table and one that is replicated already."""
     stop, counts = threading.Event(), {"transactions": 0}
@@ -53,13 +65,8 @@ def writing(dsn: str) -> Iterator[dict[str, Any]]:
                 connection.commit()
                 time.sleep(0.002)
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
+    with running(write, stop):
         yield counts
-    finally:
-        stop.set()
-        thread.join(30.0)
 
 
 def is_applied(drivers: ApplyDrivers, table: str, number: int) -> bool:
@@ -112,13 +119,8 @@ def refilling(dsn: str) -> Iterator[dict[str, int]]:
                 connection.commit()
                 time.sleep(0.1)
 
-    thread = threading.Thread(target=refill, daemon=True)
-    thread.start()
-    try:
+    with running(refill, stop):
         yield counts
-    finally:
-        stop.set()
-        thread.join(30.0)
 
 
 def test_table_that_is_truncated_and_filled_again_without_an_end_is_copied_nevertheless(drivers: ApplyDrivers):
