@@ -273,13 +273,13 @@ class MemoryDestination:
         for key in [key for key in calls if key[:2] == (topology, apply) and key[2] in scns]:
             del calls[key]
 
-    def delete_error(self, topology: str, number: int) -> bool:
-        """See `DestinationDatabase.delete_error`."""
-        error = self._reach().errors.get(number)
-        if error is None or error.topology != topology:
-            return False
-        self.store.end_error(number, "DELETED")
-        return True
+    def delete_errors(self, topology: str, numbers: Collection[int]) -> frozenset[int]:
+        """See `DestinationDatabase.delete_errors`."""
+        errors = self._reach().errors
+        there = frozenset(number for number in numbers if number in errors and errors[number].topology == topology)
+        for number in there:
+            self.store.end_error(number, "DELETED")
+        return there
 
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.instantiations`."""

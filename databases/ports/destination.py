@@ -857,12 +857,15 @@ class DestinationDatabase(Protocol):
         """
         ...
 
-    def delete_error(self, topology: str, number: int) -> bool:
-        """Delete an error transaction (`errors delete`) and what was kept of its original; False when it is not there.
+    def delete_errors(self, topology: str, numbers: Collection[int]) -> frozenset[int]:
+        """Delete error transactions (`errors delete`) and what was kept of their originals, all or none.
 
         Args:
             topology: whose error queue.
-            number: of the error transaction (`ErrorTransaction.number`); one of another topology counts as not there.
+            numbers: of the error transactions (`ErrorTransaction.number`); one of another topology counts as not there.
+
+        Returns:
+            The numbers of those that were there.
         """
         ...
 

@@ -12,9 +12,9 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.commands.error_execution import Execution, outcome_of
-from headrace.console import DONE, FINDING, Output, scn_text
-from headrace.process_end import goes_on
+from headrace.commands.error_deletion import delete_together
+from headrace.commands.error_execution import Execution
+from headrace.console import DONE, Output, scn_text
 from streams.errors import ConfigError, counted
 from topology.file.handlers import execution_handler
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ErrorQueue"]
 
-EDIT_TIMEOUT_S = 60.0  # one part of a transaction is read and written; to delete one takes less
+EDIT_TIMEOUT_S = 60.0  # one part of a transaction is read and written, or a group of transactions deleted
 SHOWN_ROWS_MAX = 1000  # of one transaction, and the one that failed: nobody reads more
 SHOWN_CHARACTERS_MAX = 60  # of one value
 _DETAIL = "DETAIL: "  # prefix of the database's DETAIL among the texts stored with an error
@@ -165,18 +165,17 @@ class ErrorQueue:
         """Delete error transactions: their changes are lost at the destination. Their apply processes must run.
 
         Args:
-            output: where the outcome of each is printed.
+            output: where the outcomes are printed.
             numbers: of the error transactions; empty: all.
             apply: name of an apply process; empty: all that have one of the numbers.
 
         Returns:
             The exit code: a finding when one is left.
         """
-        def delete(error: Mapping[str, Any]) -> dict[str, Any]:
-            (answer,) = self._connect().call(f"apply:{error['apply']}", "delete_errors", [error["number"]], timeout_s=EDIT_TIMEOUT_S)
-            return dict(answer)
+        def delete(name: str, chosen: list[int]) -> list[dict[str, Any]]:
+            return list(self._connect().call(f"apply:{name}", "delete_errors", chosen, timeout_s=EDIT_TIMEOUT_S))
 
-        return _one_by_one(output, self._chosen(numbers, apply), delete, "deleted", file=self._spec.file)
+        return delete_together(output, self._chosen(numbers, apply), delete, file=self._spec.file)
 
     def losses(self, numbers: list[int], apply: str) -> tuple[str, ...]:
         """What deleting error transactions loses, a line each.
@@ -308,32 +307,6 @@ def _found(errors: list[dict[str, Any]], number: int) -> dict[str, Any]:
         names = ", ".join(error["apply"] for error in found)
         raise ConfigError(f"several apply processes have an error transaction {number}", hint=f"--apply one of {names}")
     return found[0]
-
-
-def _one_by_one(
-    output: Output, errors: list[dict[str, Any]], change: Callable[[Mapping[str, Any]], dict[str, Any]], word: str, *, file: Path,
-) -> int:
-    """Change error transactions one after the other, and say of each what became of it.
-
-    Args:
-        output: where that is printed.
-        errors: in order.
-        change: asks for one; the answer has `done` and `problem`.
-        word: what it is then, such as "deleted".
-        file: of the topology, for the command that shows what became of one whose outcome nobody waited for.
-    """
-    outcomes: list[dict[str, Any]] = []
-    for place, error in enumerate(errors, 1):
-        left = f"; {counted(len(errors) - place, 'other')} not tried" if place < len(errors) else ""
-        with goes_on(output, f"{error['apply']} {error['number']}: what was begun goes on: `headrace errors list {file}` shows what became of it{left}"):
-            answer = change(error)
-        outcome, words = outcome_of(error["apply"], answer, word)
-        outcomes.append(outcome)
-        output.result(f"{place}/{len(errors)} {error['apply']} {error['number']}: {words}")
-    output.json({"outcomes": outcomes})
-    if not outcomes:
-        output.result("no error transactions")
-    return DONE if all(outcome["done"] for outcome in outcomes) else FINDING
 
 
 def _time(time_us: int) -> str:

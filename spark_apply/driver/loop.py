@@ -33,7 +33,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
@@ -80,6 +80,7 @@ _NO_MARK = -1  # matches no dequeue: `Feed.start` counts from 1
 _EVENTS_AT_ONCE = 256  # handled before the cores work again
 _CALL_TIMEOUT_S = 30.0
 _EXECUTED_OTHERWISE = "it is being executed already, with another role or function than this command names: look again with `headrace errors list`"
+_IS_EXECUTED = "it is being executed: look again with `headrace errors list`"
 _NEVER: Final = object()  # the answer of a call that the loop did not run before it ended
 
 _Answer = TypeVar("_Answer")
@@ -376,20 +377,25 @@ class CoordinatorHost:
             self._coordinator.error_edited(edit.number, key_hashes)
         return done
 
-    def delete_error(self, number: int) -> bool:
-        """Delete an error transaction; False when it is not there.
+    def delete_errors(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Delete error transactions in one transaction of the destination.
 
-        Raises:
-            ApplyError: it is being executed: its row is locked, and nothing would be applied until that has ended.
+        Args:
+            numbers: of the error transactions.
+
+        Returns:
+            Why each was not deleted; empty: it was. One that is being executed stays: its row is locked, and nothing would be applied until that has ended.
         """
-        self._refuse_executing(number)
+        chosen = [number for number in numbers if number not in self._executing]
         try:
-            found = self._destination.delete_error(self._config.topology, number)
+            there = self._destination.delete_errors(self._config.topology, chosen)
         except DatabaseUnavailable:
-            self._deleting[number] = _DELETED_LOOKS
+            self._deleting |= dict.fromkeys(chosen, _DELETED_LOOKS)
             raise
-        self._coordinator.error_deleted(number)
-        return found
+        for number in chosen:
+            self._coordinator.error_deleted(number)
+        problems = dict.fromkeys(numbers, _IS_EXECUTED) | {number: "" if number in there else "it is not in the error queue" for number in chosen}
+        return {number: problems[number] for number in numbers}
 
     def _look_for_deleted(self) -> None:
         """Let go of error transactions whose deletion was not answered, if they are gone: else they would hold what comes as long as this driver lives."""
@@ -406,7 +412,7 @@ class CoordinatorHost:
 
     def _refuse_executing(self, number: int) -> None:
         if number in self._executing:
-            raise ApplyError(f"error transaction {number} is being executed", hint="look again with `headrace errors list`")
+            raise ApplyError(f"error transaction {number}: {_IS_EXECUTED}")
 
     @property
     def told_scn(self) -> Scn:

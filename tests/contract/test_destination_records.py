@@ -247,7 +247,7 @@ def test_errors_are_taken_out_together_with_what_they_had_as_far_as_it_is_not_to
     first, second, third = (session.put_error(error_transaction(), batch, nothing, part=0) for batch in (b"one", b"two", b"three"))
     session.put_error(error_transaction(number=second), b"and more", nothing, part=1)
     session.commit([], 0)
-    assert destination.delete_error(TOPOLOGY, first)
+    assert destination.delete_errors(TOPOLOGY, [first])
     session.begin()
     taken = session.take_errors([first, second, third, third + 1], bytes_max=len(b"two" + b"and more" + b"three") - 1)
     assert (taken.count, dict(taken.batches)) == (2, {second: (b"two", b"and more")})
@@ -282,9 +282,17 @@ def test_error_can_be_deleted_from_outside(destination, session):
     session.begin()
     number = session.put_error(error_transaction(), b"x", np.empty(0, np.uint64), part=0)
     session.commit([], 0)
-    assert not destination.delete_error("another", number)
-    assert destination.delete_error(TOPOLOGY, number)
-    assert not destination.delete_error(TOPOLOGY, number)
+    assert not destination.delete_errors("another", [number])
+    assert destination.delete_errors(TOPOLOGY, [number])
+    assert not destination.delete_errors(TOPOLOGY, [number])
+
+
+def test_several_errors_are_deleted_at_once_and_the_answer_names_those_that_were_there(destination, session):
+    one, two, three = (put_parts(session, batch) for batch in (b"a", b"b", b"c"))
+    assert destination.delete_errors(TOPOLOGY, [three, one, three + 1]) == {one, three}
+    assert [error.number for error in destination.errors(TOPOLOGY)] == [two]
+    assert [number for number, _ in destination.error_key_hashes(TOPOLOGY, APPLY)] == [two]
+    assert destination.delete_errors(TOPOLOGY, []) == frozenset()
 
 
 def put_parts(session, *parts: bytes) -> int:
@@ -345,7 +353,7 @@ def test_edits_say_what_became_of_the_transaction_and_the_original_goes_with_it(
     session.begin()
     assert session.delete_error(executed)
     session.commit([], 0)
-    assert destination.delete_error(TOPOLOGY, deleted)
+    assert destination.delete_errors(TOPOLOGY, [deleted])
     assert [edit.outcome for edit in destination.error_edits(TOPOLOGY)] == ["EXECUTED", "DELETED"]
     assert list(destination.error_batches(executed, original=True)) == list(destination.error_batches(deleted, original=True)) == []
 

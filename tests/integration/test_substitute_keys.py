@@ -144,7 +144,7 @@ def test_changes_wait_behind_an_error_transaction_of_a_table_that_was_altered_me
     first = pair.errors()[0].number
     if here:
         assert engine.execute_errors([first])[first]  # it names a table that is not there: delete it
-        assert pair.destination.delete_error(TOPOLOGY, first)
+        assert pair.destination.delete_errors(TOPOLOGY, [first])
         engine.coordinator.error_deleted(first)
     assert set(engine.execute_errors([error.number for error in pair.errors()]).values()) == {""}
     pair.assert_same(f"SELECT * FROM {name} ORDER BY 1")

@@ -297,10 +297,10 @@ class PostgresDestination:
         with self._use("reading the error queue's keys") as connection:
             yield from destination_errors.read_key_hashes(connection, topology, apply)
 
-    def delete_error(self, topology: str, number: int) -> bool:
-        """See `DestinationDatabase.delete_error`."""
-        with self._use("deleting an error transaction") as connection, connection.transaction():
-            return destination_errors.delete_error(connection, topology, number, outcome="DELETED")
+    def delete_errors(self, topology: str, numbers: Collection[int]) -> frozenset[int]:
+        """See `DestinationDatabase.delete_errors`."""
+        with self._use("deleting error transactions") as connection, connection.transaction():
+            return destination_errors.delete_errors(connection, topology, numbers, outcome="DELETED")
 
     # ------------------------------------------------------------------ instantiation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "delete_error", "edit_error", "list_edits", "list_errors", "note_failure", "put_error", "read_batches", "read_key_hashes", "take_errors",
+    "delete_errors", "edit_error", "list_edits", "list_errors", "note_failure", "put_error", "read_batches", "read_key_hashes", "take_errors",
 ]
 
 EDITS_FROM = 9  # the version of the schema that has them: until `up` upgrades an older one, there are none
@@ -120,24 +120,26 @@ def _put_row(
     return transaction.number
 
 
-def delete_error(connection: psycopg.Connection[Any], topology: str, number: int, *, outcome: str) -> bool:
-    """Delete an error transaction and its parts, inside the caller's transaction; False when it is not there.
+def delete_errors(connection: psycopg.Connection[Any], topology: str, numbers: Collection[int], *, outcome: str) -> frozenset[int]:
+    """Delete error transactions and their parts, inside the caller's transaction.
 
     Args:
         connection: to the destination, in a transaction.
         topology: whose error queue; an error transaction of another topology counts as not there.
-        number: of the error transaction.
-        outcome: EXECUTED or DELETED, for the record of its edits.
+        numbers: of the error transactions.
+        outcome: EXECUTED or DELETED, for the record of their edits.
+
+    Returns:
+        The numbers of those that were there.
     """
-    deleted = connection.execute(
-        "DELETE FROM headrace.apply_error WHERE topology = %s AND number = %s", (topology, number)
-    ).rowcount
-    if deleted == 0:
-        return False
-    for table in ("apply_error_part", "apply_error_key", "apply_error_original"):
-        connection.execute(f"DELETE FROM headrace.{table} WHERE number = %s".encode(), (number,))
-    connection.execute("UPDATE headrace.apply_error_edit SET outcome = %s WHERE number = %s", (outcome, number))
-    return True
+    there = [number for (number,) in connection.execute(
+        "DELETE FROM headrace.apply_error WHERE topology = %s AND number = ANY (%s::bigint[]) RETURNING number", (topology, list(numbers))
+    ).fetchall()]
+    if there:
+        for table in ("apply_error_part", "apply_error_key", "apply_error_original"):
+            connection.execute(f"DELETE FROM headrace.{table} WHERE number = ANY (%s::bigint[])".encode(), (there,))
+        connection.execute("UPDATE headrace.apply_error_edit SET outcome = %s WHERE number = ANY (%s::bigint[])", (outcome, there))
+    return frozenset(there)
 
 
 def take_errors(connection: psycopg.Connection[Any], topology: str, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
@@ -159,9 +161,7 @@ def take_errors(connection: psycopg.Connection[Any], topology: str, numbers: Seq
     batches: dict[int, tuple[bytes, ...]] = dict.fromkeys(taken, ())
     for number, batch in rows:
         batches[number] += (bytes(batch),)
-    for table in ("apply_error", "apply_error_part", "apply_error_key", "apply_error_original"):
-        connection.execute(f"DELETE FROM headrace.{table} WHERE number = ANY (%s::bigint[])".encode(), (taken,))
-    connection.execute("UPDATE headrace.apply_error_edit SET outcome = 'EXECUTED' WHERE number = ANY (%s::bigint[])", (taken,))
+    delete_errors(connection, topology, taken, outcome="EXECUTED")
     return TakenErrors(count=count, batches=batches)
 
 

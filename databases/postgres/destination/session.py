@@ -67,7 +67,7 @@ from databases.ports import (
 from databases.postgres.conflict_history import record_conflicts
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import FIRST_USER_TYPE, SAME_FORM, CatalogTable, CheckedKey, describe_table
-from databases.postgres.destination.error_queue import delete_error, put_error, take_errors
+from databases.postgres.destination.error_queue import delete_errors, put_error, take_errors
 from databases.postgres.destination.fencing import (
     SessionIdentity,
     apply_lock_key,
@@ -993,7 +993,7 @@ class PostgresSession:
     def delete_error(self, number: int) -> bool:
         """See `DestinationSession.delete_error`."""
         with self._own_statements("deleting an error transaction"):
-            return delete_error(self._connection, self._identity.topology, number, outcome="EXECUTED")
+            return bool(delete_errors(self._connection, self._identity.topology, (number,), outcome="EXECUTED"))
 
     def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
         """See `DestinationSession.take_errors`."""

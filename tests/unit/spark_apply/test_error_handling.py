@@ -100,7 +100,7 @@ def test_disable_applies_nothing_until_the_error_queue_is_empty(
         assert world.errors() == errors
         for error in errors:
             failed.append(error.transaction_id)
-            assert world.place.destination.delete_error(TOPOLOGY, error.number)
+            assert world.place.destination.delete_errors(TOPOLOGY, [error.number])
             engine.coordinator.error_deleted(error.number)
     expected = one_by_one(world)
     assert_rows(world, expected)

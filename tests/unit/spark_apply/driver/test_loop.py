@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -732,8 +733,7 @@ def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monke
 
 def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhile(driver: Driver) -> None:
     first, second = driver.host.execute_errors([7]), driver.host.execute_errors([7])
-    with pytest.raises(ApplyError, match="is being executed"):
-        driver.host.delete_error(7)
+    assert driver.host.delete_errors([6, 7]) == {6: "it is not in the error queue", 7: "it is being executed: look again with `headrace errors list`"}
     for number in range(2):
         driver.start_task(number)
     driver.run()
@@ -858,16 +858,16 @@ def test_error_whose_deletion_was_not_answered_holds_nothing_once_it_is_gone(dri
     number = session.put_error(error_transaction(apply=APPLY, source=SOURCE), b"", np.array([2], np.uint64), part=0)
     session.commit([], Scn(0))
     driver.coordinator._holds.add(number, np.array([2], np.uint64))
-    delete = driver.host._destination.delete_error
+    delete = driver.host._destination.delete_errors
 
-    def lost(topology: str, each: int) -> bool:
+    def lost(topology: str, numbers: Sequence[int]) -> Any:
         if is_made:
-            delete(topology, each)
+            delete(topology, numbers)
         raise DatabaseUnavailable("the answer to COMMIT was lost")
 
-    monkeypatch.setattr(driver.host._destination, "delete_error", lost)
+    monkeypatch.setattr(driver.host._destination, "delete_errors", lost)
     with pytest.raises(DatabaseUnavailable):
-        driver.host.delete_error(number)
+        driver.host.delete_errors([number])
     assert driver.coordinator.first_error == number
     driver.clock.advance(host_module.DESCRIBE_INTERVAL_S)
     driver.host.turn(0.0)
