@@ -562,7 +562,7 @@ def copy(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the tables are copied and have joined the others.")] = True,
 ) -> int:
     """Empty tables at their destinations and copy them again, while the others are applied."""
-    from headrace.commands.table_copies import copy_again, different_tables, wait_copied
+    from headrace.commands.table_copies import copied_line, copy_again, different_tables, wait_copied
     from headrace.commands.verification import comparison_line, table_name, verify_topology
     from headrace.progress import live_lines
 
@@ -585,7 +585,7 @@ def copy(
             copied = wait_copied(deployment.overview, begun, progress=show) if wait else begun
     output.json({"tables": copied})
     for each in copied:
-        output.result(f"{each['owner']}.{each['name']} at {each['destination']}: {each['state'].lower()}, {each['rows']} rows")
+        output.result(copied_line(each))
     if not copied:
         output.result("no table differs")
     return DONE

@@ -612,7 +612,7 @@ class ApplyStatus(_message.Message):
     def __init__(self, state: _Optional[str] = ..., reader_state: _Optional[str] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., epoch: _Optional[int] = ..., low_watermark_scn: _Optional[int] = ..., high_watermark_scn: _Optional[int] = ..., received_scn: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., last_applied_us: _Optional[int] = ..., transactions_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., groups_applied: _Optional[int] = ..., transactions_received: _Optional[int] = ..., errors: _Optional[int] = ..., rollbacks: _Optional[int] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., instantiation: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ..., counters: _Optional[_Mapping[str, int]] = ..., ready: _Optional[bool] = ..., caught_up_scn: _Optional[int] = ..., asked_us: _Optional[int] = ..., missing_tables: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InstantiationProgress(_message.Message):
-    __slots__ = ("owner", "name", "state", "rows", "rows_estimated", "instantiation_scn", "problem", "bytes_done", "bytes_total")
+    __slots__ = ("owner", "name", "state", "rows", "rows_estimated", "instantiation_scn", "problem", "bytes_done", "bytes_total", "obsolete_errors")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -622,6 +622,7 @@ class InstantiationProgress(_message.Message):
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     BYTES_DONE_FIELD_NUMBER: _ClassVar[int]
     BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    OBSOLETE_ERRORS_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     state: str
@@ -631,7 +632,8 @@ class InstantiationProgress(_message.Message):
     problem: str
     bytes_done: int
     bytes_total: int
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rows: _Optional[int] = ..., rows_estimated: _Optional[int] = ..., instantiation_scn: _Optional[int] = ..., problem: _Optional[str] = ..., bytes_done: _Optional[int] = ..., bytes_total: _Optional[int] = ...) -> None: ...
+    obsolete_errors: int
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rows: _Optional[int] = ..., rows_estimated: _Optional[int] = ..., instantiation_scn: _Optional[int] = ..., problem: _Optional[str] = ..., bytes_done: _Optional[int] = ..., bytes_total: _Optional[int] = ..., obsolete_errors: _Optional[int] = ...) -> None: ...
 
 class TableName(_message.Message):
     __slots__ = ("owner", "name")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.commands.verification import KNOWN_TABLES
 from headrace.status_view import copying_line
-from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, StreamsError
+from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, StreamsError, counted
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
     from headrace.waiting import Look
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["copy_again", "different_tables", "wait_copied"]
+__all__ = ["copied_line", "copy_again", "different_tables", "wait_copied"]
 
 POLL_S = 0.5
 # The overview is a second old, and an apply process looks twice a second at what it is asked: a table that FAILED before still
@@ -76,7 +76,7 @@ def _begin(actors: RayActors, table: Table, applies: Sequence[ApplySpec]) -> tup
             if NOT_REPLICATED not in error.message:
                 refused.append(error)
         else:
-            begun += [{"apply": each.name, "destination": each.site, **found} for found in before]
+            begun += [{"apply": each.name, "destination": each.site, **found, "obsolete_errors": 0} for found in before]
     return begun, refused
 
 
@@ -140,6 +140,18 @@ def wait_copied(
             )
         progress(copying_line(now) or "to be copied")
         time.sleep(POLL_S)
+
+
+def copied_line(table: Mapping[str, Any]) -> str:
+    """What became of a table that was copied again.
+
+    Args:
+        table: from `wait_copied`.
+    """
+    line, made = f"{table['owner']}.{table['name']} at {table['destination']}: {table['state'].lower()}, {table['rows']} rows", int(table["obsolete_errors"])
+    if not made:
+        return line
+    return f"{line}; {counted(made, 'error transaction')} {'was' if made == 1 else 'were'} made obsolete by the copy and deleted"
 
 
 def _key(table: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -56,6 +56,7 @@ from typing import TYPE_CHECKING
 from rules.rule import Rule, RuleSet
 from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
+from spark_apply.copy.obsolete_errors import ObsoleteErrors
 from spark_apply.copy.obstacles import not_as_called, refused, table_copy
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
@@ -122,6 +123,7 @@ class TableInstantiation:
     _renames: RenamedTables = field(init=False)
     _sessions: CopySessions = field(init=False)
     _marks: TableMarks = field(init=False)
+    _obsolete: ObsoleteErrors = field(init=False)
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
@@ -132,6 +134,7 @@ class TableInstantiation:
         self._renames = RenamedTables(self._records)
         self._marks = TableMarks(records=self._records, source=self.source)
         self._sessions = CopySessions(config=self.config, destination=self.destination, epoch=self.epoch)
+        self._obsolete = ObsoleteErrors(config=self.config, destination=self.destination, records=self._records)
 
     # ------------------------------------------------------------------ before anything is applied
 
@@ -253,6 +256,8 @@ class TableInstantiation:
         followed, _ = self._renames.follow(found)
         if followed:
             return 0.0
+        if self._obsolete.is_due:  # before a copy that joined is DONE: who waits for that is told how many there were
+            self._obsolete.delete(joins)
         self._marks.look(found, is_asked=self._asked > self._looked)
         self._awaited_scn = self._awaited(found)
         self._records.restarts.keep({each.table.destination for each in self._pending(found)})
@@ -268,6 +273,7 @@ class TableInstantiation:
                     self._records.show_recorded(TableName.of(record), replace(record, state="JOINING"))
                 self._left_out -= {TableName.of(record) for record in copied}
                 joins.hold(self._needed())
+                self._obsolete.is_due = True
             return 0.0
         if pending := self._pending(found):
             pause_s = 0.0 if self._end_by_truncates(joins, pending) else self._round(pending)

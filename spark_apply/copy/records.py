@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ class TableProgress:
         bytes_done, bytes_total: of the source's file.
         scn: the instantiation SCN.
         problem: why it is FAILED, or was last tried in vain.
+        obsolete_errors: how many error transactions its last copy made obsolete; they were deleted.
     """
 
     owner: str
@@ -41,6 +43,7 @@ class TableProgress:
     bytes_total: int = 0
     scn: int = 0
     problem: str = ""
+    obsolete_errors: int = 0
 
 
 _NOTHING = TableProgress(owner="", name="")
@@ -70,6 +73,7 @@ class TableRecords:
         changed: what to do about tables whose rows changed at the source without events, by identity (`spark_apply.copy.row_marks`).
         waits: why tables wait for the copies of other apply processes, by name at the destination.
         restarts: tables whose last copy is to be made again for no fault of theirs.
+        obsolete: how many error transactions the copies of this driver made obsolete, by the table that was copied last.
     """
 
     config: ApplyConfig
@@ -85,6 +89,7 @@ class TableRecords:
     waits: dict[TableName, str] = field(default_factory=dict)
     changed: dict[str, str] = field(default_factory=dict)
     restarts: TableRestarts = field(default_factory=TableRestarts)
+    obsolete: Counter[TableName] = field(default_factory=Counter)
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
         """Where every table stands, by what is recorded now.
@@ -127,6 +132,8 @@ class TableRecords:
     def copy_again(self, tables: Collection[TableName]) -> None:
         """Note tables (as the destination calls them) that are to be copied again, and show that at once; on any thread."""
         self.again |= set(tables)
+        for table in tables:
+            self.obsolete.pop(table, None)
         for table in tables:
             self.show_recorded(table, None)
 
@@ -236,5 +243,6 @@ class TableRecords:
 
     def show(self, progress: TableProgress) -> None:
         """Tell how far a table is."""
-        self.progress[TableName(progress.owner, progress.name)] = progress
-        self.moved(progress)
+        name = TableName(progress.owner, progress.name)
+        self.progress[name] = replace(progress, obsolete_errors=self.obsolete[name])
+        self.moved(self.progress[name])

@@ -21,6 +21,7 @@ from spark_apply.copy.comparison import Comparison, RowDifference, TableComparis
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress, to_be_copied_again
 from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.joining import DELETED_AT_ONCE
 from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecutions
 from spark_apply.error_edits import edited_part
 from spark_apply.groups import Failure
@@ -50,7 +51,6 @@ _COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which 
 _BOUNDED = _SETTLED | {"COPIED", "JOINING"}  # what they lack is above what the queue was told
 _STRANGER = "it came under this name after the apply process started, and was never copied here; its changes are left out"
 _LOOK_TIMEOUT_S = 5.0  # a look takes a few queries; one that finds something to copy shows that
-_DELETED_AT_ONCE = 500  # error transactions in one transaction of the destination: a tenth of a second, in which nothing else is done for it
 _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
 
 
@@ -300,8 +300,8 @@ class ApplyControl:
         """Delete error transactions; yields one outcome each."""
         cores = self._running()
         numbers = self._numbers(cores, request)
-        for first in range(0, len(numbers), _DELETED_AT_ONCE):
-            problems = cores.host.call(partial(cores.host.delete_errors, numbers[first : first + _DELETED_AT_ONCE]))
+        for first in range(0, len(numbers), DELETED_AT_ONCE):
+            problems = cores.host.call(partial(cores.host.delete_errors, numbers[first : first + DELETED_AT_ONCE]))
             yield from (pb.ErrorOutcome(number=number, done=not problem, problem=problem) for number, problem in problems.items())
 
     def stop(self, timeout_s: float) -> None:
@@ -429,6 +429,7 @@ def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
     return pb.InstantiationProgress(
         owner=table.owner, name=table.name, state=table.state, rows=table.rows, rows_estimated=table.rows_estimated,
         instantiation_scn=table.scn, problem=table.problem, bytes_done=table.bytes_done, bytes_total=table.bytes_total,
+        obsolete_errors=table.obsolete_errors,
     )
 
 

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
 
-__all__ = ["JoinCalls", "TableJoins"]
+__all__ = ["DELETED_AT_ONCE", "JoinCalls", "TableJoins"]
 
+DELETED_AT_ONCE = 500  # error transactions in one transaction of the destination: a tenth of a second, in which nothing else is done for it
 _WAIT_POLL_S = 0.2  # how soon the end of the driver is noticed
 
 
@@ -191,6 +192,18 @@ class JoinCalls:
     def is_joined(self) -> bool:
         """See `TableJoins.is_joined`."""
         return self._host.call(lambda: self._host.joins.is_joined)
+
+    def delete_obsolete(self, numbers: Sequence[int]) -> frozenset[int]:
+        """Delete error transactions that copies have made obsolete; returns those that are gone."""
+        gone: set[int] = set()
+        for first in range(0, len(numbers), DELETED_AT_ONCE):
+            chosen = numbers[first : first + DELETED_AT_ONCE]
+            gone |= self._host.call(lambda chosen=chosen: self._host.delete_obsolete(chosen))
+        return frozenset(gone)
+
+    def execute_held(self, numbers: Sequence[int]) -> None:
+        """Have error transactions executed that waited behind others; what becomes of them the error queue shows."""
+        self._host.call(lambda: self._host.execute_errors(numbers))
 
     def _wait(self, done: Event) -> bool:
         while not done.wait(_WAIT_POLL_S):

@@ -397,6 +397,17 @@ class CoordinatorHost:
         problems = dict.fromkeys(numbers, _IS_EXECUTED) | {number: "" if number in there else "it is not in the error queue" for number in chosen}
         return {number: problems[number] for number in numbers}
 
+    def delete_obsolete(self, numbers: Sequence[int]) -> frozenset[int]:
+        """Delete error transactions that copies of their tables have made obsolete, as `delete_errors` does.
+
+        Args:
+            numbers: of the error transactions.
+
+        Returns:
+            Those that are in the queue no more.
+        """
+        return frozenset(number for number, problem in self.delete_errors(numbers).items() if problem != _IS_EXECUTED)
+
     def _look_for_deleted(self) -> None:
         """Let go of error transactions whose deletion was not answered, if they are gone: else they would hold what comes as long as this driver lives."""
         if not self._deleting:

@@ -24,7 +24,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.row_reader import PostgresRowReader
 from databases.postgres.destination.schema import VERSIONS, schema_version
 from headrace.cli import main
-from headrace.commands import error_deletion, error_execution
+from headrace.commands import error_execution
 from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
@@ -200,7 +200,6 @@ class Applying:
         self.engine = Engine(seed=1, batches=(), destination=self.database, parallelism=1)
         cores: Any = Cores(host=self, reader=None, coordinator=self.engine.coordinator, epoch=1)  # type: ignore[arg-type]
         self.arriving: list[LcrBatch] = []
-        self.deleted: list[int] = []
         self.host = ApplyHost.__new__(ApplyHost)
         self.host._driver = SimpleNamespace(control=ApplyControl(config=config, cores=cores))  # type: ignore[assignment]
 
@@ -217,9 +216,6 @@ class Applying:
         return done
 
     def delete_errors(self, numbers: Sequence[int]) -> dict[int, str]:
-        self.deleted.append(len(numbers))
-        for number in numbers:
-            self.engine.coordinator.error_deleted(number)
         there = self.database.delete_errors(TOPOLOGY, numbers)
         return {number: "" if number in there else "it is not in the error queue" for number in numbers}
 
@@ -472,20 +468,8 @@ def test_deleting_asks(run: Callable[..., Any], applying: Applying):
     code, said = run("delete", "--all")
     assert (code, "loses the changes of 2 error transactions" in said) == (WRONG_USE, True)
     code, said = run("delete", "--all", "--yes")
-    assert (code, said, applying.deleted) == (DONE, f"1/2 {APPLY} 1: deleted\n2/2 {APPLY} 2: deleted\n", [2])
+    assert (code, said) == (DONE, f"1/2 {APPLY} 1: deleted\n2/2 {APPLY} 2: deleted\n")
     assert run("delete", "--all") == (DONE, "no error transactions\n")
-
-
-def test_many_are_deleted_in_groups_and_those_that_stay_and_the_sum_are_told(
-    run: Callable[..., Any], applying: Applying, monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(error_deletion, "LINES_MAX", 1)
-    monkeypatch.setattr(error_deletion, "DELETED_AT_ONCE", 1)
-    real = applying.delete_errors
-    monkeypatch.setattr(applying, "delete_errors", lambda numbers: {2: "it is being executed"} if 2 in numbers else real(numbers))
-    code, said = run("delete", "--all", "--yes")
-    assert (code, applying.deleted) == (FINDING, [1])
-    assert said == f"2/2 {APPLY} 2: not deleted: it is being executed\n1 of 2 error transactions deleted\n"
 
 
 def test_queue_of_the_version_before_is_read_and_upgraded_with_what_is_in_it(unprepared_database: str):

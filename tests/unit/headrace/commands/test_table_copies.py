@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.commands import table_copies
-from headrace.commands.table_copies import copy_again, different_tables, wait_copied
+from headrace.commands.table_copies import copied_line, copy_again, different_tables, wait_copied
 from streams.errors import ApplyError, ConfigError
 
 SPEC: Any = SimpleNamespace(applies=(SimpleNamespace(name="to_b", site="b"), SimpleNamespace(name="to_c", site="c")))
@@ -53,6 +53,15 @@ def test_table_or_apply_process_that_is_unknown_is_wrong_use():
         copy_again(SPEC, Actors(to_b=nobody, to_c=nobody), {T: []})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no apply process 'to_x'"):
         copy_again(SPEC, Actors(), {T: ["to_x"]})  # type: ignore[arg-type]
+
+
+def test_error_transactions_that_the_copy_made_obsolete_are_told_and_none_of_an_earlier_copy():
+    before = copy_again(SPEC, Actors(to_b=[table(obsolete_errors=7)], to_c=[]), {T: ["to_b"]})  # type: ignore[arg-type]
+    assert copied_line(before[0]) == "public.t at b: done, 1 rows"
+    looks = {"components": [{"name": "apply:to_b", "instantiation": [table(scn=200, obsolete_errors=2)]}]}
+    after = wait_copied(lambda: looks, before, progress=lambda text: None)
+    assert copied_line(after[0]) == "public.t at b: done, 1 rows; 2 error transactions were made obsolete by the copy and deleted"
+    assert copied_line({**after[0], "obsolete_errors": 1}).endswith("; 1 error transaction was made obsolete by the copy and deleted")
 
 
 def test_several_tables_are_followed_each_by_its_own_scn(monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,114 @@
+"""Error transactions that copies have made obsolete: the copies of their tables have all that they change.
+
+They are deleted when a table has joined, and when a driver starts, because the last one may have ended between the two. What waited behind them and
+did not fail itself is executed: nothing else would try it again.
+
+    t and u; errors 1 (t) failed, 2 (t, u) waits behind 1, 3 (u) waits behind 2, 4 (t, u) failed for its row of u, 5 (t) waits behind 4
+    a copy of t joins -> 1 and 5 are deleted, 2 and 3 are executed (of 2 the row of u), 4 stays: executed later, it writes its row of u
+
+An error transaction that stays holds later changes of all its rows, those of the copied table too: it is executed or deleted by an operator.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from protos import codec
+from spark_apply.copied import without_copied
+from streams.errors import ProtocolError, counted
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from databases.ports import DestinationDatabase, ErrorTransaction
+    from spark_apply.copy.records import TableRecords
+    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.driver.joining import JoinCalls
+
+__all__ = ["ObsoleteErrors", "held_behind"]
+
+log = logging.getLogger("headrace.apply")
+
+_JOINED = frozenset({"JOINING", "DONE"})  # not KEPT: its rows are an operator's, and no copy has these changes
+
+
+@dataclass(slots=True, kw_only=True)
+class ObsoleteErrors:
+    """See the module. One thread at a time.
+
+    Args:
+        config: of the apply process.
+        destination: the destination database.
+        records: of the tables, which show how many they made obsolete.
+        is_due: a table has joined since the error queue was looked at.
+    """
+
+    config: ApplyConfig
+    destination: DestinationDatabase
+    records: TableRecords
+    is_due: bool = True
+
+    def delete(self, joins: JoinCalls) -> None:
+        """Delete what is obsolete, and have executed what waited behind it.
+
+        Args:
+            joins: asks the coordinator.
+
+        Raises:
+            DatabaseUnavailable: the destination does not answer; call again.
+            ApplyError: the coordinator does not; call again.
+        """
+        errors = self.destination.errors(self.config.topology, self.config.apply)
+        copied = self._copied() if errors else {}
+        newest = max(copied.values(), default=0)
+        # A transaction that is older than a copy is committed before its SCN: the others need not be read.
+        found = {each.number: self._copied_last(each.number, copied) for each in errors if each.commit_scn <= newest}
+        obsolete = [number for number, table in found.items() if table is not None]
+        deleted = joins.delete_obsolete(obsolete) if obsolete else frozenset()
+        self.records.obsolete.update(table for number, table in found.items() if number in deleted and table is not None)
+        if held := held_behind(deleted, errors):
+            joins.execute_held(held)
+        self.is_due = len(deleted) < len(obsolete)  # one is being executed: that will say that the copies have it
+        if deleted:
+            log.info(
+                "%s: %s made obsolete by copies and deleted, %s executed that waited behind", self.config.apply,
+                counted(len(deleted), "error transaction"), counted(len(held), "other"),
+            )
+
+    def _copied(self) -> Mapping[TableName, int]:
+        """The SCNs of the source's tables that are copied and apply, by their names at the destination."""
+        return {
+            TableName.of(each): int(each.scn) for each in self.destination.instantiations(self.config.topology, self.config.apply)
+            if each.source == self.config.source.site and each.state in _JOINED and not each.is_kept
+        }
+
+    def _copied_last(self, number: int, copied: Mapping[TableName, int]) -> TableName | None:
+        """Of the tables of an error transaction, whose rows are all in copies, the one that was copied last; None: not all are, or it has none."""
+        tables: set[TableName] = set()
+        for data in self.destination.error_batches(number):
+            try:
+                whole = codec.decode(data)
+            except ProtocolError:  # it is shown, and deleted by hand; the copies go on
+                return None
+            if without_copied(whole, lambda version: copied.get(TableName.of(version), 0)).row_count:
+                return None
+            tables |= {TableName.of(version) for version in whole.tables if whole.row_count}
+        return max(tables & copied.keys(), key=lambda table: (copied[table], table), default=None)
+
+
+def held_behind(deleted: Collection[int], errors: Iterable[ErrorTransaction]) -> tuple[int, ...]:
+    """The error transactions that did not fail themselves and wait behind deleted ones, or behind others of these; ascending.
+
+    Args:
+        deleted: numbers of error transactions.
+        errors: the queue as it was before, ascending.
+    """
+    gone, held = set(deleted), list[int]()
+    for each in errors:
+        if each.number not in gone and each.depends_on in gone:
+            gone.add(each.number)
+            held.append(each.number)
+    return tuple(held)
