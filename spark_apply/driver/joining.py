@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -198,7 +199,7 @@ class JoinCalls:
         gone: set[int] = set()
         for first in range(0, len(numbers), DELETED_AT_ONCE):
             chosen = numbers[first : first + DELETED_AT_ONCE]
-            gone |= self._host.call(lambda chosen=chosen: self._host.delete_obsolete(chosen))
+            gone |= self._host.call(partial(self._host.delete_obsolete, chosen))
         return frozenset(gone)
 
     def execute_held(self, numbers: Sequence[int]) -> None:

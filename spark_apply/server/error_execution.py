@@ -43,6 +43,7 @@ _IN_THE_COPY = (
 )
 
 
+_NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
 _TOGETHER_BYTES_MAX = 8 << 20  # of serialized rows in one destination transaction: as of a group that comes from the queue (`driver.forming`)
 _ALONE_MAX = 32  # one after the other before the coordinator hears of it: a third of a second of silence where each takes ten milliseconds
 
@@ -235,6 +236,8 @@ class ExecuteWork(Work):
             failure = apply_final(session, batch, self._context.fit_of, resolution, handling)
             if role and failure is None:
                 session.as_role("")  # what is written beside the rows is Headrace's own
+            elif role and failure is not None and failure.sqlstate == _NO_RIGHT:
+                return replace(failure, message=f"as role {role}: {failure.message}")
         except ConfigError as error:  # of the function that the operator named
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")
         except UnfitTableError as error:

@@ -15,7 +15,7 @@ from databases.ports import TruncatedTable
 from databases.postgres.connection import connect, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.destination.database import PostgresDestination
-from streams.errors import DatabaseError
+from streams.errors import DataError
 from tests.support.writes import delete, insert, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -74,6 +74,27 @@ def printed(admin: psycopg.Connection, dsn: str) -> list[str]:
         return [finding.fix for finding in destination.preflight_tables([version]) if finding.is_error]
 
 
+def warnings(admin: psycopg.Connection, dsn: str) -> list[str]:
+    """What `check` prints of the table's sequences, as the role."""
+    source = describe_table(admin, "shop", "here")
+    assert source is not None
+    with closing(PostgresDestination(dsn, site="dbs2")) as destination:
+        found = destination.preflight_tables([replace(table_version(source, is_binary=False), name="t")])
+    return [finding.fix for finding in found if "RESTART IDENTITY" in finding.problem and not finding.is_error]
+
+
+def truncate(dsn: str, *, restart_identity: bool) -> None:
+    """A TRUNCATE of apply."""
+    with closing(PostgresDestination(dsn, site="dbs2")) as destination:
+        epoch = destination.raise_epoch("top", "a").epoch
+        with closing(destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")) as session:
+            table = session.describe("shop", "t")
+            assert table is not None
+            session.begin()
+            session.truncate([TruncatedTable(table=table)], restart_identity=restart_identity)
+            session.commit([], 0)
+
+
 def write(dsn: str) -> None:
     """Everything that is done with a table: INSERT, UPDATE, DELETE and TRUNCATE of apply, and a copy."""
     columns = ("id", "m", "sizes", "lev", "b", "r")
@@ -116,8 +137,24 @@ def test_what_check_prints_is_enough_and_each_statement_is_needed(admin: psycopg
     for fix in fixes:
         admin.execute(fix.replace("GRANT", "REVOKE", 1).replace(" TO ", " FROM "))
         assert printed(admin, role) == [fix], "the hint of the error leads to it"
-        with pytest.raises(DatabaseError) as refused:
+        with pytest.raises(DataError) as refused:
             write(role)
-        assert refused.value.context["sqlstate"] == "42501", fix
+        assert (refused.value.context["sqlstate"], refused.value.message.endswith(f": {fix}")) == ("42501", True), refused.value.message
         admin.execute(fix)
     assert len(fixes) == len(set(fixes)) == 10
+
+
+def test_role_that_does_not_own_the_sequences_is_warned_of_truncates_that_restart_them(admin: psycopg.Connection, role: str) -> None:
+    for fix in printed(admin, role):
+        admin.execute(fix)
+    (warning,) = warnings(admin, role)
+    with pytest.raises(DataError) as refused:
+        truncate(role, restart_identity=True)
+    (owner,) = admin.execute("SELECT current_user").fetchone()
+    assert warning == f'GRANT "{owner}" TO "{ROLE}"; -- or nothing, if the source never does that'
+    assert (refused.value.context["sqlstate"], refused.value.message.endswith(f": {warning}")) == ("42501", True), refused.value.message
+    admin.execute(warning)
+    assert warnings(admin, role) == []
+    truncate(role, restart_identity=True)
+    admin.execute(f'REVOKE "{owner}" FROM {ROLE}')
+    truncate(role, restart_identity=False)

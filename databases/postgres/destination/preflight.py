@@ -17,7 +17,11 @@ from databases.postgres.compared.named_types import local_names
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.fencing import STAMP_FUNCTION
-from databases.postgres.destination.rights import reference_right_findings, table_right_findings
+from databases.postgres.destination.rights import (
+    reference_right_findings,
+    sequence_right_findings,
+    table_right_findings,
+)
 from databases.postgres.destination.schema import VERSION, schema_version
 from databases.postgres.event_triggers import DESTINATION_TAGS, event_trigger_findings
 from databases.postgres.partitions import StoredTable, rows_of_others, stored_tables, without_children
@@ -326,7 +330,8 @@ def _table_findings(
         yield Finding(path=path, problem="the table does not fit the source's rows", fix=missing)
     elif version == now:
         yield from _function_findings(path, version, catalog)
-    yield from table_right_findings(connection, path, catalog, version)
+    yield from table_right_findings(connection, path, catalog, [column.name for column in version.columns])
+    yield from sequence_right_findings(connection, path, catalog)
     stored = stored_tables(connection, catalog.oid)
     yield from rows_of_others(path, stored)
     yield from _unlogged_findings(path, stored)

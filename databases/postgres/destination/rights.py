@@ -7,18 +7,19 @@ takes numbers of their sequences. Functions of triggers need no right to be call
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from databases.ports import Finding
-from databases.postgres.connection import qualified, quote
+from databases.ports import DestinationTable, Finding
+from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import CatalogTable
 from streams.lcr_batch import TableVersion
 
-__all__ = ["reference_right_findings", "table_right_findings"]
+__all__ = ["missing_grants", "reference_right_findings", "sequence_right_findings", "table_right_findings"]
 
 _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
@@ -53,14 +54,23 @@ WHERE f.oid IS NOT NULL OR s.oid IS NOT NULL ORDER BY 1, 2, 3
 """
 
 
-def table_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable, version: TableVersion) -> Iterator[Finding]:
+# TRUNCATE ... RESTART IDENTITY asks for the owner of each sequence that a column of the table, or of a partition, owns.
+_NOT_OWNED = """
+SELECT current_user, pg_catalog.pg_get_userbyid(s.relowner), pg_catalog.array_agg(s.oid::regclass::text ORDER BY 1)
+FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_class s ON d.classid = 'pg_catalog.pg_class'::regclass AND s.oid = d.objid AND s.relkind = 'S'
+WHERE d.refclassid = 'pg_catalog.pg_class'::regclass AND d.deptype IN ('a', 'i') AND NOT pg_catalog.pg_has_role(s.relowner, 'USAGE')
+  AND d.refobjid IN (SELECT %(oid)s::oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%(oid)s)) GROUP BY 1, 2 ORDER BY 2
+"""
+
+
+def table_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable, arriving: Sequence[str]) -> Iterator[Finding]:
     """What the role lacks to apply the changes of a table.
 
     Args:
         connection: as the role that will apply; names are printed with their schemas.
         path: of the findings.
         catalog: the table, as it is at the destination.
-        version: the table as the source describes it.
+        arriving: names of the columns that the source has.
     """
     row = connection.execute(
         "SELECT current_user, has_schema_privilege(%(owner)s, 'USAGE'), pg_catalog.row_security_active(%(oid)s::oid),"
@@ -81,8 +91,7 @@ def table_right_findings(connection: psycopg.Connection[Any], path: str, catalog
             path=path, problem="row security hides rows from the role", fix=f"ALTER ROLE {role} BYPASSRLS;"
         )
     yield from _type_right_findings(connection, path, catalog, role)
-    arriving = [column.name for column in version.columns]
-    for function, schema, sequence in connection.execute(_CALLED, {"oid": catalog.oid, "arriving": arriving}).fetchall():
+    for function, schema, sequence in connection.execute(_CALLED, {"oid": catalog.oid, "arriving": list(arriving)}).fetchall():
         if function:
             yield Finding(
                 path=path, problem=f"the role may not call {function}, which computes a value of the table",
@@ -110,6 +119,44 @@ def _type_right_findings(connection: psycopg.Connection[Any], path: str, catalog
                 path=path, problem=f"the role may not use the type {qualified(schema, name)} of an array's elements",
                 fix=f"GRANT USAGE ON TYPE {qualified(schema, name)} TO {role};",
             )
+
+
+def sequence_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:
+    """What the role lacks for a TRUNCATE ... RESTART IDENTITY of the source: the server lets the owner of the sequences run it, and nobody else.
+
+    Args:
+        connection: as the role that will apply.
+        path: of the findings.
+        catalog: the table, as it is at the destination.
+    """
+    for role, owner, sequences in connection.execute(_NOT_OWNED, {"oid": catalog.oid}).fetchall():
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"the role does not own {', '.join(sequences)}: a TRUNCATE ... RESTART IDENTITY of the source is refused here, and goes into the error queue",
+            fix=f"GRANT {quote(owner)} TO {quote(role)}; -- or nothing, if the source never does that",
+        )
+
+
+def missing_grants(
+    dsn: str, application_name: str, role: str, tables: Sequence[tuple[CatalogTable, TableVersion | DestinationTable]], command: str,
+) -> list[str]:
+    """The statements that give a role what it lacks to write tables, asked in a session of its own.
+
+    Args:
+        dsn: of the destination.
+        application_name: of the session.
+        role: that the transaction has taken; empty: that of the connection string.
+        tables: each as it is at the destination, and with the columns that are written.
+        command: what was refused.
+    """
+    with contextlib.closing(connect(dsn, application_name=application_name)) as connection, translated("looking for missing rights"):
+        if role:
+            connection.execute(f"SET ROLE {quote(role)}".encode())
+        found: list[Finding] = []
+        for catalog, written in tables:
+            found += table_right_findings(connection, "", catalog, [column.name for column in written.columns])
+            found += sequence_right_findings(connection, "", catalog) if command == "TRUNCATE" else ()
+        return list(dict.fromkeys(finding.fix for finding in found))
 
 
 def reference_right_findings(connection: psycopg.Connection[Any], path: str, name: str, referred: int) -> Iterator[Finding]:

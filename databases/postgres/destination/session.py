@@ -82,6 +82,7 @@ from databases.postgres.destination.kept_session import KEPT, NO_TIMEOUT, SETTLE
 from databases.postgres.destination.lost_times import sample_times
 from databases.postgres.destination.noted_sets import blur_sets, exact_changes, note_sets
 from databases.postgres.destination.recent_changes import MOMENT, MOMENTS, Horizon, note_origin
+from databases.postgres.destination.rights import missing_grants
 from databases.postgres.destination.row_changes import (
     CLOCK_AHEAD_MAX_S,
     forget_changes,
@@ -109,6 +110,7 @@ from databases.postgres.destination.writing.truncation import (
 from databases.postgres.destination.writing.write_errors import (
     explain,
     is_outdated,
+    is_right,
     is_stale,
     raise_refused,
     raise_refused_at_end,
@@ -647,7 +649,7 @@ class PostgresSession:
             plan = plan_write(write, catalog, generation=self._generation, moves=moves)
             if write.times is not None:
                 plan = with_notes(plan, write, catalog, self._generation)
-            self._make_wrappers(plan)
+            self._make_wrappers(plan, write)
             if len(self._plans) >= PLANS_MAX:
                 self._plans.popitem(last=False)
             self._plans[key] = plan
@@ -655,21 +657,22 @@ class PostgresSession:
             self._plans.move_to_end(key)
         return plan
 
-    def _make_wrappers(self, plan: WritePlan) -> None:
-        statements = []
-        for form in plan.wrapped:
-            name = wrapper_name(form, self._generation)
-            if name not in self._wrappers:
-                statements.append(Statement(sql=f"CREATE TYPE {name} AS (f {form.type_name})"))
-                self._wrappers.add(name)
+    def _make_wrappers(self, plan: WritePlan, write: Write) -> None:
+        missing = {name: form for form in plan.wrapped if (name := wrapper_name(form, self._generation)) not in self._wrappers}
+        statements = [Statement(sql=f"CREATE TYPE {name} AS (f {form.type_name})") for name, form in missing.items()]
         if not statements:
             return
-        if self._state is _State.PENDING:
-            # Before the transaction begins, so that its rollback does not take them away.
-            self._pipeline.run(statements, "making types for array values")
-        else:
-            self._wrapped_in_transaction = True
-            self._run(statements, "making types for array values")
+        try:
+            if self._state is _State.PENDING:
+                # Before the transaction begins, so that its rollback does not take them away.
+                self._pipeline.run(statements, "making types for array values")
+            else:
+                self._wrapped_in_transaction = True
+                self._run(statements, "making types for array values")
+        except DatabaseError as error:
+            self._explain(error, [write.version], write.command.name)
+            raise
+        self._wrappers |= missing.keys()
 
     def _forget_wrappers(self) -> None:
         if self._wrapped_in_transaction:
@@ -759,7 +762,11 @@ class PostgresSession:
         for table in tables:
             found = self._tables.get((table.owner, table.name))
             types += [details.form.type_name for details in found.columns if details.form.type_number >= FIRST_USER_TYPE] if found else []
-        explain(error, names, command, list(dict.fromkeys(types)))
+        grants: Sequence[str] = ()
+        if is_right(error):  # in another session, as `_altered` asks
+            catalogs = [(catalog, table) for table in tables if (catalog := self._tables.get((table.owner, table.name))) is not None]
+            grants = missing_grants(self._dsn, self._identity.application_name, self._guard.role, catalogs, command)
+        explain(error, names, command, list(dict.fromkeys(types)), grants)
 
     def _altered(self, tables: Sequence[TableVersion | DestinationTable]) -> list[str]:
         """Those tables that are not as they were described, which is forgotten. Asked in another session: nothing can be asked in a transaction that has failed."""
@@ -964,7 +971,7 @@ class PostgresSession:
 
     def _ask(self, plan: WritePlan, write: Write, *, is_own: bool = False) -> list[tuple[int, pq.abc.PGresult]]:
         """Run a plan's only statement over the values of a write; for each chunk of its rows the first one's number, and the result. `is_own`: see `_add`."""
-        self._make_wrappers(plan)
+        self._make_wrappers(plan, write)
         (statement,) = plan.statements
         results: list[tuple[int, pq.abc.PGresult]] = []
         for first, last in row_chunks(statement, write):

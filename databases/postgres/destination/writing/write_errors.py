@@ -10,7 +10,7 @@ import psycopg
 from databases.postgres.connection import NOT_IN_STATE
 from streams.errors import DatabaseError, DataError
 
-__all__ = ["NO_RIGHT", "explain", "is_outdated", "is_stale", "raise_refused", "raise_refused_at_end"]
+__all__ = ["NO_RIGHT", "explain", "is_outdated", "is_right", "is_stale", "raise_refused", "raise_refused_at_end"]
 
 # Where a statement was made for a table that was altered since, the server finds one of these. It finds them too where the table is as it was: a function of the
 # destination calls what it does not find, or a value names what is not there.
@@ -27,6 +27,10 @@ _NAMELESS = (
 )
 _OTHER_FIELDS = ": {types} has other fields here than at the source. Alter it here as it was altered there: ALTER TYPE {alter} ADD ATTRIBUTE (or DROP ATTRIBUTE) ..."
 _NOT_HERE = ": a value names what only the source has (regclass, regtype, ...). Create it here; or, if it is gone there too, edit the row or delete the transaction"
+_RIGHT_ELSEWHERE = (
+    "grant the role that applies what this names, or BYPASSRLS where row security refuses the row (of the table itself it lacks nothing: a trigger, a rule or a function"
+    " of the destination needs it)"
+)
 _OUR_DEFECT = ": a statement of Headrace is wrong, which is a defect of Headrace: report it, with the table's definition. Other tables are not concerned"
 
 # What is wrong with the session, the role, the server or a statement of ours, and not with the row: an operator must act, and
@@ -53,7 +57,12 @@ def is_outdated(error: DatabaseError) -> bool:
     return isinstance(error.__cause__, psycopg.errors.FeatureNotSupported) and error.__cause__.diag.source_function == "RevalidateCachedQuery"
 
 
-def explain(error: DatabaseError, names: Sequence[str], command: str, types: Sequence[str] = ()) -> None:
+def is_right(error: DatabaseError) -> bool:
+    """Whether a right is missing, or row security refuses a row."""
+    return error.context.get("sqlstate") == NO_RIGHT
+
+
+def explain(error: DatabaseError, names: Sequence[str], command: str, types: Sequence[str] = (), grants: Sequence[str] = ()) -> None:
     """Say of an error which tables it is about, and raise what it means where its own class does not say so.
 
     Args:
@@ -61,6 +70,7 @@ def explain(error: DatabaseError, names: Sequence[str], command: str, types: Seq
         names: tables as `owner.name`.
         command: what was done to them.
         types: types of the tables' columns that are not built in, quoted and qualified.
+        grants: statements that give the role what it lacks for these tables, where a right is missing.
 
     Raises:
         DataError: the destination refused the rows, or the statement that writes them: no other table is at fault.
@@ -68,12 +78,9 @@ def explain(error: DatabaseError, names: Sequence[str], command: str, types: Seq
     named = ", ".join(names)
     error.context["table"], error.context["command"] = named, command
     state = str(error.context.get("sqlstate", ""))
-    if state == NO_RIGHT and not error.hint:
-        error.hint = (
-            f"grant the role of the connection string what this names: `headrace check` prints the GRANT for {named}, except where a trigger or a function"
-            " of the destination needs it; then `headrace start` the apply process"
-        )
-    if state[:2] in _OF_ONE_TABLE and state != NO_RIGHT:
+    if state == NO_RIGHT:
+        raise _refused(error, f"{command} of {named}: {error.message}{_missing_right(error, grants)}") from error
+    if state[:2] in _OF_ONE_TABLE:
         raise _refused(error, f"{command} of {named}: {error.message}{_why(error, state, command, types)}") from error
     raise_refused(error)
 
@@ -81,9 +88,14 @@ def explain(error: DatabaseError, names: Sequence[str], command: str, types: Seq
 def raise_refused_at_end(error: DatabaseError) -> None:
     """As `raise_refused`, of an error at the end of a transaction, where only what is deferred runs: triggers."""
     state = str(error.context.get("sqlstate", ""))
-    if state[:2] in _OF_ONE_TABLE and state != NO_RIGHT:
-        raise _refused(error, f"{error.message}{_in_function(error)}") from error
+    if state[:2] in _OF_ONE_TABLE:
+        raise _refused(error, f"{error.message}{_missing_right(error) if state == NO_RIGHT else _in_function(error)}") from error
     raise_refused(error)
+
+
+def _missing_right(error: DatabaseError, grants: Sequence[str] = ()) -> str:
+    """What is to be granted."""
+    return f"{_functions(error)}: {' '.join(grants) or _RIGHT_ELSEWHERE}"
 
 
 def _why(error: DatabaseError, state: str, command: str, types: Sequence[str]) -> str:
@@ -101,11 +113,16 @@ def _why(error: DatabaseError, state: str, command: str, types: Sequence[str]) -
 
 
 def _in_function(error: DatabaseError) -> str:
-    """The functions in which an error occurred, innermost first, as the server names them, and what to do. Other lines of its context may have values."""
+    """The functions in which an error occurred, and what to do."""
+    where = _functions(error)
+    return f"{where}: {error.hint}" if "search_path" in error.hint else f"{where}{_NAMELESS}"
+
+
+def _functions(error: DatabaseError) -> str:
+    """The functions in which an error occurred, innermost first, as the server names them. Other lines of its context may have values."""
     said = error.__cause__.diag.context if isinstance(error.__cause__, psycopg.Error) else None
     lines = [line for line in (said or "").splitlines() if _FUNCTION.match(line)]
-    where = f" in {', called by '.join(lines)}" if lines else ""
-    return f"{where}: {error.hint}" if "search_path" in error.hint else f"{where}{_NAMELESS}"
+    return f" in {', called by '.join(lines)}" if lines else ""
 
 
 def _refused(error: DatabaseError, message: str) -> DataError:

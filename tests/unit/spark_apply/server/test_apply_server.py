@@ -268,15 +268,15 @@ def test_a_newer_incarnation_ends_the_server() -> None:
     assert at.values() == {}
 
 
-def test_a_refused_right_ends_the_server_with_nothing_in_the_error_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_connection_ends_the_server_with_nothing_in_the_error_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Serving()
     at.assign(Transaction(1, [insert(1)]))
 
     def refuse(*_: object) -> None:
-        raise DatabaseError("permission denied", sqlstate="42501")
+        raise DatabaseError("not permitted", sqlstate="28000")
 
     monkeypatch.setattr("databases.memory.destination.MemorySession.write", refuse)
-    with pytest.raises(DatabaseError, match="permission"):
+    with pytest.raises(DatabaseError, match="not permitted"):
         at.work()
     assert at.errors() == []
 
