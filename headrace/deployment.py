@@ -285,7 +285,8 @@ class Deployment:
         self._ensure_controller(dict(environment or {}), keep_call=call if keep_existing else "")
         if take_over:
             self._take_over()
-        failures, has_started_again, failed_at = Failures(self._look_at_tables), False, None
+        failures, failed_at = Failures(self._look_at_tables), None
+        tried_again: set[bool] = set()  # at the first look, which may need it to go on; and when the databases are as the file says, which may be what it needs
         began = time.monotonic()
         while True:
             overview = self.overview()
@@ -296,13 +297,15 @@ class Deployment:
                 was_asked |= self._ask(call, earlier=was_asked)
             if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
                 return overview
-            errors = failures.told(overview, time.monotonic(), is_settled=state == SETTLED)
+            is_settled = state == SETTLED
+            if is_settled not in tried_again:
+                tried_again.add(is_settled)
+                self._start_again(overview)
+                failures.started(overview, once_more=not is_settled)
+            errors = failures.told(overview, time.monotonic(), is_settled=is_settled)
             failed_at = (failed_at or time.monotonic()) if errors else None
             if failed_at is not None and (not _others_start(overview, errors) or time.monotonic() - failed_at > OTHERS_START_S):
                 raise together(errors, everything_runs=everything_runs(overview))
-            if not has_started_again:
-                has_started_again = True
-                self._start_again(overview)
             if timeout_s is not None and time.monotonic() - began > timeout_s:
                 raise self._not_ready(overview, timeout_s)
             time.sleep(POLL_S)

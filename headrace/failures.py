@@ -54,6 +54,7 @@ class Failures:
         self._since: dict[str, float] = {}
         self._looked_at: dict[str, float] = {}
         self._before: set[str] | None = None
+        self._tried_again: set[str] = set()  # components that are tried once more before the call ends
         self._failed_at: float | None = None
 
     def told(self, overview: Mapping[str, Any], now: float, *, is_settled: bool) -> list[ApplyError]:
@@ -68,10 +69,12 @@ class Failures:
         if self._before is None:  # an operator may have mended it since, and the retry happens only now
             self._before = set(found)
         self._since = {what: self._since.get(what, now) for what in found}
+        outdated = {each["name"] for each in overview["components"] if each.get("outdated", False)}
         if is_settled:
-            outdated = {each["name"] for each in overview["components"] if each.get("outdated", False)}
             self._ask_to_look({what: component for what, (component, _) in found.items() if component and component not in outdated}, now)
-        errors = [error for what, (component, error) in found.items() if self._is_of_now(what, component, now)]
+        # One that gave up by an earlier part of the file tries again with the new one.
+        waits = self._tried_again | outdated
+        errors = [error for what, (component, error) in found.items() if self._is_of_now(what, component, now, waits=not component and what.partition(" ")[0] in waits)]
         if not errors:
             self._failed_at = None
             return []
@@ -79,16 +82,27 @@ class Failures:
         is_all = len(errors) == len(found) and _all_looked_at(overview)
         return errors if is_all or now - self._failed_at > LOOK_AT_ALL_S else []
 
+    def started(self, overview: Mapping[str, Any], *, once_more: bool) -> None:
+        """Components that gave up were started again: what is shown of them is of before.
+
+        Args:
+            overview: of the topology, as it was then.
+            once_more: they are started once more when the controller has done what the call asked for; until then they may give up for what it changes.
+        """
+        aborted = {what: component for what, component in _found(overview).items() if not component[0]}
+        self._before = {*(self._before or ()), *aborted}
+        self._tried_again = {what.partition(" ")[0] for what in aborted} if once_more else set()
+
     def _ask_to_look(self, tables: Mapping[str, str], now: float) -> None:
         for component in {component for what, component in tables.items() if self._looked_at.get(component, -1.0) < self._since[what]}:
             if self._look(component):
                 self._looked_at[component] = now
 
-    def _is_of_now(self, what: str, component: str, now: float) -> bool:
+    def _is_of_now(self, what: str, component: str, now: float, *, waits: bool) -> bool:
         if now - self._since[what] > STUCK_S:
             return True
         if not component:
-            return what not in (self._before or ())
+            return what not in (self._before or ()) and not waits
         return self._since[what] <= self._looked_at.get(component, -1.0) < now - LOOKED_S
 
 
@@ -129,7 +143,7 @@ def _found(overview: Mapping[str, Any]) -> dict[str, tuple[str, ApplyError]]:
         # One that is about to be bypassed ends with its error.
         if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:
             error = component.get("last_error", {})
-            failures[name] = "", ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=error.get("hint", ""))
+            failures[f"{name} {process} {error.get('at_us', 0)}"] = "", ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=error.get("hint", ""))
     return failures
 
 

@@ -393,6 +393,30 @@ def test_up_lets_what_gave_up_try_once_more(monkeypatch, spec):
     assert looks.calls == [("apply:x", "start_component")]
 
 
+def gave_up(at_us: int, message: str, call: str = "") -> dict[str, Any]:
+    found = {**component("ABORTED", "DONE"), "last_error": {"message": message, "hint": "", "at_us": at_us}}
+    return overview(found) if call == "settled" else {**overview(found), "calls": {}}
+
+
+def test_up_tries_again_what_gave_up_when_the_databases_are_as_the_file_says(monkeypatch, spec):
+    """The cause of an abort may be what this call changes: the first attempt comes before that, and fails as before."""
+    looks = Looks(monkeypatch, spec, gave_up(1, "old"), *[gave_up(2, "old")] * 8, gave_up(2, "old", "settled"), done := overview(component("IDLE", "DONE")))
+    assert looks.deployment.up(timeout_s=100) is done
+    assert looks.calls == [("apply:x", "start_component")] * 2
+
+
+def test_up_reports_why_a_component_gives_up_after_that_attempt_and_not_why_it_did_before(monkeypatch, spec):
+    settled = [gave_up(2, "old", "settled")] * 4
+    outdated = gave_up(3, "old part of the file", "settled")
+    outdated["components"][0]["outdated"] = True
+    settled.append(outdated)
+    looks = Looks(monkeypatch, spec, gave_up(1, "old"), gave_up(2, "old"), *settled, gave_up(4, "new", "settled"))
+    with pytest.raises(ApplyError, match="new"):
+        looks.deployment.up(timeout_s=100)
+    assert looks.calls == [("apply:x", "start_component")] * 2
+    assert headrace.deployment.time.monotonic() < headrace.failures.STUCK_S
+
+
 def test_start_clears_the_stop_of_what_is_bypassed_and_reaches_it_while_it_still_runs(monkeypatch, spec):
     actors = FakeActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
