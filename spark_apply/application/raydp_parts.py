@@ -12,6 +12,8 @@ import sys
 import types
 from typing import Any
 
+from spark_apply.application.master_gateway import asks_for_secret
+
 __all__ = ["FOLDER", "SPARK_HOME", "SparkMaster", "use_own_master", "without_data_sets"]
 
 SPARK_HOME = "spark.headrace.home"
@@ -62,7 +64,7 @@ class SparkMaster:
             os.chdir(configs[FOLDER])
         from raydp.spark.ray_cluster_master import RayDPSparkMaster
 
-        self._master: Any = RayDPSparkMaster.__ray_metadata__.modified_class(configs)
+        self._master: Any = asks_for_secret(RayDPSparkMaster.__ray_metadata__.modified_class)(configs)
 
     def start_up(self) -> None:
         """Start the application master's JVM; returns when it can be reached."""
