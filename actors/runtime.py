@@ -42,6 +42,8 @@ from spark_apply.application.environment import LOOPBACK
 from streams.errors import ConfigError, PropagationError, StreamsError
 
 if TYPE_CHECKING:
+    from ray.job_config import JobConfig
+
     from actors.host import Host
 
 __all__ = [
@@ -186,7 +188,8 @@ def connect(address: str, topology: str) -> RayActors:
         try:
             ray.init(
                 address=address, namespace=namespace_of(topology), log_to_driver=False, configure_logging=False,
-                logging_level=logging.ERROR, **({"_node_ip_address": HOST} if address.startswith(HOST) else {}),
+                logging_level=logging.ERROR, job_config=_without_own_folders(),
+                **({"_node_ip_address": HOST} if address.startswith(HOST) else {}),
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConfigError(
@@ -197,6 +200,26 @@ def connect(address: str, topology: str) -> RayActors:
             signal.signal(signal.SIGTERM, before)
     _connected_to = address
     return RayActors(namespace_of(topology))
+
+
+class _NoFolders(list[str]):
+    """What Ray adds the folders to that all components search modules in, before any other."""
+
+    def extend(self, _folders: Iterable[str]) -> None:
+        """Add nothing."""
+
+
+def _without_own_folders() -> JobConfig:
+    """A job whose components search modules where they are installed alone.
+
+    Ray would add the folder that the command runs in, as the first: with `cd /tmp; headrace up FILE` a file `/tmp/psycopg.py` of another
+    user would be run by each component, and a file `types.py` of one's own would break them.
+    """
+    from ray.job_config import JobConfig
+
+    config = JobConfig()
+    config._py_driver_sys_path = _NoFolders()  # noqa: SLF001 - Ray has no setting for it; a test looks at a component's path
+    return config
 
 
 def _check_answers(address: str) -> None:

@@ -1,0 +1,66 @@
+"""What another user of the machine can do to a topology that runs, and what a file in the command's folder can."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from streams.failpoints import FOLDER_ENVIRONMENT
+from tests.support.attackers import ask_for_variable
+from tests.support.system import System
+
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+# Shows where a component that was made by a command in this folder searches modules.
+_SEARCHED = """
+import json, sys
+from headrace.deployment import Deployment
+from topology.file.reading import read_topology
+Deployment(read_topology(sys.argv[1]), "").connect()
+import ray
+print(json.dumps(ray.get(ray.remote(num_cpus=0)(lambda: __import__("sys").path).remote(), timeout=120)))
+"""
+
+
+def listening(system: System) -> list[tuple[str, int]]:
+    """Name and port of every process of the topology for each socket that it listens at; all of them inherit one variable."""
+    folder = os.environ[FOLDER_ENVIRONMENT]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(FOLDER_ENVIRONMENT) == folder:
+                found += [
+                    (process.name(), each.laddr.port) for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN
+                ]
+        except psutil.Error:
+            continue
+    assert system.spec.name
+    return found
+
+
+def test_no_port_of_a_topology_does_what_another_user_tells_it(one_way: System):
+    found = listening(one_way)
+    assert sum("java" in name for name, _ in found) >= 4  # the application master, the driver, two executors
+    answers = ask_for_variable([port for _, port in found], FOLDER_ENVIRONMENT)
+    told = [each for each in zip(found, answers, strict=True) if os.environ[FOLDER_ENVIRONMENT] in each[1]]
+    assert not told
+    one_way.assert_converged(["notes"])
+
+
+def test_components_search_no_modules_in_the_folder_of_the_command(one_way: System, tmp_path: Path):
+    (tmp_path / "types.py").write_text("raise SystemExit('a file of the folder that the command ran in')")
+    script = tmp_path / "script" / "look.py"
+    script.parent.mkdir()
+    script.write_text(_SEARCHED)
+    answer = subprocess.run(
+        [sys.executable, str(script), str(one_way.spec.file)], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=180,
+    )
+    searched = json.loads(answer.stdout.splitlines()[-1])
+    assert searched
+    assert not [path for path in searched if Path(path).is_relative_to(tmp_path)]
