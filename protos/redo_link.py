@@ -146,7 +146,10 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
     ) -> redo_pb2.RequiredCheckpoint:
         """Takes a capture process's required checkpoint SCN, called by gRPC. See `Redo.Checkpoint` in redo.proto."""
         needed = self._admit(request.hello, context, request.scn)
-        checkpoints = self._writer.required_checkpoints
+        writer = self._writer
+        checkpoints = writer.required_checkpoints
+        # Nobody can do without redo that is not written yet: a wrong word must not have all that comes removed.
+        needed = min(needed, writer.position.scn)
         scn = (checkpoints.mine_again if request.again else checkpoints.record)(request.hello.component, needed)
         return redo_pb2.RequiredCheckpoint(hello=request.hello, scn=scn)
 

@@ -549,6 +549,10 @@ def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint(reques
     assert client.mine_again(10) == 30
     assert writer.required == {"capture_dbs1": 30}
     assert writer.again == ("capture_dbs1", 10)
+    # Of what is not written yet nobody can say that he does without it: the redo that comes is kept.
+    assert client.checkpoint(2**62) == 490
+    assert client.mine_again(2**62) == 490
+    assert writer.again == ("capture_dbs1", 490)
     other = Writer()
     other.position = RedoWatchPosition(60, 0, 600)
     server.attach(other)

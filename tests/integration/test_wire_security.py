@@ -254,7 +254,7 @@ def test_expired_certificate_is_refused_by_either_side(queue: Queue, certificate
 
 
 class _Writer:
-    position = RedoWatchPosition(1, 10, 5)
+    position = RedoWatchPosition(1, 10, 9)
 
     def __init__(self) -> None:
         self.required_checkpoints = self
