@@ -14,11 +14,12 @@ from streams.errors import ConfigError, StreamsError
 from streams.scn import scn_text as position_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
     from databases.ports import Finding
 
-__all__ = ["DONE", "FAILURE", "FINDING", "WRONG_USE", "Output", "ReaderLeft", "exit_code_of", "scn_text", "seconds_text"]
+__all__ = ["DONE", "FAILURE", "FINDING", "WRONG_USE", "Output", "ReaderLeft", "exit_code_of", "printable", "scn_text", "seconds_text"]
 
 DONE = 0
 FINDING = 1  # a difference, a problem of the topology or of a database, something that needs an operator
@@ -29,6 +30,22 @@ OF_A_KIND_MIN = 3  # findings that are told once
 PLACES_MAX = 8  # of findings of one kind: a line's length; `--verbose` has the others
 # What names one thing in a sentence: without it, sentences of one kind are equal.
 _NAMES = re.compile(r'"(?:[^"]|"")*"|\'[^\']*\'|\b[\w$]+(?:\.[\w$]+)+|\b\d+\b')
+
+
+# What a terminal takes for an order, or what turns the direction of the text around it; line feeds and tabs are text.
+_ORDERS = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}, 0x7F: "\u2421",
+    **dict.fromkeys((*range(0x80, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
+}
+
+
+def printable(text: str) -> str:
+    """A text that a terminal shows and does not obey: names and messages of databases may hold orders to it.
+
+    Args:
+        text: of anybody.
+    """
+    return text.translate(_ORDERS)
 
 
 class ReaderLeft(Exception):  # noqa: N818 - no error
@@ -66,10 +83,15 @@ class Output:
     def _console(self, *, err: bool) -> Console:
         if err not in self._consoles:
             from rich.console import Console
+            from rich.segment import Segment
 
             class PipedConsole(Console):
                 def on_broken_pipe(self) -> None:
                     raise ReaderLeft
+
+                def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+                    for each in super().render(renderable, options):
+                        yield each if each.control else Segment(printable(each.text), each.style)
 
             stream = sys.stderr if err else sys.stdout
             # A file or a pipe has no width: do not wrap lines.

@@ -11,6 +11,7 @@ from rich.text import Text
 from databases.ports import Finding
 from headrace.console import Output
 from headrace.progress import watch_forever
+from streams.errors import StreamsError
 
 
 def test_names_and_messages_are_printed_as_they_are(capsys):
@@ -77,3 +78,32 @@ def test_with_json_findings_are_in_the_document_and_not_between(capsys):
     Output(as_json=True).findings([unkeyed(1)])
     printed = capsys.readouterr()
     assert (printed.out, "t1" in printed.err) == ("", True)
+
+
+def test_a_terminal_obeys_no_name_and_no_message_of_a_database(capsys, monkeypatch):
+    """They may hold orders to it: set the clipboard, clear the screen, take back the line before, turn the text's direction."""
+    hostile = "\x1b]52;c;ZXZpbA==\x07 \x1b[2J\r\x9b31m\u202eeman\b"
+    output = Output()
+    output.say(hostile)
+    output.error(StreamsError(hostile, hint=hostile))
+    output.findings([Finding(path=hostile, problem=hostile, fix=hostile)])
+    table = Table(hostile)
+    table.add_row(Text(hostile), hostile)
+    output.result(table)
+    written = "".join(capsys.readouterr())
+    assert written.count("52;c;ZXZpbA==") >= 8
+    assert not [character for character in written if character != "\n" and (ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0)]
+    assert "\u202e" not in written
+    assert "\u241b" in written
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    Output().error(StreamsError(hostile))
+    assert "\x1b[31m" in terminal.getvalue()  # our own red
+    assert "\x1b]" not in terminal.getvalue()
+    assert "\x1b[2J" not in terminal.getvalue()
