@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import struct
 import subprocess
 import tempfile
@@ -50,10 +49,7 @@ def open_gateway(command: Sequence[str], environment: Mapping[str, str]) -> Any:
 
     with tempfile.TemporaryDirectory(prefix="headrace-gateway-") as folder:  # mode 0700
         file = Path(folder) / "address"
-        process = subprocess.Popen(
-            [*command, _SERVER], stdin=subprocess.PIPE, env={**environment, _ADDRESS_FILE: str(file)},
-            preexec_fn=_ignore_interrupts,  # Ctrl-C ends the command, not the JVM under it
-        )
+        process = subprocess.Popen([*command, _SERVER], stdin=subprocess.PIPE, env={**environment, _ADDRESS_FILE: str(file)})
         try:
             port, secret = _address(file, process)
         except BaseException:
@@ -63,10 +59,6 @@ def open_gateway(command: Sequence[str], environment: Mapping[str, str]) -> Any:
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True, auth_token=secret))
     gateway.proc = process
     return gateway
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _address(file: Path, process: subprocess.Popen[bytes]) -> tuple[int, str]:
