@@ -15,7 +15,7 @@ import psycopg
 
 from databases.ports import PlannedApply, PlannedStatement
 from databases.postgres.connection import quote, translated
-from databases.postgres.destination.row_triggers import lacking_triggers
+from databases.postgres.destination.row_triggers import lacking_triggers, tombstones_statement
 from databases.postgres.destination.schema import VERSIONS, schema_version
 from databases.postgres.origins import origin_name
 from databases.postgres.source.catalog import slot_name
@@ -53,7 +53,7 @@ def plan_destination(
 
 def _trigger_step(owner: str, name: str, *, is_done: bool) -> PlannedStatement:
     return PlannedStatement(
-        statement=f"SELECT headrace.keep_tombstones('{owner}.{name}')", is_done=is_done,
+        statement=tombstones_statement(owner, name), is_done=is_done,
         effect=f"makes a trigger on {owner}.{name} that notes deletes, and changes of the key, by sessions of this site",
         lock="SHARE ROW EXCLUSIVE on the table, for a moment: waits for and holds up writes",
     )

@@ -55,7 +55,7 @@ def network(
 
         def is_planned(site: NetworkSite = site, planned: PlannedApply = planned) -> bool:
             steps = site.destination.plan(made.spec.name, [planned])
-            (step,) = [step for step in steps if step.statement == "SELECT headrace.keep_tombstones('shop.rooms')"]
+            (step,) = [step for step in steps if step.statement == "SELECT headrace.keep_tombstones('\"shop\".\"rooms\"')"]
             return not step.is_done
 
         assert is_planned()

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from databases.ports import Write, WriteTimes
 
 __all__ = [
-    "CLOCK_AHEAD_MAX_S", "SCHEMA", "forget_changes", "looks_at_notes", "meeting_point", "noted_later", "noted_writes", "plan_last_changes", "read_last_changes", "wait_for_clock",
+    "CLOCK_AHEAD_MAX_S", "QUOTED_SCHEMA", "SCHEMA", "forget_changes", "looks_at_notes", "meeting_point", "noted_later", "noted_writes", "plan_last_changes", "read_last_changes", "wait_for_clock",
     "with_notes",
 ]
 
@@ -119,6 +119,42 @@ $body$$text$, named, old_key, new_key, of_table::oid::bigint, old_key, old_key);
     EXECUTE pg_catalog.format('CREATE TRIGGER headrace_tombstones AFTER DELETE OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION %s()', of_table, named);
 END
 $made$""",
+)
+
+QUOTED_SCHEMA = (
+    # A key column's name is the table's owner's to choose: the body is a literal, so no name can end it. What it makes notes deletes with the rights
+    # of who made it, so nobody else may put it on a table of his own; a trigger that is there fires without that right.
+    """CREATE OR REPLACE FUNCTION headrace.keep_tombstones(of_table regclass) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $made$
+DECLARE
+    number text := of_table::oid::bigint::text; named text := 'headrace.note_gone_' || of_table::oid::bigint; old_key text; new_key text;
+BEGIN
+    SELECT string_agg(format('OLD.%I', a.attname), ', ' ORDER BY a.attnum), string_agg(format('NEW.%I', a.attname), ', ' ORDER BY a.attnum)
+    INTO old_key, new_key
+    FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+    WHERE i.indrelid = of_table AND i.indisprimary;
+    IF old_key IS NULL THEN
+        RAISE EXCEPTION 'table % has no primary key', of_table USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    EXECUTE format($text$CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' AS %L$text$, named, format($body$
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        IF ROW(%1$s) IS NOT DISTINCT FROM ROW(%2$s) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)
+    VALUES (%3$s, pg_catalog.hash_record_extended(ROW(%1$s), 0), pg_catalog.hash_record_extended(ROW(%1$s), 1), NULL, 0, true, '')
+    ON CONFLICT (relation, key1, key2) DO UPDATE SET changed_at = NULL, rank = 0, is_gone = true, source = '';
+    RETURN NULL;
+END
+$body$, old_key, new_key, number));
+    EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', named);
+    EXECUTE format('DROP TRIGGER IF EXISTS headrace_tombstones ON %s', of_table);
+    EXECUTE format('CREATE TRIGGER headrace_tombstones AFTER DELETE OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION %s()', of_table, named);
+END
+$made$""",
+    "REVOKE ALL ON FUNCTION headrace.keep_tombstones(regclass) FROM PUBLIC",
 )
 
 _NOTED = "COALESCE(r.changed_at, pg_catalog.pg_xact_commit_timestamp(r.xmin))"

@@ -8,11 +8,13 @@ from typing import Any
 import psycopg
 
 from databases.ports import DestinationTable, Finding
-from databases.postgres.connection import qualified, quote
+from databases.postgres.connection import literal, qualified, quote
 from databases.postgres.destination.catalog import TOMBSTONES
 
-__all__ = ["drop_triggers", "lacking_triggers", "make_triggers", "times_findings"]
+__all__ = ["drop_triggers", "lacking_triggers", "make_triggers", "times_findings", "tombstones_statement"]
 
+_IS_PUBLIC = "pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE')"
+"""Whether anybody may put the function on a table of his own, and so note deletes of another one, as before version 19 of the schema."""
 _LACKING = f"""
 SELECT n.nspname, c.relname, c.oid::pg_catalog.int8, pg_catalog.pg_has_role(c.relowner, 'USAGE') AS may,
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key
@@ -20,7 +22,7 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) AND c.relkind IN ('r', 'p')
   AND NOT EXISTS (
     SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE t.tgrelid = c.oid AND t.tgname = '{TOMBSTONES}' AND t.tgenabled = 'O'
+    WHERE t.tgrelid = c.oid AND t.tgname = '{TOMBSTONES}' AND t.tgenabled = 'O' AND NOT {_IS_PUBLIC}
       AND p.proname = pg_catalog.format('note_gone_%%s', c.oid::pg_catalog.int8)
       AND pg_catalog.strpos(p.prosrc, pg_catalog.format('IF ROW(%%s) IS NOT DISTINCT FROM', (
         SELECT pg_catalog.string_agg(pg_catalog.format('OLD.%%I', a.attname), ', ' ORDER BY a.attnum)
@@ -66,7 +68,7 @@ def times_findings(
         elif not may:
             yield Finding(
                 path=path, problem="tombstones need a trigger on it, and this role does not own it",
-                fix=f"let the role be a member of the table's owner; or, once `up` has made the schema: SELECT headrace.keep_tombstones('{owner}.{name}');",
+                fix=f"let the role be a member of the table's owner; or, once `up` has made the schema: {tombstones_statement(owner, name)};",
             )
 
 
@@ -100,8 +102,18 @@ def make_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[
     done = []
     for owner, name, number, _, _ in lacking_triggers(connection, tables):
         connection.execute("SELECT headrace.keep_tombstones(%s::pg_catalog.oid::pg_catalog.regclass)", (number,))
-        done.append(f"SELECT headrace.keep_tombstones('{qualified(owner, name)}')")
+        done.append(tombstones_statement(owner, name))
     return tuple(done)
+
+
+def tombstones_statement(owner: str, name: str) -> str:
+    """The statement that makes the trigger on a table.
+
+    Args:
+        owner: its schema.
+        name: in that schema.
+    """
+    return f"SELECT headrace.keep_tombstones({literal(qualified(owner, name))})"
 
 
 def lacking_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> list[tuple[str, str, int, bool, bool]]:

@@ -44,6 +44,7 @@ from psycopg.abc import Query
 
 from databases.postgres.connection import translated
 from databases.postgres.destination.noted_sets import SCHEMA as NOTED_SETS
+from databases.postgres.destination.row_changes import QUOTED_SCHEMA
 from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
 from databases.postgres.views import statements as view_statements
 from streams.errors import DatabaseError
@@ -275,7 +276,7 @@ _VERSION_18 = (
 
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9, _VERSION_10, _VERSION_11,
-    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15, NOTED_SETS, _VERSION_17, _VERSION_18,
+    _VERSION_12, _VERSION_13, ROW_CHANGES, _VERSION_15, NOTED_SETS, _VERSION_17, _VERSION_18, QUOTED_SCHEMA,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

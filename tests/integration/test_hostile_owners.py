@@ -1,0 +1,99 @@
+"""Who owns a table chooses its name and its columns' names: none of them becomes a statement of the apply role, or of who runs what is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import conninfo, sql
+
+from databases.postgres.destination.database import PostgresDestination
+
+pytestmark = [pytest.mark.postgres]
+
+BOB = "test_hostile_bob"
+# Ends a dollar quote of the body, turns the check of bodies off, runs a function of his, and hides the rest.
+COLUMN = ",$body$SET check_function_bodies=0;SELECT app.f(),$q$,$r$"
+TABLE = f"x'); ALTER ROLE {BOB} SUPERUSER; --"
+NAMES = (COLUMN, TABLE, "a'b", 'a"b', "a%b %s %1$s", "a\nb", "$$", "$made$", "\\", "--", "/*", "é;")
+
+
+@pytest.fixture
+def admin(destination_database: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(destination_database, autocommit=True) as connection:
+        connection.execute(f"DROP ROLE IF EXISTS {BOB}")
+        connection.execute(f"CREATE ROLE {BOB} LOGIN PASSWORD 'secret'")
+        connection.execute(f"CREATE SCHEMA app AUTHORIZATION {BOB}")
+        connection.execute(f"SET ROLE {BOB}")
+        connection.execute("CREATE FUNCTION app.f() RETURNS int LANGUAGE plpgsql AS $$ BEGIN CREATE TABLE public.taken (a int); RETURN 1; END $$")
+        connection.execute("RESET ROLE")
+        yield connection
+        connection.execute(f"DROP OWNED BY {BOB} CASCADE")
+        connection.execute(f"DROP ROLE {BOB}")
+
+
+@pytest.fixture
+def destination(admin: psycopg.Connection, destination_database: str) -> Iterator[PostgresDestination]:
+    made = PostgresDestination(destination_database, site="b")
+    made.prepare(())
+    yield made
+    made.close()
+
+
+def make_table(admin: psycopg.Connection, name: str, column: str) -> None:
+    statement = sql.SQL("SET ROLE {}; CREATE TABLE app.{} ({} int PRIMARY KEY); INSERT INTO app.{} VALUES (1); RESET ROLE").format(
+        sql.Identifier(BOB), sql.Identifier(name), sql.Identifier(column), sql.Identifier(name),
+    )
+    admin.execute(statement)
+
+
+def assert_nothing_was_taken(admin: psycopg.Connection) -> None:
+    assert admin.execute("SELECT to_regclass('public.taken')").fetchone() == (None,)
+    assert admin.execute("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (BOB,)).fetchone() == (False,)
+
+
+def test_a_name_becomes_no_statement_where_deletes_are_noted(admin: psycopg.Connection, destination: PostgresDestination):
+    for count, name in enumerate(NAMES):
+        make_table(admin, name, name)
+        (statement,) = destination.keep_tombstones([("app", name)])
+        assert destination.keep_tombstones([("app", name)]) == ()
+        assert_nothing_was_taken(admin)
+        admin.execute(sql.SQL("DELETE FROM app.{}").format(sql.Identifier(name)))
+        assert_nothing_was_taken(admin)
+        assert admin.execute("SELECT count(*) FROM headrace.row_change WHERE is_gone AND relation <> 0").fetchone() == (count + 1,)
+        # As it is printed for a superuser to run.
+        admin.execute(sql.SQL("DROP TRIGGER headrace_tombstones ON app.{}").format(sql.Identifier(name)))
+        admin.execute(statement.encode())
+        assert_nothing_was_taken(admin)
+        assert destination.keep_tombstones([("app", name)]) == ()
+
+
+def test_what_notes_the_deletes_of_a_table_is_nobody_elses_to_use(
+    admin: psycopg.Connection, destination: PostgresDestination, destination_database: str,
+):
+    admin.execute("CREATE TABLE public.victim (id int PRIMARY KEY)")
+    destination.keep_tombstones([("public", "victim")])
+    row = admin.execute("SELECT 'public.victim'::regclass::oid::bigint").fetchone()
+    assert row is not None
+    function = f"headrace.note_gone_{row[0]}()"
+    admin.execute(f"GRANT USAGE ON SCHEMA headrace TO {BOB}")  # for set_tag and track
+    attack = f"CREATE TRIGGER forged AFTER DELETE ON app.mine FOR EACH ROW EXECUTE FUNCTION {function}"
+    with psycopg.connect(conninfo.make_conninfo(destination_database, user=BOB, password="secret"), autocommit=True) as bob:
+        bob.execute("CREATE TABLE app.mine (id int PRIMARY KEY)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            bob.execute(attack)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            bob.execute("SELECT headrace.keep_tombstones('app.mine')")
+        # As earlier versions of the schema made it: whoever owns it makes it anew.
+        admin.execute(f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC")
+        bob.execute(attack)
+        bob.execute("DROP TRIGGER forged ON app.mine")
+        assert len(destination.keep_tombstones([("public", "victim")])) == 1
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            bob.execute(attack)
+    # Without the right, his own deletes are noted all the same.
+    admin.execute(f"GRANT DELETE, SELECT ON public.victim TO {BOB}; INSERT INTO public.victim VALUES (7)")
+    with psycopg.connect(conninfo.make_conninfo(destination_database, user=BOB, password="secret"), autocommit=True) as bob:
+        bob.execute("DELETE FROM public.victim")
+    assert admin.execute("SELECT count(*) FROM headrace.row_change WHERE is_gone AND relation = %s", row).fetchone() == (1,)
