@@ -7,20 +7,17 @@ So RayDP's master starts that one. What RayDP called at its own entry point is a
 
 from __future__ import annotations
 
-import os
-import shlex
 import struct
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from streams.errors import ApplyError
 
-__all__ = ["asks_for_secret", "open_gateway"]
+__all__ = ["open_gateway"]
 
 _SERVER = "org.apache.spark.api.python.PythonGatewayServer"
 _ADDRESS_FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
@@ -73,46 +70,3 @@ def _address(file: Path, process: subprocess.Popen[bytes]) -> tuple[int, str]:
     told = file.read_bytes()
     port, length = _ADDRESS.unpack_from(told)
     return port, told[_ADDRESS.size:_ADDRESS.size + length].decode()
-
-
-def asks_for_secret(master: type) -> type:
-    """RayDP's master with a JVM that asks for a secret.
-
-    Args:
-        master: RayDP's class, without Ray's wrapper.
-    """
-
-    class Master(master):  # type: ignore[misc] # known at run time only
-        """RayDP's master; its JVM's door is `open_gateway`'s."""
-
-        def _launch_gateway(self, class_path: str, popen_kwargs: object = None) -> Any:  # noqa: ANN401, ARG002 - as RayDP calls it
-            settings = self._configs
-            command = [
-                "java", *shlex.split(settings.get("spark.ray.raydp_app_master.extraJavaOptions", "")),
-                *shlex.split(os.environ.get("JAVA_OPTS", "")),
-                f"-javaagent:{settings['spark.javaagent']}", f"-Dray.logging.dir={_ray_logs()}",
-                *(f"-D{name}={settings[key]}" for name, key in _log_settings()), "-cp", class_path,
-            ]
-            gateway = open_gateway(command, os.environ)
-            bridge = gateway.jvm.org.apache.spark.deploy.raydp.AppMasterJavaBridge
-            gateway.entry_point = SimpleNamespace(getAppMasterBridge=bridge)
-            return gateway
-
-    return Master
-
-
-def _ray_logs() -> str:
-    import ray
-
-    return str(ray._private.worker._global_node.get_logs_dir_path())  # noqa: SLF001 - as RayDP has it
-
-
-def _log_settings() -> tuple[tuple[str, str], ...]:
-    """The JVM's properties of logging, and the settings that have their values."""
-    from raydp import versions
-    from raydp.spark import ray_cluster_master as raydp
-
-    return (
-        (raydp.SPARK_RAY_LOG4J_FACTORY_CLASS_KEY, raydp.SPARK_RAY_LOG4J_FACTORY_CLASS_KEY),
-        (versions.RAY_LOG4J_CONFIG_FILE_NAME_KEY, raydp.RAY_LOG4J_CONFIG_FILE_NAME),
-    )

@@ -8,13 +8,14 @@ the application, and the actor whose child is the application master's JVM.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import types
 from typing import Any
 
-from spark_apply.application.master_gateway import asks_for_secret
+from spark_apply.application.master_gateway import open_gateway
 
-__all__ = ["FOLDER", "SPARK_HOME", "SparkMaster", "use_own_master", "without_data_sets"]
+__all__ = ["FOLDER", "SPARK_HOME", "SparkMaster", "asks_for_secret", "use_own_master", "without_data_sets"]
 
 SPARK_HOME = "spark.headrace.home"
 """Setting with the Spark home of the application's JVMs (`spark_apply.application.spark_home`); absent: the installed one."""
@@ -77,3 +78,46 @@ class SparkMaster:
     def stop(self, cleanup_data: bool) -> None:  # noqa: FBT001 - as RayDP calls it
         """End the JVM, and this actor when nothing is to be kept."""
         self._master.stop(cleanup_data)
+
+
+def asks_for_secret(master: type) -> type:
+    """RayDP's master with a JVM that asks for a secret.
+
+    Args:
+        master: RayDP's class, without Ray's wrapper.
+    """
+
+    class Master(master):  # type: ignore[misc] # known at run time only
+        """RayDP's master; its JVM's door is `open_gateway`'s."""
+
+        def _launch_gateway(self, class_path: str, popen_kwargs: object = None) -> Any:  # noqa: ANN401, ARG002 - as RayDP calls it
+            settings = self._configs
+            command = [
+                "java", *shlex.split(settings.get("spark.ray.raydp_app_master.extraJavaOptions", "")),
+                *shlex.split(os.environ.get("JAVA_OPTS", "")),
+                f"-javaagent:{settings['spark.javaagent']}", f"-Dray.logging.dir={_ray_logs()}",
+                *(f"-D{name}={settings[key]}" for name, key in _log_settings()), "-cp", class_path,
+            ]
+            gateway = open_gateway(command, os.environ)
+            bridge = gateway.jvm.org.apache.spark.deploy.raydp.AppMasterJavaBridge
+            gateway.entry_point = types.SimpleNamespace(getAppMasterBridge=bridge)
+            return gateway
+
+    return Master
+
+
+def _ray_logs() -> str:
+    import ray
+
+    return str(ray._private.worker._global_node.get_logs_dir_path())  # noqa: SLF001 - as RayDP has it
+
+
+def _log_settings() -> tuple[tuple[str, str], ...]:
+    """The JVM's properties of logging, and the settings that have their values."""
+    from raydp import versions
+    from raydp.spark import ray_cluster_master as raydp
+
+    return (
+        (raydp.SPARK_RAY_LOG4J_FACTORY_CLASS_KEY, raydp.SPARK_RAY_LOG4J_FACTORY_CLASS_KEY),
+        (versions.RAY_LOG4J_CONFIG_FILE_NAME_KEY, raydp.RAY_LOG4J_CONFIG_FILE_NAME),
+    )

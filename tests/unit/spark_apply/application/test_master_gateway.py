@@ -11,7 +11,7 @@ import pytest
 
 from spark_apply.application import raydp_parts
 from spark_apply.application.environment import java_home
-from spark_apply.application.master_gateway import asks_for_secret, open_gateway
+from spark_apply.application.master_gateway import open_gateway
 from spark_apply.application.spark_home import spark_jars
 from streams.errors import ApplyError
 from tests.support.attackers import ask_for_variable
@@ -53,11 +53,11 @@ def test_a_jvm_that_does_not_start_says_how_it_ended():
         open_gateway([JAVA, "-no-such-option"], os.environ)
 
 
-def test_rayDPs_master_opens_this_door(monkeypatch: pytest.MonkeyPatch):
+def test_the_master_of_raydp_opens_this_door(monkeypatch: pytest.MonkeyPatch):
     raydp_parts.without_data_sets()
     from raydp.spark.ray_cluster_master import RayDPSparkMaster
 
-    master = asks_for_secret(RayDPSparkMaster.__ray_metadata__.modified_class)
+    master = raydp_parts.asks_for_secret(RayDPSparkMaster.__ray_metadata__.modified_class)
     calls: list[list[str]] = []
 
     class Gateway:
@@ -73,8 +73,8 @@ def test_rayDPs_master_opens_this_door(monkeypatch: pytest.MonkeyPatch):
         calls.append(command)
         return Gateway()
 
-    monkeypatch.setattr("spark_apply.application.master_gateway.open_gateway", opened)
-    monkeypatch.setattr("spark_apply.application.master_gateway._ray_logs", lambda: "/logs")
+    monkeypatch.setattr("spark_apply.application.raydp_parts.open_gateway", opened)
+    monkeypatch.setattr("spark_apply.application.raydp_parts._ray_logs", lambda: "/logs")
     settings = {
         "spark.javaagent": "/agent.jar", "spark.ray.log4j.factory.class": "factory", "spark.ray.log4j.config.file.name": "log4j2.xml",
         "spark.ray.raydp_app_master.extraJavaOptions": "-Xmx96m -Da='b c'",
