@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.commands.error_queue import _line, _one_by_one
+from headrace.commands import error_deletion
+from headrace.commands.error_deletion import delete_together
+from headrace.commands.error_queue import _line
 from headrace.console import Output
 
 ERROR = {
@@ -18,19 +20,21 @@ def test_a_message_of_several_lines_is_one_line_in_a_list_and_stays_as_it_is_whe
     assert _line(ERROR).endswith(": own:run failed: first line\nsecond line")
 
 
-def test_the_outcome_of_an_execution_is_one_line(capsys) -> None:
+def test_the_outcome_of_a_deletion_is_one_line(capsys) -> None:
     outcome = {"number": 3, "done": False, "problem": "first line\nsecond line", "failure": {"message": "first line\nsecond line", "position": -1}}
-    _one_by_one(Output(as_json=False), [ERROR], lambda _: outcome, "executed", file=Path("t.yaml"))
-    assert capsys.readouterr().out.splitlines() == ["1/1 a 3: not executed: first line second line"]
+    delete_together(Output(as_json=False), [ERROR], lambda *_: [outcome], file=Path("t.yaml"))
+    assert capsys.readouterr().out.splitlines() == ["1/1 a 3: not deleted: first line second line"]
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_who_ends_the_command_hears_what_goes_on_and_what_was_not_tried(end: type[BaseException], capsys) -> None:
-    def interrupted(_: object) -> dict[str, object]:
+def test_who_ends_the_command_hears_what_goes_on_and_what_was_not_tried(end: type[BaseException], capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_deletion, "DELETED_AT_ONCE", 1)
+
+    def interrupted(*_: object) -> list[dict[str, object]]:
         raise end
 
     with pytest.raises(end):
-        _one_by_one(Output(as_json=True), [ERROR, ERROR, ERROR], interrupted, "executed", file=Path("t.yaml"))
+        delete_together(Output(as_json=True), [ERROR, ERROR, ERROR], interrupted, file=Path("t.yaml"))
     told = capsys.readouterr()
-    assert told.err == "a 3: what was begun goes on: `headrace errors list t.yaml` shows what became of it; 2 others not tried\n"
+    assert told.err == "a: what was begun goes on: `headrace errors list t.yaml` shows what became of it; 2 others not tried\n"
     assert not told.out
