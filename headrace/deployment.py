@@ -69,6 +69,9 @@ class NotReady(ApplyError):  # noqa: N818 - says what is the matter
     code = "HDR-7003"
 
 
+_NO_DSN = "its site is gone from the file, and so is its connection string"  # however often it is tried
+
+
 @dataclass(slots=True)
 class Deployment:
     """One topology on one Ray cluster.
@@ -520,8 +523,11 @@ class Deployment:
         if is_known:
             tell("cluster ended")
         problems += self._stop_servers(purge=purge, tell=tell)
-        if purge:
+        # The folder says whose the objects in the databases are: without it nobody could remove them.
+        if purge and all(_NO_DSN in problem for problem in problems):
             problems += self._remove_state(tell)
+        elif purge and self.spec.state_dir.exists():
+            problems.append(f"{self.spec.state_dir} stays until everything else is removed")
         return problems
 
     def _forget_address(self, error: ConfigError) -> list[str]:
@@ -542,7 +548,7 @@ class Deployment:
         if purge:
             problems += self._remove_from_databases(actors, tell)
         if self.address:
-            problems += self._clear_nodes(actors, names, purge=purge, tell=tell)
+            problems += self._clear_nodes(actors, names, purge=purge and not problems, tell=tell)
         left = self._kill_and_wait(lambda _: True)
         actors.clear_away()
         if left and self.address:  # a private cluster ends with all that it runs
@@ -630,7 +636,7 @@ class Deployment:
                 continue
             try:
                 if actors is None or each.component not in present:
-                    raise PropagationError("its site is gone from the file, and so is its connection string")
+                    raise PropagationError(_NO_DSN)
                 for line in actors.call(each.component, "remove", timeout_s=DATABASE_TIMEOUT_S):
                     tell(f"{each.name}: {line}")
             except StreamsError as error:

@@ -36,6 +36,22 @@ def test_prepare_is_idempotent_and_remove_takes_everything_back(site: Site) -> N
     assert site.run("SELECT count(*) FROM pg_publication").fetchone() == (0,)
 
 
+def test_what_cannot_be_removed_is_named_with_its_statement(site: Site) -> None:
+    site.run("CREATE TABLE t (id int PRIMARY KEY)")
+    site.prepare()
+    site.run("CREATE FUNCTION no() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$")
+    site.run("CREATE EVENT TRIGGER no ON ddl_command_start WHEN TAG IN ('DROP PUBLICATION') EXECUTE FUNCTION no()")
+    statement = f'DROP PUBLICATION "{slot_of(site)}"'
+    try:
+        with pytest.raises(DatabaseError) as caught:
+            site.source.remove("topo")
+        assert caught.value.message == f"{statement}: not now"
+    finally:
+        site.run("DROP EVENT TRIGGER no")
+    site.run(statement)  # as it is printed
+    assert site.source.remove("topo") == ()
+
+
 def test_publication_of_somebody_elses_making_is_brought_to_our_options(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.run(f'CREATE PUBLICATION "{slot_of(site)}" FOR TABLE t WITH (publish = \'insert\', publish_via_partition_root = true)')

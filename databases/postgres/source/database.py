@@ -294,12 +294,12 @@ class PostgresSource:
         with translated("removing the slot and the publication"):
             connection = self._session()
             if self._release_slot(connection, name):
-                connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
                 statements.append(f"SELECT pg_drop_replication_slot('{name}')")
             if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None:
-                statement = f"DROP PUBLICATION {quote(name)}"
-                connection.execute(statement)
-                statements.append(statement)
+                statements.append(f"DROP PUBLICATION {quote(name)}")
+        for statement in statements:
+            with translated(statement):  # who can run it, if this role cannot, needs it as it is
+                connection.execute(statement.encode())
         return tuple(statements)
 
     def _release_slot(self, connection: psycopg.Connection[Any], name: str) -> bool:

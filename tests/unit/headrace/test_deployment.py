@@ -250,6 +250,22 @@ def test_purge_waits_for_a_site_whose_process_is_about_to_end(monkeypatch, tmp_p
     assert "connect" in problem, "the database was asked"
 
 
+def test_purge_keeps_the_state_folder_until_every_database_is_cleared_and_can_be_repeated(monkeypatch, tmp_path):
+    """It has what the command needs to tell its own objects from another copy's."""
+    spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
+    (spec.state_dir / "sites" / "a").mkdir(parents=True)
+    cleared, stays = Deployment(spec).down(purge=True)
+    assert "a: what the topology made there could not be removed" in cleared
+    assert stays == f"{spec.state_dir} stays until everything else is removed"
+    assert (spec.state_dir / "sites" / "a").exists()
+    monkeypatch.setattr("actors.site.connection.claim_on", lambda *_: SimpleNamespace(hold=lambda: None, close=lambda: None))
+    monkeypatch.setattr("actors.site.connection.remove_from", lambda *_: ("DROP PUBLICATION p",))
+    told: list[str] = []
+    assert Deployment(spec).down(purge=True, progress=told.append) == []
+    assert "a: DROP PUBLICATION p" in told
+    assert not spec.state_dir.exists()
+
+
 def component(state: str, *tables: str, **more: Any) -> dict[str, Any]:
     found = [{"owner": "public", "name": "t", "state": table, "rows": 0, "problem": "not empty"} for table in tables]
     return {
