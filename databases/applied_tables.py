@@ -84,6 +84,6 @@ def missing_key(version: TableVersion, settings: TableSettings, at_source: Named
     if version.old_image is OldImage.KEY and version.version and any(not arriving[name].is_key for name in names):
         return (
             f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL; --{'' if at_source else _NAME_THERE} the log lacks old values of the"
-            f" substitute key ({', '.join(names)}); `headrace copy` brings the table up to date if changes were logged without them"
+            f" substitute key ({', '.join(names)}); `headrace verify` and the fix that it prints bring the table up to date if changes were logged without them"
         )
     return ""

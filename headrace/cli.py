@@ -528,6 +528,7 @@ def verify(
     from headrace.commands.table_copies import different_tables
     from headrace.commands.verification import comparison_line, difference_lines, table_name, verify_topology
     from headrace.progress import live_lines
+    from spark_apply.copy.standing import correct_alone
     from streams.table_name import TableName, quoted_name
 
     output = Output(as_json=as_json)
@@ -547,9 +548,11 @@ def verify(
     if differing:
         copied = different_tables([each for each in comparisons if each["can_be_copied"]])
         names = shlex.join(quoted_name(TableName(*table)) for table in copied)
+        shared = len(copied) < len(differing) or any(len(copied[table]) < len(differing[table]) for table in copied)
         output.say(
             f"fix: transactions that could not be applied are in the error queue (headrace errors list {file}); correct rows that were changed by hand at the"
             " destination" + (f", or copy again: headrace copy {file} {names}" if names else "")
+            + (f"; a table that others write too is not copied again: correct its rows at the destination alone: {correct_alone()}" if shared else "")
         )
     return DONE if identical else FINDING
 

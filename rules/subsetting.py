@@ -102,7 +102,7 @@ def _as(command: Command, group: RowGroup, table: TableVersion, source: str) -> 
         column = table.columns[int(np.flatnonzero(lacking.any(axis=1))[0])].name
         raise ConditionError(
             f"a row of {table.qualified_name} moved into the subset, and the log of {source} does not have its value of {column}",
-            hint="let the source log whole old rows of the table (`headrace plan` prints the statement), then copy the table again: headrace copy",
+            hint="let the source log whole old rows of the table (`headrace plan` prints the statement), then headrace verify and the fix that it prints",
             table=table.qualified_name, column=column,
         )
     return replace(group, command=command, old=None, new=new)

@@ -84,7 +84,7 @@ def missing_alter(
     renamed, taken = _renamed(version, catalog)
     missing = []
     present = {column.name: column for column in now.columns} if now is not None else {}
-    copy = f"headrace copy FILE {source or TableName.of(version)}"
+    repair = f"headrace verify FILE {source or TableName.of(version)} and the fix that it prints"
     for column in version.columns:
         position = catalog.positions.get(column.name)
         wanted = type_with_modifier(column.type_name, column.type_modifier)
@@ -99,7 +99,7 @@ def missing_alter(
             else:
                 before = taken.get(column.name)
                 rename = f"; or, if it was {quote(before)} before: {alter} RENAME COLUMN {quote(before)} TO {name};" if before else ""
-                then = f"then {copy}, if the column has a DEFAULT at the source: rows that are here already lack its values" if older is None else ""
+                then = f"then {repair}, if the column has a DEFAULT at the source: rows that are here already lack its values" if older is None else ""
                 missing.append(f"{add} -- {(then + rename).removeprefix('; ')}" if then or rename else add)
         elif catalog.table.columns[position].is_generated:
             if not column.is_computed:
@@ -113,7 +113,7 @@ def missing_alter(
             # No cast is implicit between a type that is not built in and another one: the text of a value is what both have.
             using = "" if column.type_name.startswith("pg_catalog.") else f" USING {name}::text::{wanted}"
             own = " of its own" if using else ""
-            change = f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; -- then {copy}, if the source's ALTER had a USING{own}: rows that are here already lack its values"
+            change = f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; -- then {repair}, if the source's ALTER had a USING{own}: rows that are here already lack its values"
             there = present.get(column.name)
             if there is None:
                 missing.append(f"{change}; or, if these rows are older than the column is here: {create}")
@@ -135,7 +135,7 @@ def _made_plain(alter: str, name: str, wanted: str, column: CatalogColumn) -> st
     if column.generated == "v":
         return (
             f"{alter} DROP COLUMN {name}, ADD COLUMN {name} {wanted}; -- it is generated here, and not at the source, whose values would be thrown away. Rows that are here"
-            " already get their values by `headrace copy`"
+            " already get their values by `headrace verify` and the fix that it prints"
         )
     return (
         f"{alter} ALTER COLUMN {name} DROP EXPRESSION; -- it is generated here, and not at the source, whose values would be thrown away. Rows that are here keep what was"

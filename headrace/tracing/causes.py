@@ -35,7 +35,9 @@ from headrace.console import scn_text
 from rules.conditions.condition import ConditionError
 from rules.evaluation import RuleEvaluation
 from rules.transformation import TransformationError
+from spark_apply.copy.standing import correct_alone
 from topology.combined import bypassed_on
+from topology.ways import writes_alone
 
 if TYPE_CHECKING:
     from databases.ports import ErrorTransaction, Instantiation
@@ -226,11 +228,11 @@ def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
             if not conditions and transformation is not None and transformation.custom is not None:
                 return _Stop(
                     "CONDITION", name, f"the function {transformation.custom.function} of {name} discards this change",
-                    f"nothing, if that is meant; else correct the function, run headrace up {found.spec.file}, and copy the table again: headrace copy",
+                    f"nothing, if that is meant; else correct the function, run headrace up {found.spec.file}, and {_brought_up(found)}",
                 )
             return _Stop(
                 "CONDITION", name, f"the conditions of {name} leave out this change ({conditions})",
-                f"nothing, if that is meant; else correct the conditions of {name}, and copy the table again: headrace copy",
+                f"nothing, if that is meant; else correct the conditions of {name}, and {_brought_up(found)}",
             )
     return None
 
@@ -245,7 +247,7 @@ def _not_copied(found: Evidence) -> _Stop | None:
     if record.state in _COPIED or record.state == "JOINING":
         return None
     why = f": {record.problem}" if record.problem else ""
-    fix = f"headrace copy {found.spec.file} {found.table}" if record.state in {"LEFT", "FAILED"} else "wait: headrace status shows the copy"
+    fix = _brought_up(found) if record.state in {"LEFT", "FAILED"} else "wait: headrace status shows the copy"
     return _Stop("NOT COPIED", place, f"the copy of {found.table} is {record.state}{why}; its changes are left out until it is done", fix)
 
 
@@ -393,7 +395,22 @@ def _restart(found: Evidence) -> str:
 
 
 def _mend(found: Evidence) -> str:
-    return f"correct the row at {found.way.apply.site}, or copy the table again: headrace copy {found.spec.file} {found.table}"
+    if _may_be_copied(found):
+        return f"correct the row at {found.way.apply.site}, or {_brought_up(found)}"
+    return f"correct the row at {found.way.apply.site} alone: {correct_alone()}"
+
+
+def _may_be_copied(found: Evidence) -> bool:
+    """Whether `headrace copy` does not refuse the table."""
+    *_, last = found.way.passages(found.table)
+    return writes_alone(found.spec, found.way.apply, last.behind)
+
+
+def _brought_up(found: Evidence) -> str:
+    """What brings the table's rows up to those of its source."""
+    if _may_be_copied(found):
+        return f"copy the table again: headrace copy {found.spec.file} {found.table}"
+    return f"correct the rows that headrace verify {found.spec.file} {found.table} names, at {found.way.apply.site} alone: {correct_alone()}"
 
 
 def _verdict(found: Evidence, stop: _Stop, facts: Sequence[str], *, scn: int = 0) -> Verdict:

@@ -225,7 +225,7 @@ class TableRecords:
         name, record = each.table.destination, each.record
         if record is None or not each.is_finished or name in self.again:
             return
-        problems = [remade_problem(name, source=each.table.source)] if each.is_remade else []
+        problems = [remade_problem(name, source=each.table.source, may_be_copied=each.table.may_empty)] if each.is_remade else []
         problems += [self.changed[each.table.identity]] if each.table.identity in self.changed else []
         if problems:
             self.show(TableProgress(

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import MarkedPart, RowMark
+from spark_apply.copy.standing import brought_up
 from streams.errors import DatabaseError, DestinationRestarted, FencedError
 from streams.table_name import TableName, quoted_name
 
@@ -189,8 +190,8 @@ def _here(part: MarkedPart, table: MarkedTable) -> TableName:
 
 def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     verify = f"headrace verify FILE {table.source}"
-    copy = f"`headrace copy FILE {table.source}`" if table.may_be_copied else f"`{verify}` names the rows that differ: correct them at the destination, which others write too"
-    again = f"{copy} copies the table again" if table.may_be_copied else copy
+    again = brought_up(table.source, may_be_copied=table.may_be_copied)
+    copy = f"`headrace copy FILE {table.source}`" if table.may_be_copied else again
     ends = f"this stays until then, or until `{verify}` finds no difference" if table.may_be_copied else "this stays until it finds no difference"
     came, left = (", ".join(sorted(f"{part.owner}.{part.name}" for part in parts.values())) for parts in (found.came, found.left))
     if found.relabelled and not (found.rows or came or left):

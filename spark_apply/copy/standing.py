@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
 
 __all__ = [
-    "Standing", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_findings", "rename_statement", "renamed",
+    "Standing", "brought_up", "correct_alone", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_findings", "rename_statement", "renamed",
     "standings", "table_findings", "table_starts",
 ]
 
@@ -240,17 +240,38 @@ def table_findings(
     return (*to_rename.values(), *destination.preflight_tables(named, now=named, at_source=at_source))
 
 
-def remade_problem(table: TableName, *, source: TableName) -> str:
+def correct_alone(what: str = "INSERT, UPDATE or DELETE ...") -> str:
+    """The statements that correct rows of a table at one site alone, where its changes go to others: the short forms of topologies do not capture this tag."""
+    return f"BEGIN; SELECT headrace.set_tag('0e'); SET LOCAL session_replication_role = replica; {what}; COMMIT"
+
+
+def brought_up(source: TableName, *, may_be_copied: bool) -> str:
+    """What brings the rows of a destination table up to those of its source.
+
+    Args:
+        source: the table, as commands know it.
+        may_be_copied: nothing else writes the destination table: `headrace copy` refuses others.
+    """
+    if may_be_copied:
+        return f"`headrace copy FILE {source}` copies the table again"
+    return (
+        f"others write the table too, so it is not copied again: `headrace verify FILE {source}` names the rows that differ: correct them at the destination alone"
+        f" ({correct_alone()})"
+    )
+
+
+def remade_problem(table: TableName, *, source: TableName, may_be_copied: bool = True) -> str:
     """What to do about a table of the destination that is not the one that was copied (`Standing.is_remade`).
 
     Args:
         table: its name at the destination.
         source: at the source, by which commands know it.
+        may_be_copied: see `brought_up`.
     """
     name = f"{_quoted(table.owner)}.{_quoted(table.name)}"
     return (
-        "the destination's table was dropped and created again, or exchanged, after it was copied: rows may be missing. `headrace copy FILE"
-        f" {source}` copies it again; if `headrace verify FILE {source}` finds no difference, keep it: UPDATE headrace.instantiation SET relation ="
+        "the destination's table was dropped and created again, or exchanged, after it was copied: rows may be missing:"
+        f" {brought_up(source, may_be_copied=may_be_copied)}; if `headrace verify FILE {source}` finds no difference, keep it: UPDATE headrace.instantiation SET relation ="
         f" {_literal(name)}::regclass WHERE owner = {_literal(table.owner)} AND name = {_literal(table.name)}"
     )
 

@@ -20,6 +20,7 @@ from spark_apply.arriving import restart_hint
 from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress, to_be_copied_again
+from spark_apply.copy.standing import correct_alone
 from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.joining import DELETED_AT_ONCE
 from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecutions
@@ -203,7 +204,7 @@ class ApplyControl:
         if shared:
             raise ApplyError(
                 f"{', '.join(sorted(shared))}: not emptied, because other apply processes write the same destination table",
-                hint="headrace verify FILE names the rows that differ: correct them at the destination",
+                hint=f"headrace verify FILE names the rows that differ: correct them at the destination alone: {correct_alone()}",
             )
         names = [table.destination for table in found.values()]
         before = [_progress_message(self.tables[name]) for name in names if name in self.tables]

@@ -67,6 +67,7 @@ class World:
             self.create(name)
         self.states: list[tuple[str, str]] = []
         self.should_end = lambda: False
+        self.may_empty = False  # others write the tables, too
         self.broken: dict[str, Exception] = {}
         self.transformations: tuple[Transformation, ...] = ()
         self.opened: Callable[[int, DestinationSession], DestinationSession] = lambda server, session: session
@@ -92,7 +93,7 @@ class World:
         tables = tuple(
             TableToInstantiate(
                 identity=table.identity, source=TableName.of(table), destination=TableName.of(table),
-                object_numbers=tuple(map(int, table.object_numbers)), transformations=self.transformations,
+                object_numbers=tuple(map(int, table.object_numbers)), transformations=self.transformations, may_empty=self.may_empty,
             )
             for table in self.source.captured(TOPOLOGY)
         )

@@ -337,7 +337,7 @@ def _deferrable_findings(connection: psycopg.Connection[Any], tables: Sequence[C
             problem=f"the constraint {quote(name)} is DEFERRABLE, and that of the destination is not: a transaction that gives rows each other's values (pos = 11 - pos,"
             " pos = pos + 1) cannot be written there; it goes into the error queue, and each execution fails",
             fix=f"ALTER TABLE {relation} DROP CONSTRAINT {quote(name)}, ADD CONSTRAINT {quote(name)} {immediate}; -- then such statements fail here; or, behind such a"
-            f" transaction: headrace errors delete FILE NUMBER, then headrace copy FILE {owner}.{table}",
+            f" transaction: headrace errors delete FILE NUMBER, then headrace verify FILE {owner}.{table} and the fix that it prints",
         )
 
 

@@ -70,7 +70,7 @@ def test_command_that_makes_missing_tables_runs_nothing_that_a_name_says():
 def test_missing_column_is_added_with_its_type():
     missing = missing_alter(version(column("a"), column("Pay", "pg_catalog.numeric", numeric(8, 2))), catalog(column("a")))
     assert missing == (
-        'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" numeric(8,2); -- then headrace copy FILE hr.Jobs, if the column has a DEFAULT at the source: rows that are here already lack its values'
+        'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" numeric(8,2); -- then headrace verify FILE hr.Jobs and the fix that it prints, if the column has a DEFAULT at the source: rows that are here already lack its values'
     )
 
 
@@ -81,7 +81,7 @@ def test_missing_column_gets_the_value_that_older_rows_have_at_the_source():
         assert now == there
         assert missing_alter(there, catalog(column("a")), now) == f'ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" int4{ends}'
     unknown = missing_alter(there, catalog(column("a")), there, source=TableName("app", "jobs"))
-    assert unknown.startswith('ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" int4; -- then headrace copy FILE app.jobs, if')
+    assert unknown.startswith('ALTER TABLE "hr"."Jobs" ADD COLUMN "Pay" int4; -- then headrace verify FILE app.jobs and the fix that it prints, if')
 
 
 def test_column_in_the_place_of_another_looks_renamed_and_is_not_made_beside_it():
@@ -108,14 +108,14 @@ def test_column_whose_old_name_is_another_s_now_may_be_renamed():
     """RENAME COLUMN a TO a_old, then ADD COLUMN a: a new column comes behind, so it is not a_old that was added."""
     there = catalog(column("id"), column("a", "pg_catalog.text"))
     missing = missing_alter(version(column("id"), column("a_old", "pg_catalog.text"), column("a", "pg_catalog.text")), there)
-    assert missing.startswith('ALTER TABLE "hr"."Jobs" ADD COLUMN "a_old" text; -- then headrace copy FILE hr.Jobs, if')
+    assert missing.startswith('ALTER TABLE "hr"."Jobs" ADD COLUMN "a_old" text; -- then headrace verify FILE hr.Jobs and the fix that it prints, if')
     assert missing.endswith('; or, if it was "a" before: ALTER TABLE "hr"."Jobs" RENAME COLUMN "a" TO "a_old";')
 
 
 def test_other_type_is_altered():
     missing = missing_alter(version(column("a", "app.mood")), catalog(column("a", "pg_catalog.text")))
     assert missing.startswith(
-        'ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood" USING "a"::text::"app"."mood"; -- then headrace copy FILE hr.Jobs, if the source\'s ALTER had a USING of its own:'
+        'ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood" USING "a"::text::"app"."mood"; -- then headrace verify FILE hr.Jobs and the fix that it prints, if the source\'s ALTER had a USING of its own:'
     )
     assert "; or, if these rows are older" in missing
     assert 'CREATE FUNCTION headrace."hr.Jobs.a"("app"."mood") RETURNS pg_catalog.text' in missing

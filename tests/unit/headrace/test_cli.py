@@ -346,7 +346,9 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     assert told.splitlines()[-1] == "different"
     monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [same, {**other, "can_be_copied": False}])
     run("verify", topology)
-    assert "headrace copy" not in capsys.readouterr().err, "it is refused where another apply process writes the table"
+    said = capsys.readouterr().err
+    assert "headrace copy" not in said, "it is refused where another apply process writes the table"
+    assert "correct its rows at the destination alone: BEGIN; SELECT headrace.set_tag('0e'); " in said
     assert "public.u a -> b public.v: DIFFERENT" in told
     assert "  id=7, site=NULL: only at the source\n  ... and others\n" in told
 

@@ -75,7 +75,7 @@ _PLAIN = frozenset(f"pg_catalog.{name}" for name in (
 ))
 _NOTHING_FINDS_IT = (
     "the log identifies rows by columns that the destination computes, and no others. At the source: ALTER TABLE ... REPLICA IDENTITY FULL;"
-    " then `headrace copy` the table, and `headrace errors delete` what failed before"
+    " then `headrace errors delete` what failed, `headrace verify` the table, and the fix that it prints"
 )
 # Canonical equalities of which equal values have equal bytes.
 _OF_ONE_FORM = frozenset({"integer", "text", "uuid", "bytes"})

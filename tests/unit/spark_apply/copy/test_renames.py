@@ -79,3 +79,10 @@ def test_what_to_do_about_a_table_made_again_names_it_as_the_commands_do():
     assert "headrace copy FILE hr.employees`" in found
     assert "headrace verify FILE hr.employees`" in found
     assert "WHERE owner = 'sales' AND name = 'staff'" in found
+
+
+def test_what_to_do_about_a_table_made_again_that_others_write_is_no_copy_which_would_be_refused():
+    found = remade_problem(STAFF, source=TableName("hr", "employees"), may_be_copied=False)
+    assert "headrace copy" not in found
+    assert "`headrace verify FILE hr.employees` names the rows that differ: correct them at the destination alone (BEGIN; SELECT headrace.set_tag('0e'); " in found
+    assert "WHERE owner = 'sales' AND name = 'staff'" in found
