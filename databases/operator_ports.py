@@ -99,15 +99,15 @@ class RowReader(Protocol):
         ...
 
     def beside(self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]) -> tuple[dict[str, str | None], ...]:
-        """The rows of a table whose key has these values, as they are now: texts by column, two rows at most.
+        """The rows of a table whose key has these values, as they are now, then those that have them in another unique key: texts by column.
 
         Args:
             owner: the table's schema.
             name: the table.
-            values: by column; those of the key are used.
+            values: by column; those of keys are used.
 
         Returns:
-            Empty: there is no such row or table, or the values do not tell the key.
+            Two rows at most for each key. Empty: there is no such row or table, or the values do not tell a key.
 
         Raises:
             DatabaseUnavailable: the database does not answer.

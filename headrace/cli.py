@@ -750,7 +750,7 @@ def _chosen(numbers: list[int] | None, everything: bool) -> list[int]:  # noqa: 
 @app.command()
 def conflicts(
     file: File, address: Address = "", as_json: Json = False, apply: Apply = "",
-    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest ones at each apply process.")] = 100,
+    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest ones.")] = 100,
 ) -> int:
     """List the conflicts that apply processes met: who won, with old, new and current values."""
     from headrace.commands.conflicts import list_conflicts

@@ -20,18 +20,18 @@ __all__ = ["list_conflicts"]
 
 
 def list_conflicts(queue: ErrorQueue, output: Output, apply: str, last: int) -> int:
-    """List the conflicts of a topology, by apply process and number.
+    """List the newest conflicts of a topology, in the order in which they were decided.
 
     Args:
         queue: the destinations.
         output: where they are printed.
         apply: name of an apply process; empty: all of the topology.
-        last: so many of the newest ones at each.
+        last: so many of the newest ones, of all apply processes together.
 
     Returns:
         The exit code.
     """
-    found = queue.conflicts(apply, last)
+    found = sorted(queue.conflicts(apply, last), key=lambda record: (record.resolved_us, record.apply, record.number))[-last:]
     output.json({"conflicts": [asdict(record) for record in found]})
     for record in found:
         for line in _lines(record):

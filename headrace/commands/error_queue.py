@@ -346,7 +346,7 @@ def _lines(lcr: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str]:
         for row in lcr["destination_rows"] or ():
             yield f"      destination: {_row(row)}"
         if not lcr["destination_rows"]:
-            yield "      destination: no row has this key"
+            yield "      destination: no row has this key" + (" (the row in the way is in `headrace conflicts`)" if error["conflict_type"].endswith("_exists") else "")
 
 
 def _row(values: Mapping[str, str | None]) -> str:
@@ -363,8 +363,9 @@ def _shown(lcr: RowLcr, reader: RowReader, *, with_destination: bool) -> dict[st
         "changed": [name for name in new if new[name].raw != old[name].raw] if old and new.keys() <= old.keys() else None,
     }
     if with_destination:
-        key = {name: (value.column, value.raw) for name, value in (old or new).items()}
-        rows = reader.beside(lcr.object_owner, lcr.object_name, key)
+        # By its old values it is found; by its new ones, what is in their way.
+        keys = [{name: (value.column, value.raw) for name, value in each.items()} for each in (old, new) if each]
+        rows = list({str(row): row for key in keys for row in reader.beside(lcr.object_owner, lcr.object_name, key)}.values())
         shown["destination_rows"] = [{name: _cut(text) for name, text in row.items()} for row in rows]
     return shown
 

@@ -7,7 +7,7 @@ zone, whatever type it is. A value the server does not take (its type is not the
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -16,7 +16,7 @@ from psycopg.pq.abc import PGresult
 
 from databases.operator_ports import KeyValue
 from databases.postgres.connection import connect, quote, translated
-from databases.postgres.destination.catalog import FIRST_USER_TYPE, describe_table
+from databases.postgres.destination.catalog import FIRST_USER_TYPE, CatalogTable, describe_table
 from databases.postgres.partitions import without_children
 from databases.postgres.value_text import value_text
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -70,22 +70,23 @@ class PostgresRowReader:
         """See `RowReader.beside`."""
         with translated("reading the destination's row"):
             found = describe_table(self._session(), owner, name, self._settings)
-            if found is None or not found.table.key:
-                return ()
-            key = [found.table.columns[place].name for place in found.table.key]
-            if any(column not in values or values[column][1] is None for column in key):
-                return ()
-            shown = [column.name for column in found.table.columns]
-            table = found.relation
-            condition = " AND ".join(f"{quote(column)} = ${number}" for number, column in enumerate(key, 1))
-            query = f"SELECT {', '.join(map(quote, shown))} FROM {table} WHERE {condition} LIMIT {_ROWS_MAX}"
-            pairs = [values[column] for column in key]
-            result = self._execute(query.encode(), [pair[0] for pair in pairs], [pair[1] for pair in pairs])
-        if result is None:
-            return ()
-        return tuple(
-            {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)} for row in range(result.ntuples)
-        )
+            rows: list[dict[str, str | None]] = []
+            # A row that is in the way may have another key, and the same values in a second unique one.
+            for places in dict.fromkeys((found.table.key, *found.table.unique_keys)) if found is not None else ():
+                rows += [row for row in self._with_values(found, [found.table.columns[place].name for place in places], values) if row not in rows]
+        return tuple(rows)
+
+    def _with_values(self, found: CatalogTable, key: Sequence[str], values: Mapping[str, tuple[Column, bytes | None]]) -> Iterator[dict[str, str | None]]:
+        """The rows of a table that have these values in a key; none, if not all of it are given."""
+        if not key or any(column not in values or values[column][1] is None for column in key):
+            return
+        shown = [column.name for column in found.table.columns]
+        condition = " AND ".join(f"{quote(column)} = ${number}" for number, column in enumerate(key, 1))
+        query = f"SELECT {', '.join(map(quote, shown))} FROM {found.relation} WHERE {condition} LIMIT {_ROWS_MAX}"
+        pairs = [values[column] for column in key]
+        result = self._execute(query.encode(), [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        for row in range(result.ntuples if result is not None else 0):
+            yield {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)}
 
     def value_of(self, owner: str, name: str, column: Column, text: str | None) -> tuple[bytes | None, str | None]:
         """See `RowReader.value_of`. The server reads the text as both types, with the modifier of the column here."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 from databases.memory.destination import MemoryDestination
 from databases.ports import ConflictRecord
@@ -50,3 +53,14 @@ def test_the_list_is_json_on_request(capsys):
     assert list_conflicts(Queue(), Output(as_json=True), "a1", 1) == 0  # type: ignore[arg-type]
     (found,) = json.loads(capsys.readouterr().out)["conflicts"]
     assert (found["number"], found["outcome"], found["error_number"], found["old"]) == (2, "ERROR QUEUE", 5, ["id=2"])
+
+
+def test_the_newest_of_all_apply_processes_are_listed_in_their_order(capsys):
+    ends = {"a1": (1, 4, 5), "a2": (2, 3, 6)}
+    found = [replace(RECORD, apply=apply, number=number, resolved_us=us) for apply, times in ends.items() for number, us in enumerate(times, 1)]
+    queue: Any = SimpleNamespace(conflicts=lambda _, last: [each for apply in ends for each in [one for one in found if one.apply == apply][-last:]])
+    assert list_conflicts(queue, Output(as_json=True), "", 2) == 0
+    told = json.loads(capsys.readouterr().out)["conflicts"]
+    assert [(each["apply"], each["number"]) for each in told] == [("a1", 3), ("a2", 3)]
+    list_conflicts(queue, Output(as_json=True), "", 100)
+    assert [each["resolved_us"] for each in json.loads(capsys.readouterr().out)["conflicts"]] == [1, 2, 3, 4, 5, 6]

@@ -1,0 +1,34 @@
+"""`errors show`: the destination's rows beside the row that failed, also those that are in the way of another unique key."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from databases.postgres.destination.row_reader import PostgresRowReader
+from streams.lcr_batch import Column
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+ID = Column(name="id", type_name="pg_catalog.int4", type_number=23, is_key=True)
+EMAIL = Column(name="email", type_name="pg_catalog.text", type_number=25)
+PHONE = Column(name="phone", type_name="pg_catalog.text", type_number=25)
+
+
+def test_row_in_the_way_of_a_second_unique_key_is_found_behind_that_of_the_key(destination_database: str) -> None:
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE TABLE t (id int PRIMARY KEY, email text UNIQUE, phone text UNIQUE)")
+        user.execute("INSERT INTO t VALUES (1, 'a@x', '1'), (2, 'b@x', '2'), (3, NULL, '3')")
+    row = {str(number): {"id": str(number), "email": email, "phone": str(number)} for number, email in ((1, "a@x"), (2, "b@x"), (3, None))}
+
+    def beside(number: bytes, email: bytes | None, phone: bytes | None) -> tuple[dict[str, str | None], ...]:
+        return reader.beside("public", "t", {"id": (ID, number), "email": (EMAIL, email), "phone": (PHONE, phone)})
+
+    with closing(PostgresRowReader(destination_database)) as reader:
+        assert beside(b"9", b"b@x", b"9") == (row["2"],)
+        assert set(map(str, beside(b"9", b"a@x", b"3"))) == {str(row["1"]), str(row["3"])}
+        assert beside(b"1", b"a@x", b"1") == (row["1"],)
+        assert beside(b"1", b"b@x", None) == (row["1"], row["2"])
+        assert beside(b"9", None, None) == ()
