@@ -277,10 +277,10 @@ def up(
     output = Output(as_json=as_json)
     started = goes_on(output, f"what was started goes on: `headrace status {file}` shows it, `headrace down {file}` ends it")
     with _deployment(file, address, to_start=True) as deployment, live_lines(output, "up") as show, started:
-        show("starting Ray and the servers")
+        show("asking what runs for what differs from the file" if deployment.is_cluster_there() else "starting Ray and the servers")
         overview = deployment.up(
             environment=_failpoints(), keep_existing=keep_existing, take_over=take_over, wait=wait, timeout_s=timeout,
-            progress=lambda overview: show(summary_line(overview)),
+            progress=lambda overview: show(summary_line(overview, is_starting=True)),
         )
         shells = deployment.embedded_shells()
     output.json(overview)
@@ -486,12 +486,19 @@ def track(
         bool, typer.Option("--watch", help="Look until they have arrived everywhere; with --json, print one document per line.")
     ] = False,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Longest --watch in seconds; unlimited by default.")] = None,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the statement that labels a transaction, also at a source without the schema headrace; nothing need run.")
+    ] = False,
 ) -> int:
     """Follow labelled transactions through every component, with times; exits with 1 when one has not arrived everywhere."""
-    from headrace.tracing.track import checked_label, look
+    from headrace.tracing.track import checked_label, labelling, look
     from headrace.tracing.track import track as track_label
 
     output, wanted = Output(as_json=as_json, in_lines=watch), checked_label(label)
+    if sql:
+        output.json({"statement": labelling(wanted)})
+        output.result(labelling(wanted))
+        return DONE
     with _deployment(file, address) as deployment:
         actors = deployment.connect()
         return track_label(

@@ -122,6 +122,10 @@ class Deployment:
 
     # ------------------------------------------------------------------ reaching it
 
+    def is_cluster_there(self) -> bool:
+        """Whether a cluster is known on which it may run: one that was named or remembered, or the private one, which answers."""
+        return bool(self.address or self.cluster.address())
+
     def connect(self) -> RayActors:
         """Connect to the cluster on which the topology runs.
 

@@ -349,12 +349,21 @@ def _told_first(overview: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"{note.component}: {note.problem}" + (f"\n  fix: {note.fix}" if note.fix else "") + "\n", style=style)
 
 
-def summary_line(overview: Mapping[str, Any]) -> str:
-    """One line while a command waits: what is not ready yet, and why."""
+def summary_line(overview: Mapping[str, Any], *, is_starting: bool = False) -> str:
+    """One line while a command waits: what is not ready yet, and why.
+
+    Args:
+        overview: of the topology.
+        is_starting: `up` waits: what does not answer is being replaced by it, or started.
+    """
     components = overview["components"]
+    if is_starting and overview["state"] == "CONTROLLER UNREACHABLE":
+        return "starting the controller"
+    if is_starting:
+        components = [{**each, "state": "RESTARTING", "problem": ""} if each["state"] == "UNREACHABLE" and each.get("outdated") else each for each in components]
     waiting: dict[str, list[str]] = {}
     for component in components:
-        if component["state"] in _BAD | STARTING:
+        if component["state"] in _BAD | STARTING | {"RESTARTING"}:
             waiting.setdefault(str(component["state"]).lower(), []).append(str(component["name"]))
     parts = [f"{', '.join(names)} {state}" for state, names in waiting.items()]
     if created_later := sum(component["state"] == _NOT_CREATED for component in components):

@@ -59,12 +59,13 @@ def check(spec: TopologySpec) -> tuple[Finding, ...]:
     return check_and_prove(spec).findings
 
 
-def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Checked:
+def check_and_prove(spec: TopologySpec, broken: Declared | None = None, *, is_whole: bool = True) -> Checked:
     """Every problem and warning of a topology, and the proof of who gets what.
 
     Args:
         spec: the topology, routed (see `topology.ways.route`).
         broken: names that are declared but unreadable; references to them are not reported again.
+        is_whole: every entry of `replicate` is in it; otherwise what seems to do nothing may be what a wrong entry is about.
     """
     broken = broken or Declared()
     findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec), *_certificates(spec), *_subsets(spec)]
@@ -83,7 +84,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None) -> Check
             with_handlers = proof.telling_apart(table for apply in spec.applies for table in apply.conflicts.tables)
             of_proof = (*proof_findings(proof), *neighbour_findings(with_handlers))
             findings += [*_without_changes(proof), *of_proof, *meetings(spec, with_handlers)]
-        findings += _idle(spec)
+        findings += _idle(spec) if is_whole else ()
     return Checked(findings=tuple(findings), of_proof=of_proof, proof=proof)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.console import DONE, FINDING, scn_text
 from headrace.tracing.following import Tracking, follow
 from streams.errors import ConfigError, StreamsError
-from streams.tracking import LABEL_BYTES_MAX
+from streams.tracking import LABEL_BYTES_MAX, TRACK_PREFIX
 from topology.edits.changes import components_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.tracing.following import Arrival, Followed, Step
     from topology.spec import TopologySpec
 
-__all__ = ["checked_label", "lines_of", "look", "track"]
+__all__ = ["checked_label", "labelling", "lines_of", "look", "track"]
 
 POLL_S = 0.5  # hops take milliseconds; who waits for longer waits for a component
 CALL_TIMEOUT_S = 5.0  # a component answers from memory
@@ -39,6 +39,12 @@ def checked_label(label: str) -> str:
             hint="SELECT headrace.track('LABEL') in the transaction labels it",
         )
     return label
+
+
+def labelling(label: str) -> str:
+    """The statement that labels the transaction it is in: what `headrace.track` does, without a function that a source which is no destination does not have."""
+    text = label.replace("'", "''")
+    return f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', pg_catalog.convert_to('{text}', 'UTF8'));"
 
 
 def look(spec: TopologySpec, actors: RayActors, label: str, overview: Mapping[str, Any]) -> Tracking:

@@ -17,6 +17,7 @@ from databases.ports import ScnRange
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.schema import prepare_schema
 from databases.postgres.source.database import PostgresSource
+from headrace.tracing.track import labelling
 from redo.mining import MARK_INTERVAL_S
 from rules.rule import ANY_TAG, Rule, RuleSet
 from streams.lcr_batch import Command, LcrBatch
@@ -169,7 +170,8 @@ def test_labels_of_users_are_found_in_redo_until_their_transaction_ends_or_a_sav
     site.source.prepare("topo", (RULES,))
     site.attach()
     with site.user.transaction():
-        site.user.execute("SELECT headrace.set_tag('0b'), headrace.track('Bestellung 7 ü')")
+        site.user.execute("SELECT headrace.set_tag('0b')")
+        site.user.execute(labelling("Bestellung '7' ü"))  # as `headrace track --sql` prints it
         site.user.execute("INSERT INTO t SELECT generate_series(1, 3)")
     site.user.execute("INSERT INTO t VALUES (4)")
     with site.user.transaction():
@@ -188,7 +190,7 @@ def test_labels_of_users_are_found_in_redo_until_their_transaction_ends_or_a_sav
     batches = list(site.mine(miner))
     commits = [int(scn) for batch in batches for scn in batch.transactions.commit_scn]
     assert [(label.text, label.commit_scn, label.rows) for batch in batches for label in batch.labels] == [
-        ("Bestellung 7 ü", commits[0], 3), ("late", commits[3], 1),
+        ("Bestellung '7' ü", commits[0], 3), ("late", commits[3], 1),
     ]
     time.sleep(MARK_INTERVAL_S)
     list(site.mine(miner))

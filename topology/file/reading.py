@@ -307,7 +307,7 @@ class _Reader:
             self.document.findings += [self._located(each) for each in conflict_findings(self._top, self._applies, spec)]
             self.document.findings += [self._located(each) for each in table_setting_findings(self._top, self._applies)]
         self.document.findings += [self._located(each) for each in dependency_findings(self._applies)]
-        checked = check_and_prove(spec, broken)
+        checked = check_and_prove(spec, broken, is_whole=not any(each.is_error and each.path.startswith("replicate") for each in self.document.findings))
         self.reach = checked.proof.reach() if checked.proof is not None else ()
         for finding in checked.findings:
             located = self._located(finding)

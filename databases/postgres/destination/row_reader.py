@@ -70,9 +70,11 @@ class PostgresRowReader:
         """See `RowReader.beside`."""
         with translated("reading the destination's row"):
             found = describe_table(self._session(), owner, name, self._settings)
+            if found is None:
+                return ()
             rows: list[dict[str, str | None]] = []
             # A row that is in the way may have another key, and the same values in a second unique one.
-            for places in dict.fromkeys((found.table.key, *found.table.unique_keys)) if found is not None else ():
+            for places in dict.fromkeys((found.table.key, *found.table.unique_keys)):
                 rows += [row for row in self._with_values(found, [found.table.columns[place].name for place in places], values) if row not in rows]
         return tuple(rows)
 
@@ -85,7 +87,9 @@ class PostgresRowReader:
         query = f"SELECT {', '.join(map(quote, shown))} FROM {found.relation} WHERE {condition} LIMIT {_ROWS_MAX}"
         pairs = [values[column] for column in key]
         result = self._execute(query.encode(), [pair[0] for pair in pairs], [pair[1] for pair in pairs])
-        for row in range(result.ntuples if result is not None else 0):
+        if result is None:
+            return
+        for row in range(result.ntuples):
             yield {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)}
 
     def value_of(self, owner: str, name: str, column: Column, text: str | None) -> tuple[bytes | None, str | None]:

@@ -139,6 +139,15 @@ def test_progress_of_a_start_names_what_is_missing_and_why():
     assert summary_line(overview(component("IDLE"), state="STARTING SITES")) == "starting sites"
 
 
+def test_up_says_of_what_it_replaces_itself_that_it_starts_it():
+    replaced = component("UNREACHABLE", problem="does not run", outdated=True)
+    assert summary_line(overview(replaced), is_starting=True) == "running: apply:x restarting"
+    assert "unreachable" in summary_line(overview({**replaced, "outdated": False}), is_starting=True), "nobody replaces that"
+    assert "unreachable" in summary_line(overview(replaced))
+    without = {**overview(component("UNREACHABLE")), "state": "CONTROLLER UNREACHABLE", "problem": "controller does not run"}
+    assert summary_line(without, is_starting=True) == "starting the controller"
+
+
 def shown(seen: dict[str, Any], *, width: int = 80, is_verbose: bool = True) -> list[str]:
     console = Console(file=io.StringIO(), width=width, soft_wrap=True)
     console.print(render(seen, is_verbose=is_verbose))

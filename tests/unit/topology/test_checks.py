@@ -29,6 +29,15 @@ def test_a_chain_over_an_intermediate_site_is_in_order(tmp_path):
     assert [as_line(finding) for finding in check(spec)] == ["sites.dbs3: takes part in nothing: name it under replicate, or remove it"]
 
 
+def test_a_site_that_a_wrong_entry_of_replicate_is_about_is_not_said_to_take_part_in_nothing(tmp_path):
+    entries = "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs2]}\n"
+    assert [line.partition(": takes part in nothing")[0] for line in findings(tmp_path, SITES + entries)[1]] == [
+        "warning: sites.dbs3 (line 5)", "warning: sites.relay (line 6)",
+    ]
+    (wrong,) = findings(tmp_path, SITES + entries.replace("from:", "frm:"))[1]
+    assert "did you mean 'from'" in wrong
+
+
 PLANTED = {
     "unknown site of a queue": (
         "q1: {site: dbs1}", "q1: {site: dsb1}", ["queues.q1.site (line 9): there is no site 'dsb1': did you mean 'dbs1'?"],
