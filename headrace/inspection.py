@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from actors.site.connection import access_to, embedded_server
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.commands.sequences import collisions
+from headrace.console import bytes_text
 from headrace.rows_there import Databases, rows_there
 from headrace.security.examination import tls_findings
 from rules.conflict_handlers import NO_CONFLICT_RULES
@@ -79,6 +81,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
     if spec is None or any(finding.is_error for finding in findings):
         return Checked(findings=tuple(findings), reach=found.reach)
     if ask_databases:
+        findings += _disk_findings(spec)
         sites = live_sites(spec)
         findings += [finding for live in sites.values() for finding in live.findings]
         findings += [
@@ -90,6 +93,21 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
         ]
         findings += _findings_between(spec, sites, [])
     return Checked(findings=tuple(findings), reach=found.reach)
+
+
+def _disk_findings(spec: TopologySpec) -> Iterator[Finding]:
+    """Warn of a redo log that may grow larger than its disk, where a source keeps it on this machine."""
+    if not any(capture.source == site.name and not site.node for capture in spec.captures for site in spec.sites):
+        return
+    folder = next(each for each in (spec.state_dir, *spec.state_dir.parents) if each.exists())
+    total = shutil.disk_usage(folder).total
+    if spec.redo_bytes_max > total:
+        yield Finding(
+            path="redo_bytes_max", is_error=False,
+            problem=f"is {bytes_text(spec.redo_bytes_max)}, and the disk of {spec.state_dir} has {bytes_text(total)}: it is full before the bound is reached, and with one larger"
+            " transaction for good",
+            fix="write a smaller redo_bytes_max into the file, or name a folder on a larger disk as state_dir",
+        )
 
 
 def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: list[KeptRows]) -> list[Finding]:

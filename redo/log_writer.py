@@ -299,6 +299,12 @@ class LogWriter:
         )
 
     def _paused(self) -> str:
+        if self.state == "PAUSED: DISK IS FULL" and self._state.is_open and 2 * self._kept.bytes_from(self._restart_segment) > self._kept.redo_bytes:
+            # Nothing of it is purged before all of it is there.
+            return (
+                f"the redo log's disk is full, most of it of one transaction, which began after SCN {scn_text(self._state.commit_scn)} and must fit whole; WAL grows at the"
+                " source: enlarge the disk, and writing goes on by itself; or `headrace down FILE`, move the state folder to a larger disk, name it as state_dir, then `headrace up FILE`"
+            )
         if self.state == "PAUSED: DISK IS FULL":
             return "the redo log's disk is full, WAL grows at the source: free space, writing goes on by itself"
         if self.state != "PAUSED: REDO IS FULL":

@@ -5,6 +5,8 @@ Longer than 500 lines: all of it shares the log writer over a source in memory.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from dataclasses import replace
 
@@ -382,6 +384,40 @@ def test_full_redo_pauses_until_purged_and_drops_nothing(tmp_path):
     batches += mine(reader, writer)
     assert received(batches) == committed(source)
     assert writer.statistics().purged_bytes > 0
+
+
+def test_transaction_larger_than_the_disk_says_that_it_must_fit_and_a_full_disk_alone_does_not(tmp_path, monkeypatch):
+    source, clock = MemorySource(gulp_bytes=lambda: 300), VirtualClock()
+    Workload(source, 4).run(20)
+    writer = log_writer(tmp_path, source, clock=clock, segment_bytes=3000, record_bytes=300)
+    writer.required_checkpoints.register("c")
+    drain(writer, source, clock)
+    real, room = os.pwritev, 0
+
+    def bounded(descriptor, buffers, offset):
+        nonlocal room
+        room -= sum(len(each) for each in buffers)
+        if room < 0:
+            raise OSError(errno.ENOSPC, "full")
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", bounded)
+    for is_large in (False, True):
+        room = 10_000 if is_large else 0
+        with source.transaction() as transaction:
+            for number in range(1000 if is_large else 1):
+                transaction.insert("hr.log", line=f"line {number}")
+        with pytest.raises(RedoFull):
+            drain(writer, source, clock)
+        told = writer.statistics()
+        assert told.state == "PAUSED: DISK IS FULL"
+        assert ("of one transaction" in told.problem) is is_large, told.problem
+        assert ("free space" in told.problem) is not is_large
+        room = 1 << 30
+        drain(writer, source, clock)
+        writer.required_checkpoints.record("c", source.log[-1].commit_scn)
+        drain(writer, source, clock)
+    assert source.confirmed_scn == source.current_scn()
 
 
 def test_transaction_larger_than_the_redo_says_what_to_raise_and_goes_on_after_that(tmp_path):
