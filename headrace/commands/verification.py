@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.status_view import Note, stuck_notes
 from headrace.waiting import LOOK_INTERVAL_S, wait_caught_up
-from streams.errors import NOT_REPLICATED, ApplyError, ConfigError
+from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, counted
 from streams.table_name import TableName
 from topology.patterns import parse_table
 from topology.ways import ways_to, writes_alone
@@ -25,6 +25,8 @@ KNOWN_TABLES = "headrace verify FILE names all tables; a schema or table with a 
 # A table that is written meanwhile differs until the destination has caught up: compare it again.
 RECHECKS = 5
 RECHECK_DELAY_S = 1.0
+SHOWN_COLUMNS_MAX = 10  # of a row that differs: a key has fewer, and nobody reads a line of hundreds
+SHOWN_CHARACTERS_MAX = 60  # of one value, as `errors show`
 COMPARE_TIMEOUT_S = 24 * 3600.0  # as long as the tables are large
 
 
@@ -151,12 +153,7 @@ def handlers_of(apply: ApplySpec, table: TableName) -> tuple[str, ...]:
 def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
     """What was not compared, and the rows that differ, for people."""
     lines = [f"  not compared: {each}" for each in comparison.get("left_out", ())]
-    for row in comparison.get("differences", ()):
-        values = (
-            f"{column}={'NULL' if is_null else value}"
-            for column, value, is_null in zip(row["columns"], row["values"], row["nulls"], strict=True)
-        )
-        lines.append(f"  {', '.join(values)}: {row['what']}")
+    lines += [f"  {_row_text(row)}: {row['what']}" for row in comparison.get("differences", ())]
     if comparison.get("has_more_differences"):
         lines.append("  ... and others")
     if not comparison["equal"] and not comparison["problem"] and (conditions := comparison.get("conditions")):
@@ -174,6 +171,16 @@ def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
             " what handlers have made of them is lost"
         )
     return lines
+
+
+def _row_text(row: Mapping[str, Any]) -> str:
+    """The values that name a row, cut to a line: without a key all of its columns do."""
+    values = [
+        f"{column}={'NULL' if is_null else value if len(value) <= SHOWN_CHARACTERS_MAX else value[:SHOWN_CHARACTERS_MAX] + '...'}"
+        for column, value, is_null in zip(row["columns"], row["values"], row["nulls"], strict=True)
+    ]
+    beyond = len(values) - SHOWN_COLUMNS_MAX
+    return ", ".join(values[:SHOWN_COLUMNS_MAX]) + (f", ... {counted(beyond, 'column')} more (--json has them)" if beyond > 0 else "")
 
 
 def comparison_line(comparison: Mapping[str, Any]) -> str:

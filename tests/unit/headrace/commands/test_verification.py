@@ -97,3 +97,13 @@ def test_difference_in_what_the_destination_computes_is_not_one_that_a_copy_remo
     (line,) = difference_lines({**DIFFERS, "computed": ["total"]})
     assert "the destination computes total itself, and a copy changes nothing of that" in line
     assert difference_lines({**DIFFERS, "equal": True, "computed": ["total"]}) == []
+
+
+def test_a_row_without_a_key_is_cut_to_a_line() -> None:
+    row = {"columns": [f"c{n}" for n in range(900)], "values": ["x" * 1000] * 900, "nulls": [n == 1 for n in range(900)], "what": "only at the source"}
+    (line,) = difference_lines({**DIFFERS, "differences": [row]})
+    assert line.startswith(f"  c0={'x' * 60}..., c1=NULL, c2=x")
+    assert line.endswith("..., ... 890 columns more (--json has them): only at the source")
+    assert len(line) < 1000
+    short = {"columns": ["id"], "values": ["7"], "nulls": [False], "what": "only at the source"}
+    assert difference_lines({**DIFFERS, "differences": [short]}) == ["  id=7: only at the source"]
