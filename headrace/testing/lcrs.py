@@ -45,13 +45,14 @@ class Table:
         name: with its schema, as the topology file writes it: 'shop.orders', '"Odd.Schema"."a table"'.
         columns: type of each column by name, as PostgreSQL calls it: "int4", "text", "numeric", ...
         key: columns of its primary key.
-        logs_old_rows: the log has whole old rows (REPLICA IDENTITY FULL); False: old values of a key that changes, or of a deleted row.
+        logs_old_rows: the log has whole old rows (REPLICA IDENTITY FULL); False, as of a table whose replica identity nobody has set: old values of a key that changes,
+            or of a deleted row.
     """
 
     name: str
     columns: Mapping[str, str]
     key: tuple[str, ...] = ("id",)
-    logs_old_rows: bool = True
+    logs_old_rows: bool = False
 
     @property
     def owner_and_name(self) -> tuple[str, str]:

@@ -21,11 +21,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "handlers.yaml"
 SITES = ("dbs1", "dbs2")
 
 
-ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text"})
-PRICES = Table(name="shop.prices", columns={"id": "int4", "price": "numeric"})
-CUSTOMERS = Table(name="shop.customers", columns={"id": "int4", "name": "text"})
-HISTORY = Table(name="shop.price_history", columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"}, key=())
-DOUBLES = Table(name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=())
+ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text"}, logs_old_rows=True)
+PRICES = Table(name="shop.prices", columns={"id": "int4", "price": "numeric"}, logs_old_rows=True)
+CUSTOMERS = Table(name="shop.customers", columns={"id": "int4", "name": "text"}, logs_old_rows=True)
+HISTORY = Table(name="shop.price_history", columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"}, key=(), logs_old_rows=True)
+DOUBLES = Table(name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=(), logs_old_rows=True)
 
 
 def in_memory() -> Destination:

@@ -15,8 +15,8 @@ from tests.support.postgres_network import PostgresNetwork, two_sites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-TABLE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text"}, key=("customer_number",))
-THERE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text", "branch": "text"}, key=())
+TABLE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text"}, key=("customer_number",), logs_old_rows=True)
+THERE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text", "branch": "text"}, key=(), logs_old_rows=True)
 FILE = """
 topology: settings
 sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}}
@@ -74,7 +74,7 @@ def test_settings_give_offline_what_a_server_gives(network: PostgresNetwork, fil
     offline.apply(row_lcr(TABLE, "UPDATE", old={"name": rows[first]}, new={"customer_number": first, "name": "last"}))
     network.settle()
     user.execute("ALTER TABLE shop.customers ADD age int; INSERT INTO shop.customers VALUES ('new', 'n', 3)")
-    wider = Table(name="shop.customers", columns={**TABLE.columns, "age": "int4"}, key=TABLE.key)
+    wider = Table(name="shop.customers", columns={**TABLE.columns, "age": "int4"}, key=TABLE.key, logs_old_rows=True)
     offline.apply(row_lcr(wider, "INSERT", new={"customer_number": "new", "name": "n", "age": 3}))
     network.settle()
     found = there.execute("SELECT customer_number, name FROM shop.customers ORDER BY 1, 2").fetchall()

@@ -200,7 +200,7 @@ def test_transformed_tables_are_copied_replicated_and_compared(
 
 def check_offline(source: str, destination: str) -> None:
     """What `headrace.testing` makes of a function is what arrived, of rows that were copied and of rows that changed."""
-    people = Table(name="public.people", columns={"id": "int4", "email": "text", "pay": "numeric", "flag": "bool", "code": "bpchar", "note": "text"})
+    people = Table(name="public.people", columns={"id": "int4", "email": "text", "pay": "numeric", "flag": "bool", "code": "bpchar", "note": "text"}, logs_old_rows=True)
     assert HASHED.custom is not None
     function = loaded_function(HASHED.custom)
     query = "SELECT id, email, pay, flag, code, note FROM people WHERE id % 7 = 0 ORDER BY id"

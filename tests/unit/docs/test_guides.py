@@ -114,7 +114,7 @@ def test_every_function_of_the_guides_is_run_here() -> None:
 
 def test_the_function_that_masks_gives_old_and_new_the_same_pseudonym() -> None:
     mask, _ = function("rules", "pseudonym")
-    people = Table(name="shop.customers", columns={"id": "int4", "email": "text"})
+    people = Table(name="shop.customers", columns={"id": "int4", "email": "text"}, logs_old_rows=True)
     (after,) = transform(mask, row_lcr(people, "UPDATE", old={"id": 1, "email": "a@b"}, new={"id": 1, "email": "c@d"}), columns=["email"])
     assert values_of(after, "old") == {"id": 1, "email": hashlib.sha256(b"a@b").hexdigest()[:16]}
     assert values_of(after, "new") == {"id": 1, "email": hashlib.sha256(b"c@d").hexdigest()[:16]}

@@ -9,7 +9,7 @@ import pytest
 from headrace.testing import Table, row_lcr
 from streams.lcr import RowLcr
 
-TABLE = Table(name='hr."e', columns={"id": "int4", "name": "text", "doc": "json"})
+TABLE = Table(name='hr."e', columns={"id": "int4", "name": "text", "doc": "json"}, logs_old_rows=True)
 KEYED = Table(name="hr.e", columns={"id": "int4", "name": "text"}, logs_old_rows=False)
 INSERT = row_lcr(TABLE, "INSERT", new={"id": 1, "name": "a", "doc": {}})
 UPDATE = row_lcr(TABLE, "UPDATE", old={"id": 1, "name": "a"}, new={"id": 1, "name": None})

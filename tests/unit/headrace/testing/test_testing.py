@@ -17,9 +17,9 @@ from streams.lcr import LcrError, RowLcr
 from topology.problems import TopologyError
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
-CUSTOMERS = Table(name="shop.customers", columns={"id": "int4", "name": "text", "email": "text", "password": "text"})
-ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text", "kind": "text"})
-EMPLOYEES = Table(name="hr.employees", columns={"employee_id": "int4", "full_name": "text", "department_id": "int4", "salary": "numeric", "commission": "numeric"}, key=("employee_id",))
+CUSTOMERS = Table(name="shop.customers", columns={"id": "int4", "name": "text", "email": "text", "password": "text"}, logs_old_rows=True)
+ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text", "kind": "text"}, logs_old_rows=True)
+EMPLOYEES = Table(name="hr.employees", columns={"employee_id": "int4", "full_name": "text", "department_id": "int4", "salary": "numeric", "commission": "numeric"}, key=("employee_id",), logs_old_rows=True)
 
 
 def shout(lcr):
@@ -35,7 +35,7 @@ def test_an_lcr_has_what_a_log_has() -> None:
     assert values_of(update, "new") == {"id": 1, "name": None, "email": "b", "password": None}
     assert values_of(update, "old") == {"id": 1, "name": None, "email": "a", "password": None}
     assert (update.commit_scn, update.tag, update.source_database_name) == (1000, None, "dbs1")
-    keyed = Table(name="shop.t", columns={"id": "int4", "v": "text"}, logs_old_rows=False)
+    keyed = Table(name="shop.t", columns={"id": "int4", "v": "text"})
     assert values_of(row_lcr(keyed, "UPDATE", old={"v": "a"}, new={"id": 1, "v": "b"}), "old") == {}
     assert values_of(row_lcr(keyed, "UPDATE", old={"id": 2}, new={"id": 1, "v": "b"}), "old") == {"id": 2}
     assert values_of(row_lcr(keyed, "DELETE", old={"id": 2, "v": "x"}), "old") == {"id": 2}
@@ -43,9 +43,9 @@ def test_an_lcr_has_what_a_log_has() -> None:
 
 @pytest.mark.parametrize(("make", "error", "word"), [
     (lambda: row_lcr(CUSTOMERS, "MERGE"), ConfigError, "MERGE"), (lambda: row_lcr(CUSTOMERS, "INSERT", new={"nam": 1}), ConfigError, "has no column nam"),
-    (lambda: row_lcr(Table(name="t", columns={"id": "int4"}), "INSERT"), ConfigError, "no schema"),
-    (lambda: row_lcr(Table(name="a.t", columns={"id": "int"}), "INSERT"), ConfigError, "'int' is no built-in type"),
-    (lambda: row_lcr(Table(name="a.t", columns={"v": "int4"}), "INSERT"), ConfigError, "no column id"),
+    (lambda: row_lcr(Table(name="t", columns={"id": "int4"}, logs_old_rows=True), "INSERT"), ConfigError, "no schema"),
+    (lambda: row_lcr(Table(name="a.t", columns={"id": "int"}, logs_old_rows=True), "INSERT"), ConfigError, "'int' is no built-in type"),
+    (lambda: row_lcr(Table(name="a.t", columns={"v": "int4"}, logs_old_rows=True), "INSERT"), ConfigError, "no column id"),
     (lambda: row_lcr(CUSTOMERS, "INSERT", new={"name": 5}), LcrError, "does not fit column name"),
 ])
 def test_what_no_lcr_can_be_is_refused(make, error, word) -> None:
@@ -60,7 +60,7 @@ def test_what_no_lcr_can_be_is_refused(make, error, word) -> None:
     ("shop.orders", ("shop", "orders")), ('"Odd.Schema"."a ""table"""', ("Odd.Schema", 'a "table"')), ("odd shop.all orders", ("odd shop", "all orders")),
 ])
 def test_a_table_is_named_as_the_file_writes_it(written: str, name: tuple[str, str]) -> None:
-    assert Table(name=written, columns={"id": "int4"}).owner_and_name == name
+    assert Table(name=written, columns={"id": "int4"}, logs_old_rows=True).owner_and_name == name
 
 
 def test_rules_of_a_file_mask_discard_and_pass() -> None:
@@ -69,7 +69,7 @@ def test_rules_of_a_file_mask_discard_and_pass() -> None:
     pseudonym = hashlib.sha256(b"ann@a.de").hexdigest()[:16]
     assert values_of(arrived, "new") == {"id": 1, "name": "Ann", "email": pseudonym}
     assert rules.evaluate(row_lcr(ORDERS, "INSERT", new={"id": 1, "kind": "internal"})) == []
-    assert rules.evaluate(row_lcr(Table(name="other.t", columns={"id": "int4"}), "INSERT", new={"id": 1})) == []
+    assert rules.evaluate(row_lcr(Table(name="other.t", columns={"id": "int4"}, logs_old_rows=True), "INSERT", new={"id": 1})) == []
     (kept,) = rules.evaluate(row_lcr(ORDERS, "UPDATE", old={"kind": "internal"}, new={"id": 1, "kind": "web"}))
     assert kept.command_type == "UPDATE"
 
@@ -108,11 +108,11 @@ def test_a_file_with_a_problem_is_refused_with_it(tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------- handlers
 
-PLAIN_ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text"})
-PRICES = Table(name="shop.prices", columns={"id": "int4", "price": "numeric"})
-HISTORY = Table(name="shop.price_history", columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"}, key=())
-PEOPLE = Table(name="shop.customers", columns={"id": "int4", "name": "text"})
-DOUBLES = Table(name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=())
+PLAIN_ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text"}, logs_old_rows=True)
+PRICES = Table(name="shop.prices", columns={"id": "int4", "price": "numeric"}, logs_old_rows=True)
+HISTORY = Table(name="shop.price_history", columns={"id": "int4", "old_price": "numeric", "new_price": "numeric", "commit_scn": "int8"}, key=(), logs_old_rows=True)
+PEOPLE = Table(name="shop.customers", columns={"id": "int4", "name": "text"}, logs_old_rows=True)
+DOUBLES = Table(name="shop.doubles", columns={"id": "int4", "name": "text", "error": "text"}, key=(), logs_old_rows=True)
 
 
 @pytest.fixture
@@ -204,8 +204,8 @@ def test_the_examples_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --------------------------------------------------------------------------- table settings
 
-CLIENTS = Table(name="shop.customers", columns={"customer_number": "text", "name": "text"}, key=("customer_number",))
-CLIENTS_THERE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text", "branch": "text"}, key=())
+CLIENTS = Table(name="shop.customers", columns={"customer_number": "text", "name": "text"}, key=("customer_number",), logs_old_rows=True)
+CLIENTS_THERE = Table(name="shop.customers", columns={"customer_number": "text", "name": "text", "branch": "text"}, key=(), logs_old_rows=True)
 SETTINGS = """
 topology: settings
 sites: {{dbs1: {{database: {{kind: embedded}}}}, dbs2: {{database: {{kind: embedded}}}}}}
@@ -244,7 +244,7 @@ def test_one_of_several_rows_is_changed_only_where_duplicates_are_allowed(tmp_pa
 
 
 def test_rows_that_do_not_fit_wait_or_are_errors(tmp_path: Path) -> None:
-    wider = Table(name="shop.customers", columns={"customer_number": "text", "age": "int4"}, key=("customer_number",))
+    wider = Table(name="shop.customers", columns={"customer_number": "text", "age": "int4"}, key=("customer_number",), logs_old_rows=True)
     lcr = row_lcr(wider, "INSERT", new={"customer_number": "c", "age": 1})
     with pytest.raises(UnfitTableError, match="would wait"):
         with_settings(tmp_path, "").apply(lcr)
@@ -275,7 +275,7 @@ ORDERED = [
 @pytest.mark.parametrize(("kind", "low", "high"), ORDERED)
 def test_conflict_handlers_compare_values_as_their_database_does(kind: str, low: object, high: object, method: str, tmp_path: Path) -> None:
     (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler=f"method: {method}, resolution_column: t, columns: [t, a]"))
-    table = Table(name="hr.e", columns={"id": "int4", "a": "text", "t": kind})
+    table = Table(name="hr.e", columns={"id": "int4", "a": "text", "t": kind}, logs_old_rows=True)
     for here, arrives in ((low, high), (high, low)):
         destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])
         destination.insert("hr.e", {"id": 1, "a": "here", "t": here})
@@ -288,7 +288,7 @@ def test_conflict_handlers_compare_values_as_their_database_does(kind: str, low:
 @pytest.mark.parametrize(("kind", "expected"), [("int4", 15), ("numeric", Decimal("15.5"))])
 def test_delta_adds_to_what_is_there(kind: str, expected: object, tmp_path: Path) -> None:
     (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler="method: delta, columns: [n]"))
-    table = Table(name="hr.e", columns={"id": "int4", "n": kind})
+    table = Table(name="hr.e", columns={"id": "int4", "n": kind}, logs_old_rows=True)
     destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])
     destination.insert("hr.e", {"id": 1, "n": expected - 10})
     destination.apply(row_lcr(table, "UPDATE", old={"id": 1, "n": 100}, new={"n": 110}))
@@ -302,7 +302,7 @@ def test_delta_adds_to_what_is_there(kind: str, expected: object, tmp_path: Path
 ])
 def test_delta_adds_exactly_and_what_is_no_number_is_an_error(kind: str, there: object, old: object, new: object, total: object, tmp_path: Path) -> None:
     (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler="method: delta, columns: [n]"))
-    table = Table(name="hr.e", columns={"id": "int4", "n": kind})
+    table = Table(name="hr.e", columns={"id": "int4", "n": kind}, logs_old_rows=True)
     destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])
     destination.insert("hr.e", {"id": 1, "n": there})
     destination.apply(row_lcr(table, "UPDATE", old={"id": 1, "n": old}, new={"n": new}))
@@ -312,7 +312,7 @@ def test_delta_adds_exactly_and_what_is_no_number_is_an_error(kind: str, there: 
 
 @pytest.mark.parametrize("is_later", [False, True])
 def test_latest_timestamp_compares_with_when_a_user_of_the_destination_committed(*, is_later: bool) -> None:
-    rooms = Table(name="shop.rooms", columns={"id": "int4", "n": "text"})
+    rooms = Table(name="shop.rooms", columns={"id": "int4", "n": "text"}, logs_old_rows=True)
     here = datetime(2026, 1, 31, 8, 30, tzinfo=UTC)
     destination = Destination.from_file(EXAMPLES / "latest_timestamp.yaml", "apply_from_dbs1_at_dbs2", tables=[rooms])
     destination.insert("shop.rooms", {"id": 1, "n": "here"}, {"id": 2, "n": "here"}, committed=here)
@@ -324,7 +324,7 @@ def test_latest_timestamp_compares_with_when_a_user_of_the_destination_committed
 
 
 def test_source_time_is_what_was_given_to_the_microsecond_and_not_known_otherwise() -> None:
-    rooms = Table(name="hotel.rooms", columns={"id": "int4"})
+    rooms = Table(name="hotel.rooms", columns={"id": "int4"}, logs_old_rows=True)
     for at in (datetime(2107, 3, 5, 7, 7, 9, number, tzinfo=UTC) for number in range(0, 1_000_000, 997)):
         assert row_lcr(rooms, "INSERT", new={"id": 1}, source_time=at).source_time == at
     assert row_lcr(rooms, "INSERT", new={"id": 1}).source_time is None
