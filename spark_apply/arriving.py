@@ -12,6 +12,9 @@ Batches of an earlier version have the numbers of partitions instead. Of such a 
 new partition is its table's. The changes of that table wait for the answer, and everything behind them.
 
 From where a table is applied is kept by its identity, too: its record may still have the name of before a rename.
+
+A partition that is copied alone (`spark_apply.copy.parts`) has a start of its own; its changes come with its number. A TRUNCATE of the whole table would empty a
+partition that is being copied. The table waits there until the partition is admitted: it is empty then, and the log has all its rows.
 Without a list of tables (simulations) names are all that is known.
 """
 
@@ -21,6 +24,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from databases.ports import PartOf
 from streams.errors import UnfitTableError
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
@@ -40,16 +44,24 @@ class TableStart:
     Args:
         scn: its instantiation SCN; None: it is left out, its copy is not finished.
         is_joining: its changes up to `ApplyProgress.ahead_scn` were left out before, and are applied now.
+        part: which partition it is; None: a table.
     """
 
     scn: Scn | None
     is_joining: bool = False
+    part: PartOf | None = None
 
 
 _FROM_THE_START = TableStart(scn=FIRST_SCN)
 _LEFT_OUT = TableStart(scn=None)
 _NEVER = 1 << 62  # above every SCN
 _SOURCE_HINT = "nothing to do where the source is up; else start it: apply goes on as soon as it answers"
+
+
+def _first_scn(start: TableStart, ahead_scn: int) -> int:
+    if start.scn is None:
+        return _NEVER
+    return start.scn if start.is_joining else max(start.scn, ahead_scn)
 
 
 def restart_hint(apply: str) -> str:
@@ -83,6 +95,10 @@ class ArrivingTables:
         }
         # By identity; by name where the list has no table of that name.
         self._starts: dict[str | tuple[str, str], TableStart] = {self._key(name): start for name, start in starts.items()}
+        self._parts: dict[int, tuple[tuple[str, str], PartOf]] = {}  # partitions with a start of their own, by their numbers
+        self._note_parts({name: start.part for name, start in starts.items() if start.part is not None})
+        self.truncated_parts: dict[tuple[str, str], Scn] = {}
+        """Partitions that are copied and whose table waits to be truncated, by name, and the order SCN of that TRUNCATE."""
         self.strangers: set[TableName] = set()
         """Names of tables whose rows are left out because they were never copied here."""
         self._emptied: dict[str | tuple[str, str], Scn] = {}
@@ -106,15 +122,60 @@ class ArrivingTables:
         """Where a table (as the destination calls it) was emptied last while it was left out (`note_emptied`)."""
         return self._emptied.get(self._key(name))
 
-    def leave_out(self, names: Collection[tuple[str, str]]) -> None:
-        """Apply nothing more of these tables, as the destination calls them."""
+    def leave_out(self, names: Collection[tuple[str, str]], parts: Mapping[tuple[str, str], PartOf] | None = None) -> None:
+        """Apply nothing more of these tables, as the destination calls them.
+
+        Args:
+            names: of the tables, and of partitions that are copied alone.
+            parts: which of them are partitions.
+        """
+        self._note_parts(parts or {})
         self._starts |= {self._key(name): _LEFT_OUT for name in names}
+
+    def admit(self, parts: Mapping[tuple[str, str], Scn]) -> None:
+        """Apply these partitions from a TRUNCATE of their tables on, which empties them.
+
+        Args:
+            parts: the order SCNs, by name at the destination.
+        """
+        for name, scn in parts.items():
+            self._starts[self._key(name)] = TableStart(scn=scn)
+            self.truncated_parts.pop(name, None)
+
+    def check_truncate(self, version: TableVersion, scn: Scn) -> None:
+        """See that no partition of a table that is truncated as a whole is being copied, or was copied later.
+
+        Args:
+            version: of the table, under its name here.
+            scn: the order SCN of the TRUNCATE.
+
+        Raises:
+            UnfitTableError: one is; it is among `truncated_parts` until it is admitted.
+        """
+        table = self._by_number.get(int(version.table_number))
+        if version.partition is not None or table is None:
+            return
+        waits = []
+        for name, part in self._parts.values():
+            start = self._starts.get(self._key(name), _FROM_THE_START)
+            if part.table == table.identity and (start.scn is None or start.scn > scn):
+                self.truncated_parts[name] = scn
+                waits.append(str(TableName(*name)))
+        if waits:
+            raise UnfitTableError(
+                f"TRUNCATE of {version.qualified_name} waits for the copy of {', '.join(waits)} to end", hint="nothing to do: it ends by itself, as the TRUNCATE empties it",
+                table=version.qualified_name,
+            )
 
     def join(self, copied: Sequence[Instantiation]) -> None:
         """Apply these tables from their copies' SCNs on, whatever names they were recorded under."""
         for each in copied:
             key = each.identity if each.identity in self._by_identity else (each.owner, each.name)
             self._starts[key] = TableStart(scn=each.scn, is_joining=True)
+        self._note_parts({(each.owner, each.name): part for each in copied if (part := PartOf.of(each.identity)) is not None})
+
+    def _note_parts(self, parts: Mapping[tuple[str, str], PartOf]) -> None:
+        self._parts |= {part.number: (name, part) for name, part in parts.items()}
 
     def all_joined(self) -> None:
         """Every table that was joining is where the others are."""
@@ -132,10 +193,13 @@ class ArrivingTables:
         table = self._by_number.get(number, self._by_name.get(name))
         if table is None and number in self._by_number:
             return _NEVER
-        start = self._starts.get(name if table is None else table.identity, _FROM_THE_START)
-        if start.scn is None:
-            return _NEVER
-        return start.scn if start.is_joining else max(start.scn, ahead_scn)
+        first = _first_scn(self._starts.get(name if table is None else table.identity, _FROM_THE_START), ahead_scn)
+        part = self._parts.get(int(version.object_number))
+        if part is None or first == _NEVER:
+            return first
+        start = self._starts.get(self._key(part[0]), _FROM_THE_START)
+        own = _first_scn(start, ahead_scn)
+        return own if start.is_joining else max(first, own)
 
     def lacks_columns(self, version: TableVersion) -> bool:
         """Whether transformations on the way leave out columns of a table: the order of the others then does not tell which one was renamed.

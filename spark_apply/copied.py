@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from databases.ports import PartOf
 from streams.cutting import row_transactions, select_rows
 from streams.scn import Scn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from databases.ports import Instantiation
     from rules.evaluation import RuleEvaluation
     from streams.lcr_batch import LcrBatch, TableVersion
 
-__all__ = ["FirstScn", "emptied_tables", "without_copied"]
+__all__ = ["FirstScn", "copied_scns", "emptied_tables", "keys_of", "without_copied"]
 
 FirstScn = Callable[["TableVersion"], int]
 """Changes of a table with an order SCN below this are left out."""
+
+
+def copied_scns(recorded: Iterable[Instantiation]) -> dict[tuple[str, str], int]:
+    """Instantiation SCNs of a source's tables by (owner, name), and of partitions that were copied alone by ("", number).
+
+    Args:
+        recorded: what is recorded of the tables.
+    """
+    return {
+        (each.owner, each.name) if (part := PartOf.of(each.identity)) is None else ("", str(part.number)): int(each.scn) for each in recorded
+    }
+
+
+def keys_of(version: TableVersion) -> tuple[tuple[str, str], ...]:
+    """Under which a table's rows are found in `copied_scns`."""
+    return (version.owner, version.name), ("", str(int(version.object_number)))
 
 
 def without_copied(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
@@ -51,7 +69,7 @@ def _without_truncates(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
     truncates = []
     for truncate in batch.truncates:
         order_scn = int(batch.transactions.order_scn[owners[truncate.row_number]])
-        tables = tuple(table for table in truncate.tables if order_scn >= first_scn(batch.tables[table]))
+        tables = tuple(table for table in truncate.tables if order_scn >= first_scn(_truncated(batch.tables[table])))
         truncates.append(replace(truncate, tables=tables))
     if truncates == list(batch.truncates):
         return batch
@@ -59,6 +77,11 @@ def _without_truncates(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
     for truncate in truncates:
         kept[truncate.row_number] = bool(truncate.tables)
     return select_rows(replace(batch, truncates=tuple(truncates)), kept)
+
+
+def _truncated(version: TableVersion) -> TableVersion:
+    """What a TRUNCATE is of: the version of a whole partitioned table is that of one of its partitions."""
+    return version if version.partition is not None else replace(version, object_number=version.table_number)
 
 
 def emptied_tables(batch: LcrBatch, rules: RuleEvaluation) -> Iterator[tuple[TableVersion, Scn]]:

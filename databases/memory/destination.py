@@ -336,9 +336,13 @@ class MemoryDestination:
         """See `DestinationDatabase.may_hold`."""
         return bool(self.filled([table]))
 
+    def partition_rows(self, table: TableName, part: TableName) -> str:  # noqa: ARG002
+        """See `DestinationDatabase.partition_rows`: it has no partitions."""
+        return ""
+
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""
-        left = [found for found in self.instantiations(topology, apply) if found.identity not in kept and found.state != "LEFT"]
+        left = [found for found in self.instantiations(topology, apply) if found.identity.partition("/")[0] not in kept and found.state != "LEFT"]
         if left:
             self.raise_epoch(topology, apply)
         for found in left:

@@ -476,6 +476,10 @@ class MemorySource:
         """See `SourceDatabase.began_empty`: every change of a row is in the log."""
         return True
 
+    def partition_rows(self, part: str) -> str:  # noqa: ARG002
+        """See `SourceDatabase.partition_rows`: there are no marks, so nobody asks."""
+        return ""
+
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:  # noqa: ARG002
         """See `SourceDatabase.captured`: every table, as long as it exists; a partitioned one, as long as it has partitions."""
         found: dict[tuple[str, str], list[ObjectNumber]] = {}

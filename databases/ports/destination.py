@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streams.scn import Scn
     from streams.table_name import TableName
 
-__all__ = ["BEGUN", "ROWS_THERE", "ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "OtherCopy", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
+__all__ = ["BEGUN", "ROWS_THERE", "ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "OtherCopy", "PartOf", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,12 +259,36 @@ class ErrorTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartOf:
+    """A partition of a source's table that is copied alone, and has a record of its own.
+
+    Args:
+        table: identity of the partitioned table (`CapturedTable.identity`).
+        number: the partition's own at the source.
+    """
+
+    table: str
+    number: int
+
+    @property
+    def identity(self) -> str:
+        """Under which it is recorded."""
+        return f"{self.table}/{self.number}"
+
+    @classmethod
+    def of(cls, identity: str) -> PartOf | None:
+        """The partition that is recorded under an identity; None: a table is."""
+        table, _, number = identity.partition("/")
+        return cls(table=table, number=int(number)) if number else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instantiation:
     """What is known at a destination about one table's instantiation.
 
     Args:
         source: the site it was copied from.
-        identity: which table of that site it is (`CapturedTable.identity`): it is recorded once per identity.
+        identity: which table of that site it is (`CapturedTable.identity`), or which partition (`PartOf`): it is recorded once per identity.
         owner, name: the table, as LCRs name it; what it was called when this was recorded.
         scn: changes with `commit_scn <= scn` are in the copy: the instantiation SCN; 0: not known yet.
         state: PENDING, COPYING, COMPARING, COPIED (equal; later changes are not applied yet), JOINING (they are being
@@ -956,10 +980,19 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def partition_rows(self, table: TableName, part: TableName) -> str:
+        """Which rows a partition of a table here holds, in the words of `SourceDatabase.partition_rows`; empty: the table has no such partition.
+
+        Args:
+            table: name here.
+            part: name of the partition.
+        """
+        ...
+
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """Record that changes of all but some tables do not come to an apply process any more.
 
-        What was copied of them is LEFT. A table whose rows were never ours (KEPT, or without an SCN) is forgotten.
+        Partitions with a record of their own (`PartOf`) stay and go with their tables. What was copied of them is LEFT. A table whose rows were never ours (KEPT, or without an SCN) is forgotten.
         Called before the first change can be missing. A driver that still runs is fenced out.
 
         Args:

@@ -254,6 +254,14 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def partition_rows(self, part: str) -> str:
+        """Which rows of its table a partition holds, as a condition that means the same in another database of this kind; empty: it is none (any more).
+
+        Args:
+            part: its number in `RowMark.parts`.
+        """
+        ...
+
     def dictionary_build(self, topology: str, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
         """Read the published tables from the catalog.
 

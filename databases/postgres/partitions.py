@@ -18,7 +18,7 @@ from psycopg import sql
 from databases.ports import Finding
 from databases.postgres.connection import qualified
 
-__all__ = ["StoredTable", "members_below", "partition_rows", "rows_of_others", "stored_tables", "without_children"]
+__all__ = ["StoredTable", "members_below", "partition_rows", "rows_of_others", "rows_of_partition", "stored_tables", "without_children"]
 
 _HASH_PARENT = re.compile(r"satisfies_hash_partition\('(\d+)'::oid")
 
@@ -107,6 +107,23 @@ def without_children(connection: psycopg.Connection[Any], owner: str, name: str)
         (owner, name),
     ).fetchone()
     return qualified(owner, name) if found is not None and found[0] else f"ONLY {qualified(owner, name)}"
+
+
+def rows_of_partition(connection: psycopg.Connection[Any], table: tuple[str, str], part: tuple[str, str]) -> str:
+    """Read which rows a partition of a table holds, at any depth; empty: the table has no such partition.
+
+    Args:
+        connection: with an empty search_path.
+        table: owner and name of the partitioned table.
+        part: owner and name of the partition.
+    """
+    found = connection.execute(
+        "SELECT p.oid::int8 FROM pg_catalog.pg_class p JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace"
+        " WHERE pn.nspname = %s AND p.relname = %s AND p.relispartition"
+        " AND pg_catalog.pg_partition_root(p.oid) = (SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
+        "  ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s)", (*part, *table),
+    ).fetchone()
+    return "" if found is None else partition_rows(connection, [found[0]]).get(found[0], "")
 
 
 def partition_rows(connection: psycopg.Connection[Any], numbers: Collection[int]) -> dict[int, str]:

@@ -53,11 +53,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from databases.ports import PartOf
+from databases.table_digest import TableDigest
 from rules.rule import Rule, RuleSet
 from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obsolete_errors import ObsoleteErrors
 from spark_apply.copy.obstacles import not_as_called, refused, table_copy
+from spark_apply.copy.parts import captured_parts, errors_in_copies, part_facts
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
@@ -258,7 +261,8 @@ class TableInstantiation:
             return 0.0
         if self._obsolete.is_due:  # before a copy that joined is DONE: who waits for that is told how many there were
             self._obsolete.delete(joins)
-        self._marks.look(found, is_asked=self._asked > self._looked)
+        if self._end_truncated_parts(joins, found) or self._marks.look(found, is_asked=self._asked > self._looked):
+            return 0.0
         self._awaited_scn = self._awaited(found)
         self._records.restarts.keep({each.table.destination for each in self._pending(found)})
         records = [each.record for each in found if each.record is not None and not each.awaits_rename]
@@ -268,6 +272,9 @@ class TableInstantiation:
                 self._records.settle(replace(record, state="KEPT" if record.is_kept else "DONE"))
             joining = []
         if copied := [record for record in records if record.state == "COPIED"]:
+            # Before it joins: what comes then waits for no error transaction whose changes are in the copy.
+            if ended := [record for record in copied if PartOf.of(record.identity) is not None]:
+                joins.end_errors(*errors_in_copies(self.destination, self.config.topology, self.config.apply, ended))
             if joins.join(copied):
                 for record in copied:  # who waits until everything is applied may ask for a comparison now
                     self._records.show_recorded(TableName.of(record), replace(record, state="JOINING"))
@@ -306,6 +313,19 @@ class TableInstantiation:
                     raise
                 except DatabaseError as error:
                     self._fail_at_once(each, error.message)
+        return True
+
+    def _end_truncated_parts(self, joins: JoinCalls, found: Sequence[Standing]) -> bool:
+        """End the copies of partitions whose tables wait to be truncated (`spark_apply.copy.parts`); returns whether there are any."""
+        truncated = joins.truncated_parts
+        if not truncated:
+            return False
+        self._sessions.begin_round()  # what a task has in hand must not be written behind the TRUNCATE
+        for each in found:
+            if (scn := truncated.get(each.table.destination)) is not None and each.record is not None:
+                self._records.settle(replace(each.record, scn=scn, state="DONE", row_count=0, digest=str(TableDigest()), problem=""))
+        if joins.admit(truncated):
+            self._left_out -= {TableName(*name) for name in truncated}
         return True
 
     def _leave_out(self, joins: JoinCalls) -> None:
@@ -352,11 +372,13 @@ class TableInstantiation:
         return pause_s
 
     def _try_round(self, pending: Sequence[Standing]) -> float:
-        include = tuple(Rule(owner=each.table.source.owner, name=each.table.source.name) for each in pending)
+        include = tuple(Rule(owner=name.owner, name=name.name) for name in {each.table.part_of or each.table.source for each in pending})
         facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
-        captured = {TableName.of(t): t.identity for t in self.source.captured(self.config.topology)}
+        found = self.source.captured(self.config.topology)
+        captured = {TableName.of(t): t.identity for t in found} | captured_parts(pending, found)
         pending = self._without_dropped(pending, facts, captured)
+        facts |= part_facts(pending, facts, self.source_reader)
         chosen = list(pending) if self._joins is None else smallest(pending, facts, waiting=self._records.waits)
         self._records.failing = {
             each.table.destination: f"{each.record.problem}; it is being copied again" for each in chosen
@@ -368,7 +390,7 @@ class TableInstantiation:
         this = CopyRound(
             config=self.config, records=self._records, source_reader=self.source_reader,
             destination_reader=self.destination_reader, workers=self.workers, is_beside=self._joins is not None,
-            incarnation=self._sessions.incarnation, should_end=self.should_end, told=self._told,
+            incarnation=self._sessions.incarnation, should_end=self._round_ends, told=self._told,
         )
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
@@ -384,7 +406,7 @@ class TableInstantiation:
                 this.snapshot, this.scn = snapshot.name, snapshot.scn
                 if self._joins is not None:
                     self._joins.hold(self._needed(snapshot.scn))
-                if not wait_captured(snapshot, self.config.source.site, self.should_end):
+                if not wait_captured(snapshot, self.config.source.site, self._round_ends):
                     return 0.0
                 self._begin(this)
                 self._marks.note(chosen, snapshot.name)
@@ -403,8 +425,13 @@ class TableInstantiation:
     ) -> list[Standing]:
         """Those of the tables that the source has: nothing waits for one that was dropped before it was copied."""
         identities = set(captured.values())
+        wholes = {each.table.source: each for each in self._standings(show=False) if each.table.part_of is None}
+        gone = [each for each in pending if each.table.part_of is not None and each.table.identity not in identities]
+        for each in gone:
+            self._records.forget_part(each, wholes[each.table.part_of or each.table.source])
+        pending = [each for each in pending if each not in gone]
         for each in pending:
-            if each.table.source not in facts and each.table.identity not in identities:
+            if each.table.part_of is None and each.table.source not in facts and each.table.identity not in identities:
                 self._records.gone.add(each.table.identity)
                 self._records.show(TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE"))
         return [each for each in pending if each.table.identity not in self._records.gone]
@@ -412,7 +439,8 @@ class TableInstantiation:
     def _leave_out_first(self, joins: JoinCalls, chosen: Sequence[Standing]) -> bool:
         """Let nothing be applied to tables that are copied now, although they were applied when the driver started."""
         applied = {each.table.destination for each in chosen} - self._left_out
-        if applied and not joins.leave_out(applied):
+        parts: dict[tuple[str, str], PartOf] = {each.table.destination: part for each in chosen if (part := PartOf.of(each.table.identity)) is not None}
+        if applied and not joins.leave_out(applied, parts):
             return False
         self._left_out |= applied
         return True
@@ -508,6 +536,10 @@ class TableInstantiation:
     def _copy(self, this: CopyRound) -> None:
         self._sessions.give(this.servers)
         this.copy()
+
+    def _round_ends(self) -> bool:
+        """A round ends with the driver, and when a table waits to be truncated of which it copies a partition."""
+        return self.should_end() or (self._joins is not None and bool(self._joins.truncated_parts))
 
     def _told(self, problem: str) -> None:
         self.problem = problem

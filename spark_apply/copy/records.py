@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import BEGUN, Instantiation
+from spark_apply.copy.parts import begun_part, parts_of
 from spark_apply.copy.restarts import TableRestarts
 from spark_apply.copy.standing import Standing, remade_problem, rename_statement, standings
 from streams.scn import Scn
@@ -99,9 +100,9 @@ class TableRecords:
         """
         recorded = self.destination.instantiations(self.config.topology, self.config.apply)
         ours = [each for each in recorded if each.source == self.config.source.site]
-        found = standings(self.config.tables, ours)
+        found = standings((*self.config.tables, *parts_of(self.config.tables, ours)), ours)
         for each in found if show else ():
-            if each.table.identity in self.gone:
+            if each.table.identity in self.gone or self._is_of_its_table(each):
                 continue
             self.show_recorded(each.table.destination, each.record)
             if each.table.destination not in self.twice:
@@ -109,6 +110,37 @@ class TableRecords:
         if show:
             self._show_left(ours)
         return found
+
+    def _is_of_its_table(self, each: Standing) -> bool:
+        """A partition that has joined is shown no more."""
+        if each.table.part_of is None or not each.is_finished or (each.record is not None and each.record.state == "JOINING"):
+            return False
+        if each.table.destination in self.progress:
+            self._show_gone(each.table.destination)
+        return True
+
+    def _show_gone(self, name: TableName) -> None:
+        self.show(TableProgress(owner=name.owner, name=name.name, state="GONE"))
+        del self.progress[name]
+
+    def begin_parts(self, whole: Standing, parts: Mapping[str, TableName]) -> None:
+        """Record and show partitions that are to be copied alone.
+
+        Args:
+            whole: their table.
+            parts: their names here, by their numbers at the source.
+        """
+        assert whole.record is not None
+        for number, name in parts.items():
+            self.settle(begun_part(whole.record, number, name))
+
+    def forget_part(self, part: Standing, whole: Standing) -> None:
+        """A partition that is copied, or was to be, left its table."""
+        assert whole.record is not None
+        self.destination.record_instantiation(
+            self.config.topology, self.config.apply, self.epoch, whole.record, replaces=[part.table.identity],
+        )
+        self._show_gone(part.table.destination)
 
     def _show_left(self, recorded: Sequence[Instantiation]) -> None:
         """Show the tables that were copied here and whose changes come no more, as long as the destination has them."""

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import MarkedPart, RowMark
+from spark_apply.copy.parts import copies_parts
 from spark_apply.copy.standing import brought_up
 from streams.errors import DatabaseError, DestinationRestarted, FencedError
 from streams.table_name import TableName, quoted_name
@@ -45,12 +46,14 @@ class MarkedTable:
         identity: see `CapturedTable.identity`.
         source, destination: its names.
         may_be_copied: it can be copied again: nothing else writes it at the destination.
+        copies_parts: the rows of a partition that was attached come by themselves, where the destination has the same partition.
     """
 
     identity: str
     source: TableName
     destination: TableName
     may_be_copied: bool = True
+    copies_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +74,12 @@ class ChangedRows:
     Args:
         problems: of tables whose rows changed without events, by identity.
         settled: marks to record of tables of which no row did, by identity; only where that changes what is recorded.
+        attached: names here of partitions whose rows come by themselves, by their numbers, by identity of the table; `settled` has them.
     """
 
     problems: Mapping[str, ChangedTable]
     settled: Mapping[str, RowMark]
+    attached: Mapping[str, Mapping[str, TableName]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,7 @@ def compare_marks(
     copied = {number for table in tables if (mark := recorded.get(table.identity)) is not None for number in mark.parts}
     problems: dict[str, ChangedTable] = {}
     settled: dict[str, RowMark] = {}
+    attached: dict[str, dict[str, TableName]] = {}
     for table in tables:
         present, was = now.get(table.identity), recorded.get(table.identity)
         if present is None or present == was:
@@ -119,11 +125,29 @@ def compare_marks(
             if number in was.parts or (number not in copied and not source.began_empty(number))
         }
         left = {number: part for number, part in found.left.items() if destination.may_hold(table.destination, _here(part, table))}
+        # What else changed of all rows takes a copy of the table, which has them.
+        alone = {} if found.rows or found.relabelled else _copied_alone(source, destination, table, came)
+        came = {number: part for number, part in came.items() if number not in alone}
+        if alone:
+            attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
+            settled[table.identity] = was = replace(was, parts=was.parts | alone)
         if found.rows or found.relabelled or came or left:
             problems[table.identity] = _problem(table, replace(found, came=came, left=left))
         else:
             settled[table.identity] = _merged(was, present)
-    return ChangedRows(problems=problems, settled=settled)
+    return ChangedRows(problems=problems, settled=settled, attached=attached)
+
+
+def _copied_alone(
+    source: SourceDatabase, destination: DestinationDatabase, table: MarkedTable, came: Mapping[str, MarkedPart],
+) -> dict[str, MarkedPart]:
+    """Those of the attached partitions that the destination's table has, too, with the same bounds."""
+    if not table.copies_parts:
+        return {}
+    return {
+        number: part for number, part in came.items()
+        if (rows := source.partition_rows(number)) and rows == destination.partition_rows(table.destination, _here(part, table))
+    }
 
 
 def _changes(was: RowMark, now: RowMark) -> _Changes:
@@ -205,6 +229,12 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
             problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still here",
             fix=f"drop or detach {here} at the destination too, or delete its rows; or {again}; {ends}",
         )
+    if came and table.copies_parts and not (found.rows or found.relabelled or left):
+        lacking = ", ".join(str(_here(part, table)) for part in found.came.values())
+        return ChangedTable(
+            problem=f"partition {came} was attached with rows that are not in the log, and is no partition of the table here",
+            fix=f"make {lacking} with the same bounds here, as `headrace check` says: then its rows come; or {again}; {ends}",
+        )
     what = [*found.rows]
     what += [f"partition {came} was attached with rows that are not in the log"] if came else []
     what += [f"partition {left} was dropped or detached"] if left else []
@@ -246,31 +276,42 @@ class TableMarks:
         self._record({each.table.identity: marks[each.table.identity] for each in found if each.table.identity in marks})
         self._look_at = 0.0
 
-    def look(self, found: Sequence[Standing], *, is_asked: bool = False) -> None:
+    def look(self, found: Sequence[Standing], *, is_asked: bool = False) -> bool:
         """Look for tables whose rows changed without events, from time to time or when asked, and show them. What is shown stays while a database does not answer.
 
         Args:
             found: where every table stands.
             is_asked: look now.
+
+        Returns:
+            Whether there are partitions that are to be copied now.
         """
         if time.monotonic() < self._look_at and not is_asked:
-            return
+            return False
         config, destination = self.records.config, self.records.destination
         tables = [
-            MarkedTable(identity=each.table.identity, source=each.table.source, destination=each.table.destination, may_be_copied=each.table.may_empty)
-            for each in found if each.is_finished
+            MarkedTable(
+                identity=each.table.identity, source=each.table.source, destination=each.table.destination, may_be_copied=each.table.may_empty,
+                copies_parts=copies_parts(each.table) and not self.records.others(each.table),
+            )
+            for each in found if each.is_finished and each.table.part_of is None
         ]
         try:
             now = self.source.row_marks(config.topology)
             recorded = destination.row_marks(config.topology, config.apply, config.source.site)
             changed = compare_marks(self.source, destination, tables, recorded, now)
+            # Recorded before the mark that has them: a driver that dies between finds them again.
+            for each in found:
+                if each.table.identity in changed.attached:
+                    self.records.begin_parts(each, changed.attached[each.table.identity])
             self._record(changed.settled, was=recorded)
         except (FencedError, DestinationRestarted):
             raise
         except DatabaseError:
-            return  # whoever needs it says so; it is asked at the next look again
+            return False  # whoever needs it says so; it is asked at the next look again
         self._look_at = time.monotonic() + _LOOK_S
         self.records.note_changed(found, {identity: str(each) for identity, each in changed.problems.items()})
+        return bool(changed.attached)
 
     def _record(self, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None) -> None:
         config = self.records.config

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import BEGUN, Finding, Instantiation
+from databases.ports import BEGUN, Finding, Instantiation, PartOf
 from spark_apply.arriving import TableStart
 from streams.table_name import TableName
 
@@ -45,6 +45,7 @@ class Standing:
         table: the table.
         record: its record; None: there is none.
         replaced: records of tables that had this name and are no longer captured; usually at most one.
+        parts: identities of records of its partitions (`spark_apply.copy.parts`), which a copy of the table removes.
         occupant: another table of this apply process that is recorded under this name and now has another one, so that the
             destination table of this name may still hold its rows; None: there is none.
     """
@@ -52,6 +53,7 @@ class Standing:
     table: TableToInstantiate
     record: Instantiation | None = None
     replaced: tuple[Instantiation, ...] = ()
+    parts: tuple[str, ...] = ()
     occupant: TableToInstantiate | None = None
 
     @property
@@ -96,7 +98,7 @@ class Standing:
     @property
     def replaced_identities(self) -> tuple[str, ...]:
         """The identities whose records are deleted when this table is recorded."""
-        return tuple(found.identity for found in self.replaced)
+        return (*(found.identity for found in self.replaced), *self.parts)
 
     def renamed_record(self) -> Instantiation:
         """Its record under its current name; only for a table that has a record."""
@@ -115,8 +117,14 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
     now = {table.identity: table for table in tables}
     replaced: dict[TableName, tuple[Instantiation, ...]] = {}
     occupants: dict[TableName, TableToInstantiate] = {}
+    parts: dict[str, tuple[str, ...]] = {}
+    names = {table.destination for table in tables}
     for record in by_identity.values():
-        name = TableName.of(record)
+        name, part = TableName.of(record), PartOf.of(record.identity)
+        if part is not None:
+            parts[part.table] = (*parts.get(part.table, ()), record.identity)
+            if name not in names:  # else it is a table by now
+                continue
         if record.identity not in now:
             replaced[name] = (*replaced.get(name, ()), record)
         elif now[record.identity].destination != name:
@@ -124,7 +132,7 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
     return tuple(
         Standing(
             table=table, record=by_identity.get(table.identity), replaced=replaced.get(table.destination, ()),
-            occupant=occupants.get(table.destination),
+            occupant=occupants.get(table.destination), parts=parts.get(table.identity, ()),
         )
         for table in tables
     )
@@ -304,6 +312,9 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
         starts[TableName.of(record)] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
     for each, record in finished:
         starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
+    for each in found:
+        if (part := PartOf.of(each.table.identity)) is not None:
+            starts[each.table.destination] = replace(starts[each.table.destination], part=part)
     return starts
 
 

@@ -51,6 +51,7 @@ class TableToInstantiate:
         transformations: what becomes of its rows on the way, one client after the other.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
             before it is copied again; False: an operator decides.
+        part_of: of a partition that is copied alone, the name of its table at the source; None: it is a table.
     """
 
     identity: str
@@ -63,6 +64,7 @@ class TableToInstantiate:
     returned_by: str = ""
     may_empty: bool = False
     transformations: tuple[Transformation, ...] = ()
+    part_of: TableName | None = None
 
     def columns(self, names: Sequence[str]) -> tuple[tuple[str, str | AddColumn], ...]:
         """Its columns at the destination: name there, and the column at the source, or what adds it.

@@ -33,7 +33,7 @@ Used by the loop's thread only, but for `JoinCalls`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING
 from streams.scn import Scn
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, Instantiation
+    from databases.ports import DestinationDatabase, Instantiation, PartOf
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
@@ -56,7 +56,9 @@ _WAIT_POLL_S = 0.2  # how soon the end of the driver is noticed
 @dataclass(slots=True)
 class _Asked:
     leave_out: tuple[tuple[str, str], ...] = ()
+    parts: Mapping[tuple[str, str], PartOf] = field(default_factory=dict)
     join: tuple[Instantiation, ...] = ()
+    admit: Mapping[tuple[str, str], Scn] = field(default_factory=dict)
     done: Event = field(default_factory=Event)
 
 
@@ -94,12 +96,22 @@ class TableJoins:
         """What of `durable` may be told to the queue."""
         return durable if self._hold_scn is None else Scn(min(durable, self._hold_scn))
 
-    def leave_out(self, tables: Collection[tuple[str, str]]) -> Event:
-        """Apply nothing more of these tables. Set when nothing of them is on its way to the destination any more."""
+    def leave_out(self, tables: Collection[tuple[str, str]], parts: Mapping[tuple[str, str], PartOf] | None = None) -> Event:
+        """Apply nothing more of these tables, some of which may be partitions. Set when nothing of them is on its way to the destination any more."""
         for table in tables:
             self._joins.pop(table, None)
-        self._asked.append(_Asked(leave_out=tuple(tables)))
+        self._asked.append(_Asked(leave_out=tuple(tables), parts=parts or {}))
         return self._asked[-1].done
+
+    def admit(self, parts: Mapping[tuple[str, str], Scn]) -> Event:
+        """Apply partitions that were left out from a TRUNCATE of their tables on; see `ArrivingTables.admit`. Set when that is so."""
+        self._asked.append(_Asked(admit=dict(parts)))
+        return self._asked[-1].done
+
+    @property
+    def truncated_parts(self) -> dict[tuple[str, str], Scn]:
+        """See `ArrivingTables.truncated_parts`."""
+        return self._reader.truncated_parts
 
     def join(self, tables: Sequence[Instantiation]) -> Event:
         """Let copied tables join. Set when that is recorded; they have caught up when `is_joined`.
@@ -151,7 +163,7 @@ class TableJoins:
             )
             self.is_uncertain = False
             self._reader.all_joined()
-        self._reader.change_tables(leave_out=asked.leave_out, join=asked.join)
+        self._reader.change_tables(leave_out=asked.leave_out, join=asked.join, parts=asked.parts, admit=asked.admit)
         self._coordinator.rewound(progress)
         self._reader.restart(progress)
         self._asked.popleft().done.set()
@@ -177,9 +189,30 @@ class JoinCalls:
         """Keep the queue from forgetting anything it was not told to be durable: before a snapshot is taken."""
         self._host.call(lambda: self._host.joins.hold(self._host.told_scn))
 
-    def leave_out(self, tables: Collection[tuple[str, str]]) -> bool:
+    def leave_out(self, tables: Collection[tuple[str, str]], parts: Mapping[tuple[str, str], PartOf] | None = None) -> bool:
         """See `TableJoins.leave_out`; False: the driver ends first."""
-        return self._wait(self._host.call(lambda: self._host.joins.leave_out(tables)))
+        return self._wait(self._host.call(lambda: self._host.joins.leave_out(tables, parts)))
+
+    def admit(self, parts: Mapping[tuple[str, str], Scn]) -> bool:
+        """See `TableJoins.admit`; False: the driver ends first."""
+        return self._wait(self._host.call(lambda: self._host.joins.admit(parts)))
+
+    @property
+    def truncated_parts(self) -> dict[tuple[str, str], Scn]:
+        """See `ArrivingTables.truncated_parts`."""
+        return self._host.call(lambda: self._host.joins.truncated_parts)
+
+    def end_errors(self, obsolete: Collection[int], partly: Collection[int]) -> None:
+        """Delete error transactions whose rows are in a copy, and execute again those of which some are.
+
+        Args:
+            obsolete: numbers of the former.
+            partly: numbers of the latter.
+        """
+        for number in obsolete:
+            self._host.call(partial(self._host.delete_error, number))
+        if partly:
+            self._host.call(lambda: self._host.execute_errors(partly))
 
     def join(self, tables: Sequence[Instantiation]) -> bool:
         """See `TableJoins.join`; False: the driver ends first."""

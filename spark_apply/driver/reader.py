@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,7 @@ from streams.tracking import TrackLog
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from databases.ports import ApplyProgress, Instantiation
+    from databases.ports import ApplyProgress, Instantiation, PartOf
     from spark_apply.arriving import ArrivingTables
     from spark_apply.tables import TableFits
     from streams.table_name import TableName
@@ -226,15 +226,21 @@ class ApplyReader:
         """Whether waiting transactions must wait until everything passed on is applied: then call `retry_unfit`."""
         return self._must_settle and not self._pieces
 
-    def change_tables(self, *, leave_out: Collection[tuple[str, str]], join: Sequence[Instantiation]) -> None:
+    def change_tables(
+        self, *, leave_out: Collection[tuple[str, str]], join: Sequence[Instantiation], parts: Mapping[tuple[str, str], PartOf] | None = None,
+        admit: Mapping[tuple[str, str], Scn] | None = None,
+    ) -> None:
         """Change which tables are applied; the caller calls `restart` before the next batch.
 
         Args:
             leave_out: names at the destination of tables whose rows are left out from now on.
             join: copied tables whose rows are applied from their instantiation SCN on.
+            parts: which of the former are partitions.
+            admit: see `ArrivingTables.admit`.
         """
-        self._tables.leave_out(leave_out)
+        self._tables.leave_out(leave_out, parts)
         self._tables.join(join)
+        self._tables.admit(admit or {})
 
     def all_joined(self) -> None:
         """Every table that was joining is where the others are."""
@@ -243,6 +249,11 @@ class ApplyReader:
     def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
         """See `ArrivingTables.emptied_scn`."""
         return self._tables.emptied_scn(table)
+
+    @property
+    def truncated_parts(self) -> dict[tuple[str, str], Scn]:
+        """See `ArrivingTables.truncated_parts`."""
+        return dict(self._tables.truncated_parts)
 
     @property
     def strangers(self) -> frozenset[TableName]:
@@ -479,11 +490,14 @@ class ApplyReader:
         with the ALTER, or held up behind it.
         """
         used: list[tuple[int, int]] = [(int(group.row_numbers[0]), group.table) for group in batch.groups]
-        used += [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
+        truncated = [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
+        used += truncated
         tables = list(batch.tables)
         unfit = -1
         for row, table in sorted(used):
             try:
+                if (row, table) in truncated:
+                    self._tables.check_truncate(tables[table], self._order_scn(batch, int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1))
                 tables[table] = self._fitting(tables[table])
             except UnfitTableError as error:
                 self.unfit = error

@@ -91,7 +91,7 @@ class ApplyServer:
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
-        copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
+        copied_scns: see `spark_apply.copied.copied_scns`, as they are recorded now.
         conflicts: what conflicts are resolved by, and how values are shown; None: there are no handlers.
         dependencies: virtual dependency definitions: what waits behind an error transaction.
         handlers: users' handlers.

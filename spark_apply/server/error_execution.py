@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import python_values
 from rules.user_code.handlers import ExecutionHandler
-from spark_apply.copied import without_copied
+from spark_apply.copied import keys_of, without_copied
 from spark_apply.groups import Failure, GroupAssignment, GroupResult, ServerMessage
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
@@ -125,10 +125,10 @@ class ExecuteWork(Work):
             if len(parts) != 1:
                 return False  # a streamed transaction: only its last part says when it was committed
             whole = context.decode(parts[0])
-            batch = without_copied(whole, lambda version: copied.get((version.owner, version.name), 0))
+            batch = without_copied(whole, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
             if whole.row_count and not batch.row_count:
                 return False  # all of it is in a copy, which is a failure of its own
-            touched |= {(version.owner, version.name) for version in whole.tables}
+            touched |= {key for version in whole.tables for key in keys_of(version)}
             rows += batch.row_count
             batches.append(batch)
         handlers = context.handlers
@@ -171,8 +171,8 @@ class ExecuteWork(Work):
         copied, touched = self._context.copied_scns(), set[tuple[str, str]]()
         for data in self._context.error_batches(number):
             whole = self._context.decode(data)
-            batch = without_copied(whole, lambda version: copied.get((version.owner, version.name), 0))
-            touched |= {(version.owner, version.name) for version in whole.tables}
+            batch = without_copied(whole, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
+            touched |= {key for version in whole.tables for key in keys_of(version)}
             left_out += whole.row_count - batch.row_count
             failure = self._apply(batch, resolution)
             if failure is not None:

@@ -81,7 +81,7 @@ class WorkContext:
         decode: reads a serialized batch.
         encode: serializes a batch.
         error_batches: reads an error transaction's parts.
-        copied_scns: instantiation SCNs of the source's tables by (owner, name), as they are recorded now.
+        copied_scns: see `spark_apply.copied.copied_scns`, as they are recorded now.
         conflicts: what conflicts are resolved by.
         handlers: users' handlers.
         guard: knows those that ended their process or session.

@@ -283,6 +283,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
     from rules.virtual_dependencies import VirtualDependencies
     from spark_apply.handlers.crashes import RecordedCalls
     from spark_apply.handlers.loaded import loaded_handlers
+    from spark_apply.copied import copied_scns
     from spark_apply.messages import access_from_wire
     from spark_apply.server.apply_server import ApplyServer
     from spark_apply.server.resolution import ConflictSettings
@@ -296,10 +297,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
                 topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag, incarnation=welcome.incarnation, source=welcome.source,
             ),
             decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
-            copied_scns=lambda: {
-                (each.owner, each.name): int(each.scn) for each in destination.instantiations(topology, apply)
-                if each.source == welcome.source
-            },
+            copied_scns=lambda: copied_scns(each for each in destination.instantiations(topology, apply) if each.source == welcome.source),
             conflicts=ConflictSettings(
                 apply=apply, source=welcome.source, site=access.site, rules=ConflictRules.from_bytes(welcome.conflicts),
                 show=value_reader(access.kind),

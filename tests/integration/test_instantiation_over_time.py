@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
@@ -37,6 +37,7 @@ class _NothingIsApplied:
     """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded."""
 
     is_joined = True
+    truncated_parts: ClassVar[dict[tuple[str, str], Scn]] = {}
 
     def __init__(self, destination: PostgresDestination) -> None:
         self.destination = destination
@@ -47,7 +48,7 @@ class _NothingIsApplied:
 
     def emptied_scn(self, table: TableName) -> None: ...
 
-    def leave_out(self, tables: Collection[TableName]) -> bool:
+    def leave_out(self, tables: Collection[TableName], parts: Any = None) -> bool:
         return True
 
     def join(self, tables: Sequence[Instantiation]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rules.rule import Rule, RuleSet
+from streams.table_name import TableName
 from tests.support.marked_tables import MarkedTables
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -222,25 +223,117 @@ class Partitioned:
         assert here == there
 
 
+BOUND_1 = "FOR VALUES FROM ('2024-01-01') TO ('2025-01-01')"
 BOUND = "FOR VALUES FROM ('2025-01-01') TO ('2026-01-01')"
 FILL = "INSERT INTO app.ev_2 SELECT g, '2025-03-01', 'bulk' FROM generate_series(1, 100) g"
 
 
-@pytest.mark.parametrize("statements", [
-    ["CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)", FILL, f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}"],
-    [f"BEGIN; CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL); {FILL}; ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}; COMMIT"],
-    [f"BEGIN; CREATE TABLE app.ev_2 AS SELECT g AS id, date '2025-03-01' AS day, text 'bulk' AS v FROM generate_series(1, 100) g; ALTER TABLE app.ev_2 ADD PRIMARY KEY (id, day);"
-     f" ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}; COMMIT"],
-    ["CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL) PARTITION BY RANGE (day)", f"CREATE TABLE app.ev_3 PARTITION OF app.ev_2 {BOUND}", FILL, f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}"],
-    ["ALTER TABLE app.ev DETACH PARTITION app.ev_1", "UPDATE app.ev_1 SET v = 'other'", "ALTER TABLE app.ev ATTACH PARTITION app.ev_1 FOR VALUES FROM ('2024-01-01') TO ('2025-01-01')"],
-], ids=["attached", "in one transaction", "made of a query", "a tree", "detached and back"])
-def test_an_attached_partition_with_rows_is_said_until_the_table_is_copied_again(tables: MarkedTables, statements: list[str]) -> None:
+ATTACHED = {
+    "attached": ["CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)", FILL, f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}"],
+    "in one transaction": [f"BEGIN; CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL); {FILL}; ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}; COMMIT"],
+    "made of a query": [
+        f"BEGIN; CREATE TABLE app.ev_2 AS SELECT g AS id, date '2025-03-01' AS day, text 'bulk' AS v FROM generate_series(1, 100) g; ALTER TABLE app.ev_2 ADD PRIMARY KEY (id, day);"
+        f" ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}; COMMIT",
+    ],
+    "columns in another order": [
+        "CREATE TABLE app.ev_2 (v text, gone int, day date, id int, PRIMARY KEY (id, day))", "ALTER TABLE app.ev_2 DROP COLUMN gone",
+        "INSERT INTO app.ev_2 SELECT 'bulk', '2025-03-01', g FROM generate_series(1, 100) g", f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}",
+    ],
+    "detached and back": [
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_1", "UPDATE app.ev_1 SET v = 'other'", f"ALTER TABLE app.ev ATTACH PARTITION app.ev_1 {BOUND_1}",
+    ],
+    "two": [
+        "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)", FILL, f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}",
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_1", "UPDATE app.ev_1 SET v = 'other'", f"ALTER TABLE app.ev ATTACH PARTITION app.ev_1 {BOUND_1}",
+    ],
+    "a tree": [
+        "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL) PARTITION BY RANGE (day)", f"CREATE TABLE app.ev_3 PARTITION OF app.ev_2 {BOUND}", FILL,
+        f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}",
+    ],
+}
+
+
+@pytest.mark.parametrize("statements", [each for name, each in ATTACHED.items() if name != "a tree"], ids=[name for name in ATTACHED if name != "a tree"])
+def test_the_rows_of_an_attached_partition_come_by_themselves(tables: MarkedTables, statements: list[str]) -> None:
     made = Partitioned(tables)
+    tables.run("dst", "INSERT INTO app.ev_2 VALUES (7, '2025-07-07', 'came by an event')")
     tables.run("src", *statements)
+    copied = tables.run("dst", "SELECT scn FROM headrace.instantiation WHERE name = 'ev'")
+    for _ in range(2):
+        assert tables.look() == {}
+        tables.run("dst", "DELETE FROM app.ev WHERE id = 7 AND day = '2025-07-07'")  # where the partition was not attached
+        made.assert_same()
+        assert set(tables.shown) == {"ev", "ev_1", "ev_2", "t"} & set(tables.shown)
+        tables.up()
+    assert tables.run("dst", "SELECT scn FROM headrace.instantiation WHERE name = 'ev'") == copied  # of the table nothing was copied again
+    tables.copy_again("ev")
+    assert tables.look() == {}
+    assert tables.run("dst", "SELECT name FROM headrace.instantiation WHERE identity LIKE '%/%'") == []
+    made.assert_same()
+
+
+@pytest.mark.parametrize("here", [
+    "DROP TABLE app.ev_2", "ALTER TABLE app.ev_2 RENAME TO ev_9", "ALTER TABLE app.ev DETACH PARTITION app.ev_2",
+    "ALTER TABLE app.ev DETACH PARTITION app.ev_2; ALTER TABLE app.ev ATTACH PARTITION app.ev_2 FOR VALUES FROM ('2025-01-01') TO ('2027-01-01')",
+], ids=["none", "another name", "not attached", "other bounds"])
+def test_an_attached_partition_that_the_destination_does_not_have_is_said_and_comes_once_it_has_it(tables: MarkedTables, here: str) -> None:
+    made = Partitioned(tables)
+    tables.run("dst", here)
+    tables.run("src", *ATTACHED["attached"])
+    problem = tables.look()["ev"]
+    assert "partition app.ev_2 was attached with rows that are not in the log" in problem
+    assert "headrace copy FILE app.ev" in problem
+    assert "app.ev_2 with the same bounds" in problem
+    if "RENAME" in here:
+        tables.copy_again("ev")
+    else:
+        shapes = tables.source.table_shapes([TableName("app", "ev")])
+        (version,) = tables.source.table_versions(tables.source.tables([RuleSet(include=(Rule(owner="app", name="ev"),))]))
+        found = tables.destination.preflight_shapes(shapes, [version])
+        if "2027" in here:
+            tables.run("dst", f"ALTER TABLE app.ev DETACH PARTITION app.ev_2; ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}")
+        else:
+            (fix,) = [each.fix for each in found if "ev_2" in each.problem]
+            tables.run("dst", fix)
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_an_attached_tree_of_partitions_is_said_until_the_table_is_copied_again(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["a tree"])
     problem = tables.look()["ev"]
     assert "was attached with rows that are not in the log" in problem
     assert "headrace copy FILE app.ev" in problem
     tables.copy_again("ev")
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_rows_of_an_attached_partition_of_a_table_that_others_write_do_not_come(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.up(shared=["ev"])
+    tables.run("src", *ATTACHED["attached"])
+    problem = tables.look()["ev"]
+    assert "`headrace verify FILE app.ev` names the rows that differ" in problem
+    assert "headrace copy" not in problem
+    tables.run("dst", FILL)
+    assert tables.verify() == {"ev": True, "t": True}
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_a_partition_that_left_before_its_rows_were_copied_is_not_copied(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    assert tables.made._marks.look(tables.made._standings(), is_asked=True)
+    assert tables.shown["ev_2"].state == "COPYING"
+    tables.run("src", "ALTER TABLE app.ev DETACH PARTITION app.ev_2")
+    assert tables.look() == {}
+    assert tables.shown["ev_2"].state == "GONE"
+    assert tables.run("dst", "SELECT name FROM headrace.instantiation WHERE identity LIKE '%/%'") == []
+    made.assert_same()
+    tables.run("src", f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}")
     assert tables.look() == {}
     made.assert_same()
 

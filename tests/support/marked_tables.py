@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 
 from databases.connectors import DatabaseAccess
 from databases.copying import TablePiece
-from databases.ports import Instantiation
+from databases.ports import Instantiation, PartOf
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.table_copy import PostgresTableReader
 from protos import apply_pb2 as pb
@@ -36,6 +36,7 @@ class _NothingIsApplied:
     """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded."""
 
     is_joined = True
+    truncated_parts: ClassVar[dict[tuple[str, str], Scn]] = {}
 
     def __init__(self, destination: PostgresDestination) -> None:
         self._destination = destination
@@ -44,8 +45,10 @@ class _NothingIsApplied:
 
     def hold_now(self) -> None: ...
 
-    def leave_out(self, tables: Collection[TableName]) -> bool:
+    def leave_out(self, tables: Collection[TableName], parts: Mapping[tuple[str, str], PartOf] | None = None) -> bool:
         return True
+
+    def end_errors(self, obsolete: Collection[int], partly: Collection[int]) -> None: ...
 
     def join(self, tables: Sequence[Instantiation]) -> bool:
         progress = self._destination.progress(TOPOLOGY, APPLY)
@@ -138,11 +141,14 @@ class MarkedTables:
 
     def look(self) -> dict[str, str]:
         """What is shown of each table when somebody has asked for a look; nothing of those that are well."""
-        joins = _NothingIsApplied(self.destination)
+        joins: Any = _NothingIsApplied(self.destination)
+        self.made._joins = joins
         self.made._asked += 1
         for _ in range(10):
             if self.made._looked_at(joins):
                 break
+        else:
+            raise AssertionError(self.shown)
         assert all(each.state in {"DONE", "KEPT", "GONE"} for each in self.shown.values()), self.shown
         return {name: each.problem for name, each in sorted(self.shown.items()) if each.problem}
 

@@ -67,7 +67,7 @@ from databases.postgres.destination.table_records import (
     recorded_applies,
     write_row_marks,
 )
-from databases.postgres.partitions import without_children
+from databases.postgres.partitions import rows_of_partition, without_children
 from databases.postgres.planning import plan_destination
 from databases.postgres.shapes import shape_findings, standalone_tables, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
@@ -411,12 +411,17 @@ class PostgresDestination:
         assert progress is not None
         return progress
 
+    def partition_rows(self, table: TableName, part: TableName) -> str:
+        """See `DestinationDatabase.partition_rows`."""
+        with self._use("asking which rows a partition holds") as connection:
+            return rows_of_partition(connection, table, part)
+
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""
         with self._use("looking for tables that left") as connection:
             if schema_version(connection) == 0:
                 return ()
-            which = "topology = %(t)s AND apply = %(a)s AND state <> 'LEFT' AND NOT identity = ANY (%(kept)s)"
+            which = "topology = %(t)s AND apply = %(a)s AND state <> 'LEFT' AND NOT split_part(identity, '/', 1) = ANY (%(kept)s)"
             values = {"t": topology, "a": apply, "kept": list(kept)}
             left = connection.execute(f"SELECT {COLUMNS} FROM headrace.instantiation WHERE {which}", values).fetchall()
         if not left:

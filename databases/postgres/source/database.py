@@ -30,7 +30,7 @@ from databases.postgres.comparable import PostgresValueTypes
 from databases.postgres.compared.columns import column_shapes
 from databases.postgres.connection import connect, database_identity, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
-from databases.postgres.partitions import members_below
+from databases.postgres.partitions import members_below, partition_rows
 from databases.postgres.shapes import table_shapes
 from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from databases.postgres.source.catalog import (
@@ -252,6 +252,11 @@ class PostgresSource:
         """See `SourceDatabase.began_empty`."""
         with translated("asking how a partition began"):
             return began_empty(self._session(), int(part))
+
+    def partition_rows(self, part: str) -> str:
+        """See `SourceDatabase.partition_rows`."""
+        with translated("asking which rows a partition holds"):
+            return partition_rows(self._session(), [int(part)]).get(int(part), "")
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
         """See `SourceDatabase.plan`."""

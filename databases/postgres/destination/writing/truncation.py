@@ -17,7 +17,7 @@ import psycopg
 
 from databases.postgres.connection import qualified
 from databases.postgres.destination.writing.write_errors import NO_RIGHT
-from databases.postgres.partitions import partition_rows
+from databases.postgres.partitions import rows_of_partition
 from streams.errors import DatabaseError, DataError
 
 if TYPE_CHECKING:
@@ -50,14 +50,7 @@ def same_partition(connection: psycopg.Connection[Any], truncated: TruncatedTabl
             " its bounds were changed before the log was read",
             hint=_DELETE_YOURSELF, table=f"{table.owner}.{table.name}", command="TRUNCATE",
         )
-    found = connection.execute(
-        "SELECT p.oid::int8 FROM pg_catalog.pg_class p JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace"
-        " WHERE pn.nspname = %s AND p.relname = %s AND p.relispartition"
-        " AND pg_catalog.pg_partition_root(p.oid) = (SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
-        "  ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s)",
-        (partition.owner, partition.name, table.owner, table.name),
-    ).fetchone()
-    if found is None or partition_rows(connection, [found[0]]).get(found[0]) != partition.rows:
+    if rows_of_partition(connection, (table.owner, table.name), (partition.owner, partition.name)) != partition.rows:
         return ""
     return qualified(partition.owner, partition.name)
 

@@ -32,6 +32,7 @@ class Joins:
     def __init__(self, world: World) -> None:
         self.world, self.asked, self.is_joined = world, [], True
         self.emptied: dict[TableName, Scn] = {}
+        self.truncated_parts: dict[tuple[str, str], Scn] = {}
 
     def emptied_scn(self, table) -> Scn | None:
         return self.emptied.get(table)
@@ -42,7 +43,7 @@ class Joins:
     def hold(self, scn) -> None:
         self.asked.append(("hold", scn))
 
-    def leave_out(self, tables) -> bool:
+    def leave_out(self, tables, parts=None) -> bool:
         self.asked.append(("leave out", set(tables)))
         # A driver that dies now must find that the tables are to be copied again: their rows are left out.
         assert {each.state for each in self.world.recorded().values() if (each.owner, each.name) in tables} == {"COPYING"}

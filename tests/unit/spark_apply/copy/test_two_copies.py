@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -140,6 +140,7 @@ class Joins:
     """In place of `JoinCalls`."""
 
     is_joined = True
+    truncated_parts: ClassVar[dict[tuple[str, str], Any]] = {}
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -153,7 +154,7 @@ class Joins:
     def emptied_scn(self, table: Any) -> None:
         pass
 
-    def leave_out(self, tables: Any) -> bool:
+    def leave_out(self, tables: Any, parts: Any = None) -> bool:
         return True
 
     def join(self, tables: Any) -> bool:

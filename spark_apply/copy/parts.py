@@ -1,0 +1,153 @@
+"""Partitions that were attached with rows: each is copied alone, while its table goes on, and joins in order (decision 75).
+
+Job
+    Treat such a partition as a table of its own until it has joined: with a record, a snapshot, a copy, a join. Changes in the log have the number of the
+    partition that they were made in, so that those of the others go on meanwhile.
+
+Main path
+    `TableMarks.look` finds it -> a record COPYING under `PartOf.identity`, then its table's mark names it -> left out, copied, joined as every table that is added
+    later (`spark_apply.copy.instantiation`).
+
+    Its record stays: what of an error transaction is older than the copy is known by it. A copy of the whole table removes it.
+
+A TRUNCATE of the whole table
+    empties the partition, too. The reader waits there until the copy has been ended; then the partition begins at the TRUNCATE, empty.
+
+Worked flow
+    copy of T at 100. ATTACH of P with 1,000 rows; UPDATE of one of them at 120 -> error transaction. Look: P is COPYING. Snapshot at 150, P is COPIED at 150 -> the error
+    transaction is deleted, as the copy has its change. Low watermark 170 -> P joins: its changes from 150 on are applied, those of T's others from 170 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from databases.ports import Instantiation, PartOf
+from protos import codec
+from spark_apply.copied import without_copied
+from spark_apply.copy.reshaped import has_function
+from spark_apply.driver.config import TableToInstantiate
+from streams.scn import Scn
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from databases.copying import TableReader
+    from databases.ports import CapturedTable, DestinationDatabase, SourceTable
+    from spark_apply.copy.standing import Standing
+
+__all__ = ["begun_part", "captured_parts", "copies_parts", "errors_in_copies", "part_facts", "parts_of"]
+
+_FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
+_TO_BE_COPIED = "attached at the source with rows that are not in the log: to be copied"
+_ROW_BYTES = 100  # of a row, as of a table that was never analyzed: for people
+
+
+def parts_of(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiation]) -> tuple[TableToInstantiate, ...]:
+    """The partitions that were copied alone, or are to be. Of a table that is not finished there are none: its copy has them.
+
+    Args:
+        tables: of the apply process.
+        recorded: all records of its source's tables.
+    """
+    by_identity = {record.identity: record for record in recorded}
+    wholes = {table.identity: table for table in tables}
+    found = []
+    for record in by_identity.values():
+        part = PartOf.of(record.identity)
+        whole, above = (None, None) if part is None else (wholes.get(part.table), by_identity.get(part.table))
+        if part is None or whole is None or above is None or above.state not in _FINISHED or record.state == "LEFT":
+            continue
+        owner = whole.source.owner if record.owner == whole.destination.owner else record.owner
+        found.append(replace(
+            whole, identity=record.identity, source=TableName(owner, record.name), destination=TableName.of(record), object_numbers=(part.number,),
+            keep_existing=False, returned_by="", part_of=whole.source,
+        ))
+    return tuple(found)
+
+
+def copies_parts(table: TableToInstantiate) -> bool:
+    """Whether partitions of a table may be copied alone: nothing else writes it here, nobody gets it from here, and its rows come whole and as they are at the source.
+
+    A TRUNCATE of a subset would reach the partition, and a function is to see rows of the table.
+    """
+    return table.may_empty and not table.is_sent_on and not table.rows and not has_function(table.transformations)
+
+
+def begun_part(whole: Instantiation, number: str, name: TableName) -> Instantiation:
+    """The record of a partition that is to be copied.
+
+    Args:
+        whole: the record of its table.
+        number: the partition's, at the source.
+        name: the partition's, at the destination.
+    """
+    return Instantiation(
+        source=whole.source, identity=PartOf(table=whole.identity, number=int(number)).identity, owner=name.owner, name=name.name, scn=Scn(1), state="COPYING",
+        problem=_TO_BE_COPIED,
+    )
+
+
+def part_facts(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], reader: TableReader) -> dict[TableName, SourceTable]:
+    """What the source says of partitions that are to be copied, by their names there.
+
+    Args:
+        pending: what is to be copied.
+        facts: of the source's tables, by their names there.
+        reader: of the source's tables.
+
+    Raises:
+        DatabaseError: the source does not answer.
+    """
+    found = {}
+    for each in pending:
+        table = each.table
+        if table.part_of is None or table.part_of not in facts:
+            continue
+        size = sum(piece.bytes for piece in reader.plan(*table.source, {}).pieces)
+        found[table.source] = replace(
+            facts[table.part_of], owner=table.source.owner, name=table.source.name, is_partitioned=False, bytes=size, row_estimate=size // _ROW_BYTES,
+        )
+    return found
+
+
+def captured_parts(pending: Sequence[Standing], captured: Iterable[CapturedTable]) -> dict[TableName, str]:
+    """The identities of partitions that are to be copied, by their names at the source, as long as their tables have them.
+
+    Args:
+        pending: what is to be copied.
+        captured: the source's tables.
+    """
+    numbers = {table.identity: set(map(int, table.object_numbers)) for table in captured}
+    return {
+        each.table.source: each.table.identity for each in pending
+        if (part := PartOf.of(each.table.identity)) is not None and part.number in numbers.get(part.table, set())
+    }
+
+
+def errors_in_copies(
+    destination: DestinationDatabase, topology: str, apply: str, copied: Collection[Instantiation],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Error transactions with rows that copies of partitions have: the numbers of those that have no others, and of those that have.
+
+    Args:
+        destination: the destination database.
+        topology: whose apply process it is.
+        apply: its name.
+        copied: the records of the copies.
+
+    Raises:
+        DatabaseUnavailable: it does not answer.
+    """
+    scns = {part.number: int(record.scn) for record in copied if (part := PartOf.of(record.identity)) is not None}
+    obsolete, partly = list[int](), list[int]()
+    for error in destination.errors(topology, apply) if scns else ():
+        before = after = 0
+        for data in destination.error_batches(error.number):
+            batch = codec.decode(data)
+            before += batch.row_count
+            after += without_copied(batch, lambda version: scns.get(int(version.object_number), 0)).row_count
+        if after < before:
+            (partly if after else obsolete).append(error.number)
+    return tuple(obsolete), tuple(partly)
