@@ -219,7 +219,8 @@ def _changed_rows(spec: TopologySpec) -> Iterator[Finding]:
             tables = [
                 MarkedTable(
                     identity=each.source.identity, source=TableName.of(each.source), destination=TableName.of(each.destination),
-                    may_be_copied=writes_alone(spec, apply, TableName.of(each.destination)),
+                    may_be_copied=(alone := writes_alone(spec, apply, TableName.of(each.destination))), detached=apply.tables.detached_partitions,
+                    copies_parts=alone and not each.rows and not any(found.custom is not None for found in each.transformations), is_reshaped=bool(each.transformations),
                 )
                 for each in arriving(ways_to(spec, apply), database.captured(spec.name)) if each.source.identity in recorded
             ]

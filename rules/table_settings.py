@@ -68,6 +68,7 @@ class TableSettings(SettingsAsBytes):
     triggers: tuple[TriggerFiring, ...] = ()
     check_foreign_keys: bool = False
     foreign_keys_of: tuple[tuple[str, str], ...] = ()  # referring tables (owner, name); empty: all
+    detached_partitions: str = "ask"  # what becomes of partitions that the source has no longer: ask, keep or follow
 
     def checks_foreign_keys(self, owner: str, name: str) -> bool:
         """Whether the foreign keys of a referring table are checked.

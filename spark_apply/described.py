@@ -118,6 +118,7 @@ def _parameters(config: ApplyConfig) -> dict[str, str]:
         "commit_serialization": "FULL" if config.commits_in_order else "DEPENDENT_TRANSACTIONS",
         "compare_key_only": _flag(conflicts.compare_key_only),
         "conflict_history_age_s": _number(conflicts.history.age_s), "conflict_history_count": str(conflicts.history.count),
+        "detached_partitions": tables.detached_partitions.upper(),
         "disable_on_error": _flag(config.on_error.name == "DISABLE"), "group_rows": str(config.group_rows),
         "group_transactions": str(config.group_transactions), "handler_timeout_s": _number(config.handlers.timeout_s),
         "on_error": config.on_error.name, "parallelism": str(config.parallelism),

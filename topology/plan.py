@@ -329,6 +329,9 @@ def _tables(settings: TableSettings) -> str:
         found.append(f"foreign keys{' of ' + tables if tables else ''} are checked at the end of each transaction")
     found += [f"trigger {each}" for each in settings.triggers]
     found += ["transactions with rows that do not fit their table go into the error queue"] if settings.column_mismatch == "error" else []
+    found += {"keep": ["partitions that the source detaches or drops are kept"], "follow": ["partitions that the source detaches or drops are detached or dropped"]}.get(
+        settings.detached_partitions, [],
+    )
     return f"; {'; '.join(found)}" if found else ""
 
 

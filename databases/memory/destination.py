@@ -340,6 +340,10 @@ class MemoryDestination:
         """See `DestinationDatabase.partition_rows`: it has no partitions."""
         return ""
 
+    def remove_partition(self, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:  # noqa: ARG002
+        """See `DestinationDatabase.remove_partition`: it has no partitions."""
+        return True
+
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""
         left = [found for found in self.instantiations(topology, apply) if found.identity.partition("/")[0] not in kept and found.state != "LEFT"]

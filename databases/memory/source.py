@@ -480,6 +480,14 @@ class MemorySource:
         """See `SourceDatabase.partition_rows`: there are no marks, so nobody asks."""
         return ""
 
+    def has_part(self, part: str) -> bool:  # noqa: ARG002
+        """See `SourceDatabase.has_part`: there are no marks, so nobody asks."""
+        return True
+
+    def holds(self, table: TableName, rows: str) -> bool:  # noqa: ARG002
+        """See `SourceDatabase.holds`: there are no marks, so nobody asks."""
+        return True
+
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:  # noqa: ARG002
         """See `SourceDatabase.captured`: every table, as long as it exists; a partitioned one, as long as it has partitions."""
         found: dict[tuple[str, str], list[ObjectNumber]] = {}

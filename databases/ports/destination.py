@@ -989,6 +989,24 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def remove_partition(self, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:
+        """Detach a partition of a table here, at any depth, drop it, or remove its rows.
+
+        Args:
+            table: name here.
+            part: name of the partition.
+            how: detach, drop or empty.
+            may: asked when nobody can write the table any more, with the rows that the partition holds (`partition_rows`): whether it may be done.
+
+        Returns:
+            Whether it was done; a partition that is not there is.
+
+        Raises:
+            DatabaseUnavailable: others use the table; try again.
+            DatabaseError: a right is missing, or others depend on it.
+        """
+        ...
+
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """Record that changes of all but some tables do not come to an apply process any more.
 

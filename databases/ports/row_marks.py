@@ -80,12 +80,14 @@ class RowMark:
         parts: by their numbers, as text.
         labels: by their numbers, as text.
         fields: by number of the composite type and name.
+        kept: parts that the source's table has no longer, and that the destination's keeps on purpose.
     """
 
     columns: dict[str, MarkedColumn] = field(default_factory=dict)
     parts: dict[str, MarkedPart] = field(default_factory=dict)
     labels: dict[str, MarkedLabel] = field(default_factory=dict)
     fields: dict[str, MarkedField] = field(default_factory=dict)
+    kept: dict[str, MarkedPart] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """As it is kept at a destination."""

@@ -262,6 +262,26 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def has_part(self, part: str) -> bool:
+        """Whether a table of this number is there, whatever it is a partition of.
+
+        Args:
+            part: its number in `RowMark.parts`.
+        """
+        ...
+
+    def holds(self, table: TableName, rows: str) -> bool:
+        """Whether a table has such rows now.
+
+        Args:
+            table: its name.
+            rows: a condition, see `partition_rows`.
+
+        Raises:
+            DatabaseError: the condition cannot be evaluated here, or it takes too long.
+        """
+        ...
+
     def dictionary_build(self, topology: str, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
         """Read the published tables from the catalog.
 

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from databases.connectors import open_reader
@@ -21,13 +21,14 @@ from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, TransformationError
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+from spark_apply.copy.parts import here
 from spark_apply.copy.reshaped import ReshapedTable, has_function
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import SeenTable, TableReader
-    from databases.ports import DestinationDatabase, RowMark, SourceDatabase
+    from databases.ports import DestinationDatabase, MarkedPart, RowMark, SourceDatabase
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.runs import TaskRunner
 
@@ -164,7 +165,7 @@ class Comparison:
                 source_of = dict(zip(columns.destination, columns.source, strict=True))
                 sides = [
                     _Side(readers[0], found.table.source, tuple(source_of[column] for column in key), columns.source, rows=found.table.rows),
-                    _Side(readers[1], found.table.destination, key, columns.destination, rows=found.table.rows),
+                    _Side(readers[1], found.table.destination, key, columns.destination, rows=self._kept([found.table])[0].rows),
                 ]
                 for side in sides:
                     side.snapshot = opened.enter_context(side.reader.export_snapshot())
@@ -180,6 +181,7 @@ class Comparison:
         totals: dict[tuple[int, bool], TableDigest] = {}
         reshaped = _reshaped(self.source, self.config.source.site, tables)
         marks: dict[str, RowMark] = {}
+        kept = self._kept(tables)
         with contextlib.ExitStack() as held:
             readers = [
                 held.enter_context(contextlib.closing(open_reader(access, application_name="headrace compare")))
@@ -191,7 +193,7 @@ class Comparison:
                 snapshot = held.enter_context(reader.export_snapshot())
                 if is_source:
                     marks = self.source.row_marks(self.config.topology, snapshot=snapshot)
-                names = [(table.source if is_source else table.destination, table.rows) for table in tables]
+                names = [(table.source, table.rows) if is_source else (table.destination, here.rows) for table, here in zip(tables, kept, strict=True)]
                 items += _plan(reader, snapshot, names, columns, problems, is_source=is_source, reshaped=reshaped if is_source else {})
             found = self._digest(items) if items else []
         for each in found:
@@ -200,13 +202,31 @@ class Comparison:
             if each.problem:
                 problems.setdefault(each.table, (each.problem, each.is_final))
         results = [
-            replace(_result(number, table, totals, *problems.get(number, ("", False))), mark=marks.get(table.identity))
+            replace(_result(number, table, totals, *problems.get(number, ("", False))), mark=kept[number].marked(marks.get(table.identity)))
             for number, table in enumerate(tables)
         ]
         return [
-            each if each.problem else replace(each, left_out=columns[number].left_out, computed=columns[number].computed)
+            each if each.problem else replace(each, left_out=(*columns[number].left_out, *kept[number].said), computed=columns[number].computed)
             for number, each in enumerate(results)
         ]
+
+    def _kept(self, tables: Sequence[TableToInstantiate]) -> list[_KeptRows]:
+        """What of each destination table is not compared: partitions that it keeps on purpose (`RowMark.kept`)."""
+        if self.config.destination.tables.detached_partitions != "keep":
+            return [_KeptRows(rows=table.rows) for table in tables]
+        recorded = self.destination.row_marks(self.config.topology, self.config.apply, self.config.source.site)
+        found = []
+        for table in tables:
+            parts = recorded[table.identity].kept if table.identity in recorded else {}
+            names = {number: here(part, table.source, table.destination) for number, part in parts.items()}
+            rows = {name: self.destination.partition_rows(table.destination, name) for name in names.values()}
+            conditions = [f"({table.rows})"] if table.rows else []
+            conditions += [f"({condition}) IS NOT TRUE" for condition in rows.values() if condition]
+            found.append(_KeptRows(
+                rows=" AND ".join(conditions), parts=parts,
+                said=tuple(f"partition {name}: the source has it no longer, and it is kept (detached_partitions)" for name, condition in rows.items() if condition),
+            ))
+        return found
 
     def _digest(self, items: Sequence[bytes]) -> list[pb.DigestResult]:
         """Digest pieces in Spark tasks; Spark may repeat them, because they write nothing."""
@@ -221,6 +241,19 @@ class Comparison:
         if run.error is not None:
             raise run.error
         return [pb.DigestResult.FromString(result) for result in run.results]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptRows:
+    """Of one table: which rows of the destination are compared, and what is said of the others."""
+
+    rows: str = ""
+    parts: Mapping[str, MarkedPart] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+
+    def marked(self, mark: RowMark | None) -> RowMark | None:
+        """The table's mark, with the partitions that stay kept."""
+        return mark if mark is None or not self.parts else replace(mark, kept=dict(self.parts))
 
 
 def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from spark_apply.arriving import TableStart
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
-    from spark_apply.driver.config import ApplyConfig
+    from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.joining import JoinCalls
 
 __all__ = ["TableInstantiation"]
@@ -205,6 +205,10 @@ class TableInstantiation:
         """Have these tables (as the destination calls them) emptied and copied again; called on any thread."""
         self._records.copy_again(tables)
 
+    def part_of(self, table: TableToInstantiate) -> str:
+        """A partition of a table that is copied alone and has not joined, for people; empty: there is none. Called on any thread."""
+        return self._records.part_of(table)
+
     def look_now(self, timeout_s: float) -> bool:
         """Look at every table that is not finished at once; called on any thread.
 
@@ -230,7 +234,7 @@ class TableInstantiation:
             FencedError: a newer driver runs.
             DestinationRestarted: the destination may have lost commits: begin again.
         """
-        self._joins = joins
+        self._joins = self._marks.detached.joins = joins
         self._left_out = {each.table.destination for each in self._standings(show=False) if not each.is_finished}
         look_at = 0.0
         while not self.should_end():

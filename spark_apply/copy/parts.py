@@ -25,19 +25,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.ports import Instantiation, PartOf
-from protos import codec
-from spark_apply.copied import without_copied
-from spark_apply.copy.reshaped import has_function
 from spark_apply.driver.config import TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import CapturedTable, DestinationDatabase, SourceTable
+    from databases.ports import CapturedTable, DestinationDatabase, MarkedPart, SourceTable
     from spark_apply.copy.standing import Standing
 
-__all__ = ["begun_part", "captured_parts", "copies_parts", "errors_in_copies", "part_facts", "parts_of"]
+__all__ = ["begun_part", "captured_parts", "copies_parts", "errors_in_copies", "here", "part_facts", "parts_of"]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _TO_BE_COPIED = "attached at the source with rows that are not in the log: to be copied"
@@ -72,7 +69,18 @@ def copies_parts(table: TableToInstantiate) -> bool:
 
     A TRUNCATE of a subset would reach the partition, and a function is to see rows of the table.
     """
-    return table.may_empty and not table.is_sent_on and not table.rows and not has_function(table.transformations)
+    return table.may_empty and not table.is_sent_on and not table.rows and not any(each.custom is not None for each in table.transformations)
+
+
+def here(part: MarkedPart, source: TableName, destination: TableName) -> TableName:
+    """What a partition is called at the destination.
+
+    Args:
+        part: of the source's table.
+        source: the table's name there.
+        destination: its name here.
+    """
+    return TableName(destination.owner if part.owner == source.owner else part.owner, part.name)
 
 
 def begun_part(whole: Instantiation, number: str, name: TableName) -> Instantiation:
@@ -140,6 +148,9 @@ def errors_in_copies(
     Raises:
         DatabaseUnavailable: it does not answer.
     """
+    from protos import codec  # numpy: who only looks at marks needs none
+    from spark_apply.copied import without_copied
+
     scns = {part.number: int(record.scn) for record in copied if (part := PartOf.of(record.identity)) is not None}
     obsolete, partly = list[int](), list[int]()
     for error in destination.errors(topology, apply) if scns else ():

@@ -91,6 +91,7 @@ class TableRecords:
     changed: dict[str, str] = field(default_factory=dict)
     restarts: TableRestarts = field(default_factory=TableRestarts)
     obsolete: Counter[TableName] = field(default_factory=Counter)
+    _parts: dict[TableName, str] = field(default_factory=dict)  # partitions that have not joined, by the names of their tables at the source
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
         """Where every table stands, by what is recorded now.
@@ -101,6 +102,9 @@ class TableRecords:
         recorded = self.destination.instantiations(self.config.topology, self.config.apply)
         ours = [each for each in recorded if each.source == self.config.source.site]
         found = standings((*self.config.tables, *parts_of(self.config.tables, ours)), ours)
+        self._parts = {
+            each.table.part_of: str(each.table.source) for each in found if each.table.part_of is not None and not (each.is_finished and not each.is_joining)
+        }
         for each in found if show else ():
             if each.table.identity in self.gone or self._is_of_its_table(each):
                 continue
@@ -113,11 +117,15 @@ class TableRecords:
 
     def _is_of_its_table(self, each: Standing) -> bool:
         """A partition that has joined is shown no more."""
-        if each.table.part_of is None or not each.is_finished or (each.record is not None and each.record.state == "JOINING"):
+        if each.table.part_of is None or not each.is_finished or each.is_joining:
             return False
         if each.table.destination in self.progress:
             self._show_gone(each.table.destination)
         return True
+
+    def part_of(self, table: TableToInstantiate) -> str:
+        """A partition of a table that is copied alone and has not joined; empty: there is none."""
+        return self._parts.get(table.source, "")
 
     def _show_gone(self, name: TableName) -> None:
         self.show(TableProgress(owner=name.owner, name=name.name, state="GONE"))

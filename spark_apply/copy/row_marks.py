@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import MarkedPart, RowMark
+from spark_apply.copy.detached import DetachedPartitions
+from spark_apply.copy.parts import copies_parts, here
 from spark_apply.copy.parts import copies_parts
 from spark_apply.copy.standing import brought_up
 from streams.errors import DatabaseError, DestinationRestarted, FencedError
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangedRows", "MarkedTable", "TableMarks", "compare_marks"]
 
+_LOOK_AGAIN_S = 1.0  # what is to be applied first is, mostly, within a second
 _LOOK_S = 30.0  # between two looks that nobody asked for: the source's catalog is read for all tables
 
 
@@ -47,6 +50,8 @@ class MarkedTable:
         source, destination: its names.
         may_be_copied: it can be copied again: nothing else writes it at the destination.
         copies_parts: the rows of a partition that was attached come by themselves, where the destination has the same partition.
+        detached: what becomes of partitions that the source has no longer (`spark_apply.copy.detached`).
+        is_reshaped: its rows are not those of the source: a condition of the one database means nothing in the other.
     """
 
     identity: str
@@ -54,6 +59,8 @@ class MarkedTable:
     destination: TableName
     may_be_copied: bool = True
     copies_parts: bool = False
+    detached: str = "ask"
+    is_reshaped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +82,13 @@ class ChangedRows:
         problems: of tables whose rows changed without events, by identity.
         settled: marks to record of tables of which no row did, by identity; only where that changes what is recorded.
         attached: names here of partitions whose rows come by themselves, by their numbers, by identity of the table; `settled` has them.
+        left: names here of partitions that the source has no longer, unless they are kept, by their numbers, by identity of the table.
     """
 
     problems: Mapping[str, ChangedTable]
     settled: Mapping[str, RowMark]
     attached: Mapping[str, Mapping[str, TableName]] = field(default_factory=dict)
+    left: Mapping[str, Mapping[str, TableName]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +121,7 @@ def compare_marks(
     problems: dict[str, ChangedTable] = {}
     settled: dict[str, RowMark] = {}
     attached: dict[str, dict[str, TableName]] = {}
+    departed: dict[str, dict[str, TableName]] = {}
     for table in tables:
         present, was = now.get(table.identity), recorded.get(table.identity)
         if present is None or present == was:
@@ -125,17 +135,34 @@ def compare_marks(
             if number in was.parts or (number not in copied and not source.began_empty(number))
         }
         left = {number: part for number, part in found.left.items() if destination.may_hold(table.destination, _here(part, table))}
+        kept = {number: part for number, part in left.items() if table.detached == "keep"}
+        gone = {} if table.detached == "keep" else {
+            number: name for number, part in found.left.items() if destination.partition_rows(table.destination, name := _here(part, table))
+        }
+        if gone:
+            departed[table.identity] = gone
+        if kept or follows(table):
+            left = {number: part for number, part in left.items() if number not in kept and number not in gone}
         # What else changed of all rows takes a copy of the table, which has them.
         alone = {} if found.rows or found.relabelled else _copied_alone(source, destination, table, came)
         came = {number: part for number, part in came.items() if number not in alone}
         if alone:
             attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
             settled[table.identity] = was = replace(was, parts=was.parts | alone)
+        if follows(table) and departed.get(table.identity) and not (found.rows or found.relabelled or came or left):
+            continue  # its mark is the earlier one until they are gone
         if found.rows or found.relabelled or came or left:
             problems[table.identity] = _problem(table, replace(found, came=came, left=left))
         else:
-            settled[table.identity] = _merged(was, present)
-    return ChangedRows(problems=problems, settled=settled, attached=attached)
+            now_known = replace(_merged(was, present), kept=kept)
+            if now_known != recorded[table.identity]:
+                settled[table.identity] = now_known
+    return ChangedRows(problems=problems, settled=settled, attached=attached, left=departed)
+
+
+def follows(table: MarkedTable) -> bool:
+    """Whether partitions that the source has no longer are detached here, too."""
+    return table.detached == "follow" and table.may_be_copied and not table.is_reshaped
 
 
 def _copied_alone(
@@ -154,7 +181,7 @@ def _changes(was: RowMark, now: RowMark) -> _Changes:
     return _Changes(
         rows=(*_replaced(was, now), *_rewritten(was, now)), relabelled=tuple(_relabelled(was, now)),
         came={number: part for number, part in now.parts.items() if number not in was.parts or was.parts[number].joined != part.joined},
-        left={number: part for number, part in was.parts.items() if number not in now.parts},
+        left={number: part for number, part in (was.kept | was.parts).items() if number not in now.parts},
     )
 
 
@@ -209,7 +236,7 @@ def _merged(was: RowMark, now: RowMark) -> RowMark:
 
 def _here(part: MarkedPart, table: MarkedTable) -> TableName:
     """What a partition is called at the destination."""
-    return TableName(table.destination.owner if part.owner == table.source.owner else part.owner, part.name)
+    return here(part, table.source, table.destination)
 
 
 def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
@@ -224,10 +251,10 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
             fix=f"{'; '.join(found.relabelled)}; at the destination (where it has both labels already: {copy}), then `{verify}`",
         )
     if left and not (found.rows or found.relabelled or came):
-        here = ", ".join(str(_here(part, table)) for part in found.left.values())
+        names = ", ".join(str(_here(part, table)) for part in found.left.values())
         return ChangedTable(
             problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still here",
-            fix=f"drop or detach {here} at the destination too, or delete its rows; or {again}; {ends}",
+            fix=f"drop or detach {names} at the destination too, or delete its rows; or {again}; {ends}",
         )
     if came and table.copies_parts and not (found.rows or found.relabelled or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())
@@ -260,7 +287,12 @@ class TableMarks:
 
     records: TableRecords
     source: SourceDatabase
+    detached: DetachedPartitions = field(init=False)
     _look_at: float = 0.0
+    _is_early: bool = False  # a partition waits until what was before it left is applied
+
+    def __post_init__(self) -> None:
+        self.detached = DetachedPartitions(source=self.source, destination=self.records.destination)
 
     def note(self, found: Sequence[Standing], snapshot: str) -> None:
         """Record the marks of tables that are copied, or kept, under a snapshot.
@@ -292,7 +324,8 @@ class TableMarks:
         tables = [
             MarkedTable(
                 identity=each.table.identity, source=each.table.source, destination=each.table.destination, may_be_copied=each.table.may_empty,
-                copies_parts=copies_parts(each.table) and not self.records.others(each.table),
+                copies_parts=copies_parts(each.table) and not self.records.others(each.table), detached=config.destination.tables.detached_partitions,
+                is_reshaped=bool(each.table.transformations),
             )
             for each in found if each.is_finished and each.table.part_of is None
         ]
@@ -305,13 +338,34 @@ class TableMarks:
                 if each.table.identity in changed.attached:
                     self.records.begin_parts(each, changed.attached[each.table.identity])
             self._record(changed.settled, was=recorded)
+            self._is_early = False
+            problems, is_done = self._settle_left(tables, changed, now, is_asked=is_asked)
+            if is_done:
+                return self.look(found, is_asked=True) or bool(changed.attached)  # what is gone is no finding any more
         except (FencedError, DestinationRestarted):
             raise
         except DatabaseError:
             return False  # whoever needs it says so; it is asked at the next look again
-        self._look_at = time.monotonic() + _LOOK_S
-        self.records.note_changed(found, {identity: str(each) for identity, each in changed.problems.items()})
+        self._look_at = time.monotonic() + (_LOOK_AGAIN_S if self._is_early else _LOOK_S)
+        self.records.note_changed(found, {identity: str(each) for identity, each in problems.items()})
         return bool(changed.attached)
+
+    def _settle_left(self, tables: Sequence[MarkedTable], changed: ChangedRows, now: Mapping[str, RowMark], *, is_asked: bool) -> tuple[dict[str, ChangedTable], bool]:
+        """Do what is wanted about partitions that the source has no longer; what is to be shown then, and whether anything was done."""
+        problems, is_done = dict(changed.problems), False
+        self.detached.keep(changed.left)
+        for table in tables:
+            if not (left := changed.left.get(table.identity)):
+                continue
+            outcome = self.detached.settle(table, left, now[table.identity], waits=is_asked)
+            is_done |= outcome.is_done
+            self._is_early |= outcome.is_early
+            if outcome.problem and follows(table) and table.identity not in problems:
+                problems[table.identity] = ChangedTable(
+                    problem=f"partitions that the source has no longer (dropped or detached) are not detached here: {outcome.problem}",
+                    fix="correct what it names, and it is done then; or detach or drop them yourself",
+                )
+        return problems, is_done
 
     def _record(self, marks: Mapping[str, RowMark], *, was: Mapping[str, RowMark] | None = None) -> None:
         config = self.records.config

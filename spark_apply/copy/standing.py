@@ -67,6 +67,11 @@ class Standing:
         return self.record is not None and self.record.state == "COPIED"
 
     @property
+    def is_joining(self) -> bool:
+        """Whether it is copied, and catches up with the others."""
+        return self.record is not None and self.record.state == "JOINING"
+
+    @property
     def is_renamed(self) -> bool:
         """Whether it is recorded under another name."""
         record, table = self.record, self.table

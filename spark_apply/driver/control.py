@@ -145,6 +145,9 @@ class ApplyControl:
                 progress = self.tables.get(table.destination)
                 if progress is not None and progress.state not in _COMPARABLE:
                     problems[table.source] = f"it is not replicated yet ({progress.state}): {progress.problem or 'it is being copied'}"
+                part = self.instantiation.part_of(table) if self.instantiation is not None else ""
+                if part:
+                    problems[table.source] = f"its partition {part} is being copied"
             tables = [table for table in tables if table.source not in problems]
             for name in sorted(problems.keys() & wanted if wanted else problems):
                 yield pb.TableComparison(

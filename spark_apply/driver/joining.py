@@ -130,6 +130,16 @@ class TableJoins:
         return self._reader.emptied_scn(table)
 
     @property
+    def truncated_tables(self) -> dict[str, tuple[Scn, frozenset[int]]]:
+        """See `ArrivingTables.truncated`."""
+        return self._reader.truncated_tables
+
+    @property
+    def applied_scn(self) -> Scn:
+        """Everything below this is applied, but of tables that are left out or are joining."""
+        return self._coordinator.low_watermark
+
+    @property
     def is_joined(self) -> bool:
         """The tables that joined last are where the others are."""
         return self._coordinator.low_watermark >= self._coordinator.progress.ahead_scn
@@ -221,6 +231,16 @@ class JoinCalls:
     def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
         """See `ArrivingTables.emptied_scn`."""
         return self._host.call(lambda: self._host.joins.emptied_scn(table))
+
+    @property
+    def truncated_tables(self) -> dict[str, tuple[Scn, frozenset[int]]]:
+        """See `ArrivingTables.truncated`."""
+        return self._host.call(lambda: self._host.joins.truncated_tables)
+
+    @property
+    def applied_scn(self) -> Scn:
+        """See `TableJoins.applied_scn`."""
+        return self._host.call(lambda: self._host.joins.applied_scn)
 
     @property
     def is_joined(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rules.rule import Rule, RuleSet
+from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.marked_tables import MarkedTables
 
@@ -374,6 +375,97 @@ def test_a_partition_that_left_with_its_rows_is_said_until_they_are_gone_here(ta
         tables.run("dst", remedy)
     assert tables.look() == {}
     made.assert_same()
+
+
+PARTS_HERE = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'app.ev'::regclass ORDER BY 1"
+LEAVE = {"detach": "ALTER TABLE app.ev DETACH PARTITION app.ev_1", "drop": "DROP TABLE app.ev_1"}
+
+
+@pytest.mark.parametrize("is_empty", [False, True], ids=["filled", "empty"])
+@pytest.mark.parametrize("how", LEAVE)
+def test_a_partition_that_left_leaves_here_too_once_what_was_before_is_applied(tables: MarkedTables, how: str, is_empty: bool) -> None:
+    made = Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="follow")
+    assert tables.look() == {}
+    if is_empty:
+        tables.run("both", "DELETE FROM app.ev_1")
+    tables.applied_scn = Scn(1)
+    tables.run("src", LEAVE[how])
+    for _ in range(2):
+        assert tables.look() == {}
+        assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+    tables.applied_scn = Scn(1 << 60)
+    for _ in range(2):
+        assert tables.look() == {}
+        made.assert_same()
+        assert tables.run("src", PARTS_HERE) == tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
+        if how == "drop":  # one that was detached would be a table of its own now
+            tables.up(detached="follow")
+    assert tables.run("dst", "SELECT to_regclass('app.ev_1') IS NULL") == [(how == "drop",)]
+    if how == "detach":
+        assert tables.run("dst", "SELECT count(*) FROM app.ev_1") == [(0 if is_empty else 100,)]
+
+
+@pytest.mark.parametrize(("taken", "again"), [
+    ([f"CREATE TABLE app.ev_9 PARTITION OF app.ev {BOUND_1}", "INSERT INTO app.ev VALUES (7, '2024-05-05', 'live')"], "DELETE FROM app.ev WHERE id = 7"),
+    (["CREATE TABLE app.ev_d PARTITION OF app.ev DEFAULT", "INSERT INTO app.ev VALUES (7, '2024-05-05', 'live')"], "DELETE FROM app.ev WHERE id = 7"),
+], ids=["another partition", "the default partition"])
+def test_a_partition_that_left_stays_while_it_has_rows_of_the_source_s_table(tables: MarkedTables, taken: list[str], again: str) -> None:
+    Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="follow")
+    tables.run("src", LEAVE["drop"], *taken)
+    tables.run("dst", "INSERT INTO app.ev VALUES (7, '2024-05-05', 'live')")  # as apply writes it
+    problem = tables.look()["ev"]
+    assert "app.ev_1: the source's table has rows that belong into it here" in problem
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+    tables.run("both", again)
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
+
+
+def test_a_partition_that_may_not_be_detached_here_is_said_until_it_may(tables: MarkedTables) -> None:
+    Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="follow")
+    tables.run("dst", "CREATE TABLE app.kept (id int, day date, FOREIGN KEY (id, day) REFERENCES app.ev)", "INSERT INTO app.kept VALUES (1, '2024-03-01')")
+    tables.run("src", LEAVE["detach"])
+    assert "partition app.ev_1: " in tables.look()["ev"]
+    tables.run("dst", "DELETE FROM app.kept")
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
+
+
+def test_of_a_table_that_others_write_no_partition_is_detached(tables: MarkedTables) -> None:
+    Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="follow", shared=["ev"])
+    tables.run("src", LEAVE["drop"])
+    assert "has no partition app.ev_1 of it any more" in tables.look()["ev"]
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+
+
+def test_a_partition_that_is_kept_is_said_by_a_comparison_alone(tables: MarkedTables) -> None:
+    Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="keep")
+    tables.run("src", LEAVE["drop"], "INSERT INTO app.ev VALUES (7, '2025-05-05', 'x')")
+    tables.run("dst", "INSERT INTO app.ev VALUES (7, '2025-05-05', 'x')")
+    for _ in range(2):
+        assert tables.look() == {}
+        assert tables.verify() == {"ev": True, "t": True}
+        assert tables.left_out == {"ev": ("partition app.ev_1: the source has it no longer, and it is kept (detached_partitions)",)}
+        tables.up(detached="keep")
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_1") == [(100,)]
+    tables.run("dst", "INSERT INTO app.ev VALUES (8, '2025-05-05', 'of nobody')")
+    assert tables.verify() == {"ev": False, "t": True}
+    tables.run("dst", "DELETE FROM app.ev WHERE id = 8 AND day > '2025-01-01'")
+    tables.up(detached="ask")
+    assert "has no partition app.ev_1 of it any more" in tables.look()["ev"]
+    tables.up(detached="follow")
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
 
 
 def test_rows_of_a_partition_that_left_are_said_where_the_destination_has_one_table(tables: MarkedTables) -> None:

@@ -16,6 +16,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.table_copy import PostgresTableReader
 from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
+from rules.table_settings import TableSettings
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
@@ -37,9 +38,10 @@ class _NothingIsApplied:
 
     is_joined = True
     truncated_parts: ClassVar[dict[tuple[str, str], Scn]] = {}
+    truncated_tables: ClassVar[dict[str, tuple[Scn, frozenset[int]]]] = {}
 
-    def __init__(self, destination: PostgresDestination) -> None:
-        self._destination = destination
+    def __init__(self, destination: PostgresDestination, applied_scn: Scn) -> None:
+        self._destination, self.applied_scn = destination, applied_scn
 
     def hold(self, scn: Scn | None) -> None: ...
 
@@ -96,6 +98,8 @@ class MarkedTables:
         self.source, self.destination = CapturedSource(source, site="src"), PostgresDestination(destination, site="dst")
         self.destination.prepare(TOPOLOGY)
         self.shown: dict[str, TableProgress] = {}
+        self.applied_scn = Scn(1 << 60)  # everything
+        self.left_out: dict[str, tuple[str, ...]] = {}
         self.made: TableInstantiation
 
     def run(self, site: str, *statements: str) -> list[tuple[Any, ...]]:
@@ -108,7 +112,7 @@ class MarkedTables:
                     rows = cursor.fetchall() if cursor.description else []
         return rows
 
-    def up(self, *, keep: Collection[str] = (), shared: Collection[str] = ()) -> None:
+    def up(self, *, keep: Collection[str] = (), shared: Collection[str] = (), detached: str = "ask") -> None:
         """Capture all tables of `app`, and start a driver that copies what is to be copied; others write those of `shared`, too."""
         self.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="app", name="*"),))])
         tables = tuple(
@@ -120,7 +124,7 @@ class MarkedTables:
         )
         config = ApplyConfig(
             topology=TOPOLOGY, apply=APPLY, source=DatabaseAccess(site="src", kind="postgres", dsn=self.dsn["src"]),
-            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"]), queue="", parallelism=2, tables=tables,
+            destination=DatabaseAccess(site="dst", kind="postgres", dsn=self.dsn["dst"], tables=TableSettings(detached_partitions=detached)), queue="", parallelism=2, tables=tables,
         )
         workers = ThreadWorkers(lambda server, incarnation: CopyPlaces(
             source=lambda: PostgresTableReader(self.dsn["src"]), destination=lambda: PostgresTableReader(self.dsn["dst"]),
@@ -141,8 +145,8 @@ class MarkedTables:
 
     def look(self) -> dict[str, str]:
         """What is shown of each table when somebody has asked for a look; nothing of those that are well."""
-        joins: Any = _NothingIsApplied(self.destination)
-        self.made._joins = joins
+        joins: Any = _NothingIsApplied(self.destination, self.applied_scn)
+        self.made._joins = self.made._marks.detached.joins = joins
         self.made._asked += 1
         for _ in range(10):
             if self.made._looked_at(joins):
@@ -155,7 +159,7 @@ class MarkedTables:
     def copy_again(self, *tables: str) -> None:
         """`headrace copy`."""
         self.made.copy_again([TableName("app", table) for table in tables])
-        self.made._joins = _NothingIsApplied(self.destination)
+        self.made._joins = _NothingIsApplied(self.destination, self.applied_scn)
         self.made._leave_out(self.made._joins)
 
     def verify(self) -> dict[str, bool]:
@@ -163,7 +167,9 @@ class MarkedTables:
         cores: Any = SimpleNamespace(epoch=self.made.epoch)
         runner: Any = _Digests(self.dsn)
         control = ApplyControl(config=self.made.config, runner=runner, cores=cores)  # whose look at the tables is the test's own
-        return {found.name: found.equal for found in control.compare(pb.CompareRequest())}
+        answers = list(control.compare(pb.CompareRequest()))
+        self.left_out = {found.name: tuple(found.left_out) for found in answers if found.left_out}
+        return {found.name: found.equal for found in answers}
 
     def both(self, query: str) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
         return self.run("src", query), self.run("dst", query)

@@ -255,6 +255,7 @@ Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Literal["dependent_transactions", "full"]
 ColumnMismatch = Literal["wait", "error"]
+DetachedPartitions = Literal["ask", "keep", "follow"]
 OnError = Literal["hold_dependents", "continue", "disable"]
 Combined = Literal["auto", "never"]
 SplitMode = Literal["auto", "never"]
@@ -732,6 +733,7 @@ class ApplyModel(_Model):
     key_columns: list[KeyColumnsModel] | None = None
     allow_duplicate_rows: bool | None = None
     column_mismatch: ColumnMismatch | None = None
+    detached_partitions: DetachedPartitions | None = None
     triggers: list[TriggerModel] | None = None
     check_foreign_keys: bool | list[PlainTable] | None = None
     on_error: OnError | None = None
@@ -763,6 +765,7 @@ class TopologyModel(_Model):
     key_columns: list[KeyColumnsModel] = []
     allow_duplicate_rows: bool | None = None
     column_mismatch: ColumnMismatch = "wait"
+    detached_partitions: DetachedPartitions = "ask"
     triggers: list[TriggerModel] = []
     check_foreign_keys: bool | list[PlainTable] = False
     tombstones: TombstonesModel | None = None

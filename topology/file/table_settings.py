@@ -31,9 +31,10 @@ def table_settings(top: TopologyModel, own: ApplyModel | None) -> TableSettings:
     duplicates = top.allow_duplicate_rows if own is None or own.allow_duplicate_rows is None else own.allow_duplicate_rows
     mismatch = top.column_mismatch if own is None or own.column_mismatch is None else own.column_mismatch
     checked = top.check_foreign_keys if own is None or own.check_foreign_keys is None else own.check_foreign_keys
+    detached = top.detached_partitions if own is None or own.detached_partitions is None else own.detached_partitions
     return TableSettings(
         key_columns=tuple(KeyColumns(owner=each.table[0], name=each.table[1], columns=tuple(each.columns)) for each in keys),
-        allow_duplicate_rows=duplicates, column_mismatch=mismatch,
+        allow_duplicate_rows=duplicates, column_mismatch=mismatch, detached_partitions=detached,
         check_foreign_keys=bool(checked), foreign_keys_of=() if isinstance(checked, bool) else tuple((each[0], each[1]) for each in checked),
         triggers=tuple(
             TriggerFiring(owner=each.table[0], name=each.table[1], trigger=each.trigger, fire=each.fire)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -52,6 +52,7 @@ from databases.postgres.destination.fencing import (
     take_apply_lock,
 )
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
+from databases.postgres.destination.partitions import remove_partition
 from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.row_triggers import make_triggers, times_findings
 from databases.postgres.destination.schema import CLAIM_LOCK, HISTORY_FROM, MARKS_FROM, prepare_schema, schema_version
@@ -415,6 +416,11 @@ class PostgresDestination:
         """See `DestinationDatabase.partition_rows`."""
         with self._use("asking which rows a partition holds") as connection:
             return rows_of_partition(connection, table, part)
+
+    def remove_partition(self, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:
+        """See `DestinationDatabase.remove_partition`."""
+        with self._use("removing a partition") as connection:
+            return remove_partition(connection, table, part, how=how, may=may)
 
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.leave_out`."""

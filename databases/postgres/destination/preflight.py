@@ -17,6 +17,7 @@ from databases.postgres.compared.named_types import local_names
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.fencing import STAMP_FUNCTION
+from databases.postgres.destination.partitions import ownership_findings
 from databases.postgres.destination.rights import (
     reference_right_findings,
     sequence_right_findings,
@@ -332,6 +333,8 @@ def _table_findings(
         yield from _function_findings(path, version, catalog)
     yield from table_right_findings(connection, path, catalog, [column.name for column in version.columns])
     yield from sequence_right_findings(connection, path, catalog)
+    if settings.detached_partitions == "follow":
+        yield from ownership_findings(connection, path, catalog.oid)
     stored = stored_tables(connection, catalog.oid)
     yield from rows_of_others(path, stored)
     yield from _unlogged_findings(path, stored)

@@ -28,7 +28,7 @@ from databases.ports import (
 )
 from databases.postgres.comparable import PostgresValueTypes
 from databases.postgres.compared.columns import column_shapes
-from databases.postgres.connection import connect, database_identity, quote, translated
+from databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.partitions import members_below, partition_rows
 from databases.postgres.shapes import table_shapes
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 __all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
 
 MARKER_PREFIX = "headrace.marker"
+_HOLDS_TIMEOUT = "5s"  # rows of one partition's bounds: what has none of them is passed over without reading, but for a default partition
 _LOCK_TIMEOUT = "10s"  # for the locks a publication needs: a busy table must not block everybody behind us
 _RELEASE_TIMEOUT_S = 10.0  # how long a slot may be held by a session that was told to end
 _POLL_S = 0.05
@@ -257,6 +258,18 @@ class PostgresSource:
         """See `SourceDatabase.partition_rows`."""
         with translated("asking which rows a partition holds"):
             return partition_rows(self._session(), [int(part)]).get(int(part), "")
+
+    def has_part(self, part: str) -> bool:
+        """See `SourceDatabase.has_part`."""
+        return bool(self._value("looking for a table", "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = %s::oid)", (part,)))
+
+    def holds(self, table: TableName, rows: str) -> bool:
+        """See `SourceDatabase.holds`."""
+        with translated("looking for rows"), self._session().transaction():
+            # Somebody holds a lock at the destination meanwhile.
+            self._session().execute(f"SET LOCAL statement_timeout = '{_HOLDS_TIMEOUT}'".encode())
+            found = self._session().execute(f"SELECT EXISTS (SELECT FROM {qualified(*table)} WHERE {rows})".encode()).fetchone()
+        return found is not None and bool(found[0])
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
         """See `SourceDatabase.plan`."""

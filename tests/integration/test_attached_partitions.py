@@ -1,0 +1,139 @@
+"""A whole driver, with its tasks as threads: a partition that is attached with rows is copied alone while its table goes on, and joins in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databases.connectors import DatabaseAccess
+from headrace.chaos.load import paced
+from spark_apply.copy import instantiation, rounds
+from spark_apply.driver import apply_driver
+from spark_apply.driver.config import ApplyConfig
+from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
+from tests.support.driver_on_threads import WAIT_S, Runner
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+TABLE = """
+CREATE TABLE ev (id int, day int, v text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (1) TO (2);
+CREATE TABLE other (id int PRIMARY KEY, v text);
+"""
+PART = "CREATE TABLE ev_{0} PARTITION OF ev FOR VALUES FROM ({0}) TO ({0} + 1)"
+ATTACH = (
+    "CREATE TABLE ev_{0} (LIKE ev INCLUDING ALL); INSERT INTO ev_{0} SELECT g, {0}, 'bulk' FROM generate_series(1, 1000) g;"
+    " ALTER TABLE ev ATTACH PARTITION ev_{0} FOR VALUES FROM ({0}) TO ({0} + 1)"
+)
+
+
+class Sites:
+    """Source, destination, and drivers one after the other."""
+
+    def __init__(self, folder: Path, source: str, destination: str) -> None:
+        self.source, self.destination = source, destination
+        for dsn in (source, destination):
+            execute(dsn, TABLE)
+        for number in (2, 3, 4):
+            execute(destination, PART.format(number))
+        execute(source, "INSERT INTO ev SELECT g, 1, 'first' FROM generate_series(1, 500) g")
+        self.queue = MinedQueue(folder, source, destination, topology="parts_test")
+        self.driver: Any = None
+        self.start()
+        wait_for("the first copy", lambda: set(self.states().values()) == {"DONE"} and len(self.states()) == 2, WAIT_S)
+
+    def start(self) -> None:
+        access = partial(DatabaseAccess, kind="postgres")
+        named: Any = type("Queue", (), {"queue": self.queue})()
+        config = ApplyConfig(
+            topology="parts_test", apply=self.queue.apply.name, source=access(site="dbs1", dsn=self.source),
+            destination=access(site="dbs2", dsn=self.destination), queue=self.queue.apply.queue, parallelism=2,
+            tables=ApplyDrivers.to_instantiate(named, ("ev", "other")),
+        )
+        self.driver = apply_driver.ApplyDriver(config, queue=lambda: self.queue.server.endpoint, application=lambda: None)
+        self.driver.start()
+        wait_for("it to apply", lambda: self.driver.outcome() or self.driver.control.cores is not None, WAIT_S)
+
+    def stop(self) -> None:
+        self.driver.stop(5.0)
+        assert self.driver.join(60.0)
+        self.driver.outcome()
+
+    def states(self) -> dict[str, str]:
+        self.driver.outcome()
+        return {table.name: table.state for table in self.driver.control.status().instantiation}
+
+    def errors(self) -> list[Any]:
+        return execute(self.destination, "SELECT * FROM headrace.apply_error")
+
+    def settle(self) -> None:
+        """Wait until everything is applied, and every partition has joined."""
+        end = end_of_log(self.source)
+
+        def is_settled() -> bool:
+            self.driver.control.look_at_tables()
+            return set(self.states()) == {"ev", "other"} and self.driver.control.status().caught_up_scn >= end
+
+        wait_for("everything", is_settled, WAIT_S)
+
+    def assert_same(self) -> None:
+        for table in ("ev", "other"):
+            assert digest(self.source, table) == digest(self.destination, table), table
+        assert self.errors() == []
+
+    def copied_rounds(self) -> list[Any]:
+        return execute(self.destination, "SELECT state, scn FROM headrace.instantiation WHERE name = 'ev'")
+
+
+@pytest.fixture
+def sites(source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
+    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    made = Sites(tmp_path, source_database, destination_database)
+    try:
+        yield made
+    finally:
+        made.driver.stop(5.0)
+        has_ended = made.driver.join(60.0)
+        made.queue.close()
+    assert has_ended
+
+
+def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: Sites) -> None:
+    before = sites.copied_rounds()
+    execute(sites.source, ATTACH.format(2))
+    execute(sites.source, ATTACH.format(3))
+    execute(sites.source, PART.format(4))
+    # Of rows that are not here: alone, and together with others; and what comes behind them.
+    execute(sites.source, "UPDATE ev SET v = 'alone' WHERE (id, day) = (1, 2)")
+    execute(sites.source, "BEGIN; UPDATE ev SET v = 'both' WHERE (id, day) = (2, 2); INSERT INTO other VALUES (1, 'both'); INSERT INTO ev VALUES (2001, 1, 'both'); COMMIT")
+    execute(sites.source, "DELETE FROM ev WHERE (id, day) = (3, 3)")
+    execute(sites.source, "INSERT INTO ev VALUES (5000, 2, 'came by an event')")
+    execute(sites.source, "UPDATE ev SET v = 'again' WHERE (id, day) = (1, 2)")
+    wait_for("them to be applied", lambda: execute(sites.destination, "SELECT 1 FROM ev WHERE id = 5000"), WAIT_S)
+    wait_for("the errors", lambda: len(sites.errors()) >= 3, WAIT_S)
+    stop = threading.Event()
+
+    def write() -> None:
+        for number, _ in enumerate(paced(stop, 0.01), 6001):
+            execute(sites.source, f"INSERT INTO ev VALUES ({number}, {number % 3 + 1}, 'load'); UPDATE ev SET v = 'load' WHERE id = {number % 500 + 1};"
+                    f" INSERT INTO other VALUES ({number}, 'x'); UPDATE ev SET day = 4 WHERE (id, day) = ({number % 400 + 1}, {number % 2 + 2}) AND NOT EXISTS (SELECT FROM ev_4 e WHERE e.id = {number % 400 + 1})")
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    joined = "SELECT count(*) = 2 FROM headrace.instantiation WHERE identity LIKE '%/%' AND state IN ('JOINING', 'DONE')"
+    wait_for("both to join", lambda: sites.driver.control.look_at_tables() and execute(sites.destination, joined)[0][0], WAIT_S)
+    stop.set()
+    writer.join(WAIT_S)
+    sites.settle()
+    sites.assert_same()
+    assert sites.copied_rounds() == before  # nothing else was copied
+    sites.stop()
+    execute(sites.source, "UPDATE ev SET v = 'later' WHERE id < 10")
+    sites.start()
+    sites.settle()
+    sites.assert_same()
