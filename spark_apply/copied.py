@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,21 +19,47 @@ if TYPE_CHECKING:
     from rules.evaluation import RuleEvaluation
     from streams.lcr_batch import LcrBatch, TableVersion
 
-__all__ = ["FirstScn", "copied_scns", "emptied_tables", "keys_of", "without_copied"]
+__all__ = ["FirstScn", "copied_scns", "emptied_tables", "keys_of", "truncated_before", "without_copied"]
 
 FirstScn = Callable[["TableVersion"], int]
 """Changes of a table with an order SCN below this are left out."""
 
 
 def copied_scns(recorded: Iterable[Instantiation]) -> dict[tuple[str, str], int]:
-    """Instantiation SCNs of a source's tables by (owner, name), and of partitions that were copied alone by ("", number).
+    """Instantiation SCNs of a source's tables by (owner, name), of partitions that were copied alone by ("", number), and the latest of a table's by ("", its name).
 
     Args:
         recorded: what is recorded of the tables.
     """
-    return {
-        (each.owner, each.name) if (part := PartOf.of(each.identity)) is None else ("", str(part.number)): int(each.scn) for each in recorded
-    }
+    records = {each.identity: each for each in recorded}
+    found: dict[tuple[str, str], int] = {}
+    for each in records.values():
+        part, scn = PartOf.of(each.identity), int(each.scn)
+        if part is None:
+            found[each.owner, each.name] = scn
+            continue
+        found["", str(part.number)] = scn
+        if (whole := records.get(part.table)) is not None:
+            key = "", f"{whole.owner}.{whole.name}"
+            found[key] = max(scn, found.get(key, 0))
+    return found
+
+
+def truncated_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> str:
+    """A table that a batch truncates as a whole, and of which a partition was copied later: it would lose what it got since; empty: there is none.
+
+    Args:
+        batch: rows in source order.
+        copied: see `copied_scns`.
+    """
+    owners = row_transactions(batch.transactions) if batch.truncates else None
+    for truncate in batch.truncates:
+        assert owners is not None
+        order_scn = int(batch.transactions.order_scn[owners[truncate.row_number]])
+        for version in (batch.tables[table] for table in truncate.tables):
+            if version.partition is None and order_scn < copied.get(("", version.qualified_name), 0):
+                return version.qualified_name
+    return ""
 
 
 def keys_of(version: TableVersion) -> tuple[tuple[str, str], ...]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import python_values
 from rules.user_code.handlers import ExecutionHandler
-from spark_apply.copied import keys_of, without_copied
+from spark_apply.copied import keys_of, truncated_before, without_copied
 from spark_apply.groups import Failure, GroupAssignment, GroupResult, ServerMessage
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
@@ -41,7 +41,9 @@ _COPIED_MEANWHILE = "a table of it was copied again while it was executed: execu
 _IN_THE_COPY = (
     "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete)"
 )
-
+_PART_COPIED = (
+    "it truncates {table}, and a partition of that was attached and copied since, which it would empty: delete it and what waits behind it (headrace errors delete), then `headrace copy FILE {table}`"
+)
 
 _NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
 _TOGETHER_BYTES_MAX = 8 << 20  # of serialized rows in one destination transaction: as of a group that comes from the queue (`driver.forming`)
@@ -126,8 +128,8 @@ class ExecuteWork(Work):
                 return False  # a streamed transaction: only its last part says when it was committed
             whole = context.decode(parts[0])
             batch = without_copied(whole, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
-            if whole.row_count and not batch.row_count:
-                return False  # all of it is in a copy, which is a failure of its own
+            if (whole.row_count and not batch.row_count) or truncated_before(batch, copied):
+                return False  # all of it is in a copy, or would empty one, which is a failure of its own
             touched |= {key for version in whole.tables for key in keys_of(version)}
             rows += batch.row_count
             batches.append(batch)
@@ -174,6 +176,8 @@ class ExecuteWork(Work):
             batch = without_copied(whole, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
             touched |= {key for version in whole.tables for key in keys_of(version)}
             left_out += whole.row_count - batch.row_count
+            if table := truncated_before(batch, copied):
+                return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_COPIED.format(table=table))
             failure = self._apply(batch, resolution)
             if failure is not None:
                 return failure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from databases.connectors import DatabaseAccess
+from databases.ports import Instantiation
 from headrace.chaos.load import paced
-from spark_apply.copy import instantiation, rounds
+from protos import apply_pb2 as pb
+from rules.table_settings import TableSettings
+from spark_apply.copy.board import CopyBoard
 from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig
+from spark_apply.driver.joining import JoinCalls
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
 from tests.support.driver_on_threads import WAIT_S, Runner
 
@@ -47,12 +51,12 @@ class Sites:
         self.start()
         wait_for("the first copy", lambda: set(self.states().values()) == {"DONE"} and len(self.states()) == 2, WAIT_S)
 
-    def start(self) -> None:
+    def start(self, detached: str = "ask") -> None:
         access = partial(DatabaseAccess, kind="postgres")
         named: Any = type("Queue", (), {"queue": self.queue})()
         config = ApplyConfig(
             topology="parts_test", apply=self.queue.apply.name, source=access(site="dbs1", dsn=self.source),
-            destination=access(site="dbs2", dsn=self.destination), queue=self.queue.apply.queue, parallelism=2,
+            destination=access(site="dbs2", dsn=self.destination, tables=TableSettings(detached_partitions=detached)), queue=self.queue.apply.queue, parallelism=2,
             tables=ApplyDrivers.to_instantiate(named, ("ev", "other")),
         )
         self.driver = apply_driver.ApplyDriver(config, queue=lambda: self.queue.server.endpoint, application=lambda: None)
@@ -86,8 +90,28 @@ class Sites:
             assert digest(self.source, table) == digest(self.destination, table), table
         assert self.errors() == []
 
+    def problem(self) -> str:
+        """What is shown of the table."""
+        return next(table.problem for table in self.driver.control.status().instantiation if table.name == "ev")
+
+    def begin_part(self) -> None:
+        """Attach a partition, and wait until its copy has begun."""
+        execute(self.source, ATTACH.format(2))
+        wait_for("the copy to begin", lambda: self.driver.control.look_at_tables() is not None and self.is_left_out(), WAIT_S)
+
+    def is_left_out(self) -> bool:
+        """Whether a partition's rows are left out, and its snapshot is taken."""
+        return bool(execute(self.destination, "SELECT 1 FROM headrace.instantiation WHERE identity LIKE '%%/%%' AND scn > 1"))
+
     def copied_rounds(self) -> list[Any]:
         return execute(self.destination, "SELECT state, scn FROM headrace.instantiation WHERE name = 'ev'")
+
+
+@pytest.fixture
+def held(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No piece of a copy reaches a task until this is undone."""
+    monkeypatch.setattr(CopyBoard, "add", lambda self, pieces: list(pieces))
+    return monkeypatch
 
 
 @pytest.fixture
@@ -135,5 +159,112 @@ def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: 
     sites.stop()
     execute(sites.source, "UPDATE ev SET v = 'later' WHERE id < 10")
     sites.start()
+    sites.settle()
+    sites.assert_same()
+
+
+AFTER = "TRUNCATE ev; INSERT INTO ev SELECT g, 2, 'after' FROM generate_series(1, 10) g; INSERT INTO ev VALUES (1, 1, 'after'); UPDATE ev SET v = 'after it' WHERE id = 3"
+
+
+def test_a_truncate_of_the_table_ends_the_copy_of_its_partition(sites: Sites, held: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    sites.begin_part()
+    execute(sites.source, "UPDATE ev SET v = 'before' WHERE id = 1; INSERT INTO ev VALUES (7000, 2, 'before'); INSERT INTO other VALUES (7000, 'before')")
+    execute(sites.source, AFTER)
+    sites.settle()
+    sites.assert_same()
+
+
+def test_a_truncate_of_the_partition_alone_reaches_a_copy_that_is_made_again(sites: Sites, held: pytest.MonkeyPatch) -> None:
+    sites.begin_part()
+    execute(sites.source, "TRUNCATE ev_2; INSERT INTO ev VALUES (1, 2, 'after')")
+    held.undo()
+    sites.driver.control.look_at_tables()
+    sites.stop()
+    held.setattr(apply_driver, "TaskRunner", Runner)
+    sites.start()
+    sites.settle()
+    sites.assert_same()
+
+
+@pytest.mark.parametrize("is_truncated", [False, True], ids=["changed", "truncated"])
+@pytest.mark.parametrize("when", ["copying", "copied"])
+def test_a_driver_that_ends_between_goes_on(sites: Sites, monkeypatch: pytest.MonkeyPatch, when: str, is_truncated: bool) -> None:
+    def join(self: JoinCalls, tables: Sequence[Instantiation]) -> bool:  # noqa: ARG001
+        return False
+
+    def add(self: CopyBoard, pieces: Iterable[Any]) -> None: ...
+
+    with monkeypatch.context() as patched:
+        if when == "copying":
+            patched.setattr(CopyBoard, "add", add)
+        else:
+            patched.setattr(JoinCalls, "join", join)
+        execute(sites.source, ATTACH.format(2))
+        wait_for("the copy", lambda: sites.driver.control.look_at_tables() is not None and sites.states().get("ev_2") == when.upper(), WAIT_S)
+        execute(sites.source, "UPDATE ev SET v = 'between' WHERE id < 20; DELETE FROM ev WHERE id = 30; INSERT INTO ev VALUES (7000, 2, 'between')")
+        sites.stop()
+    execute(sites.source, AFTER if is_truncated else "UPDATE ev SET v = 'away' WHERE id BETWEEN 10 AND 40")
+    sites.start()
+    execute(sites.source, "UPDATE ev SET v = 'later' WHERE id = 5")
+    sites.settle()
+    sites.assert_same()
+
+
+def test_a_truncate_of_all_that_is_left_empties_a_partition_that_left_before(sites: Sites) -> None:
+    execute(sites.source, PART.format(2))
+    execute(sites.source, "INSERT INTO ev VALUES (1, 2, 'x')")
+    sites.settle()
+    execute(sites.source, "TRUNCATE ev_2; ALTER TABLE ev DETACH PARTITION ev_1; DROP TABLE ev_1")
+    execute(sites.source, "INSERT INTO ev VALUES (2, 2, 'x')")
+    sites.settle()
+    assert "has no partition public.ev_1 of it any more" in sites.problem()
+    assert execute(sites.destination, "SELECT count(*) FROM ev") == [(501,)]
+    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (3, 2, 'x')")
+    sites.settle()
+    sites.assert_same()
+    assert sites.problem() == ""
+
+
+def test_a_partition_that_is_kept_outlives_a_truncate_and_one_that_is_followed_does_not(sites: Sites) -> None:
+    for number in (2, 3):
+        execute(sites.source, PART.format(number))
+        execute(sites.source, f"INSERT INTO ev VALUES (1, {number}, 'x')")
+    sites.settle()
+    sites.stop()
+    sites.start("keep")
+    execute(sites.source, "DROP TABLE ev_1")
+    sites.settle()
+    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (3, 2, 'x')")
+    sites.settle()
+    assert sites.problem() == ""
+    assert execute(sites.destination, "SELECT count(*) FROM ev") == [(501,)]
+    sites.stop()
+    sites.start("follow")
+    execute(sites.source, "INSERT INTO ev VALUES (3, 3, 'just before'); ALTER TABLE ev DETACH PARTITION ev_3")
+    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (4, 2, 'x')")
+    sites.settle()
+    sites.assert_same()
+    assert sites.problem() == ""
+    assert execute(sites.destination, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'ev'::regclass ORDER BY 1") == [("ev_2",), ("ev_4",)]
+    assert digest(sites.source, "ev_3") == digest(sites.destination, "ev_3")
+    assert execute(sites.destination, "SELECT to_regclass('ev_1') IS NULL") == [(True,)]
+
+
+def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_since(sites: Sites) -> None:
+    for statement in ATTACH.format(2).split("; "):
+        execute(sites.source, statement)
+    execute(sites.source, "UPDATE ev SET v = 'before' WHERE (id, day) = (1, 2)")
+    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (1, 1, 'after'), (1, 2, 'after')")
+    wait_for("both to fail", lambda: len(sites.errors()) == 2, WAIT_S)
+    sites.settle()
+    wait_for("what the copy has to be deleted", lambda: len(sites.errors()) == 1, WAIT_S)
+    assert execute(sites.destination, "SELECT v FROM ev WHERE day = 2") == [("after",)]
+    ((number,),) = execute(sites.destination, "SELECT number FROM headrace.apply_error")
+    name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(numbers=[number])) and "again"
+    (outcome,) = wait_for("it to be refused", lambda: sites.driver.control.execution_outcomes(name, 1.0).outcomes, WAIT_S)
+    assert "a partition of that was attached and copied since" in outcome.failure.message
+    assert execute(sites.destination, "SELECT v FROM ev WHERE day = 2") == [("after",)]
+    list(sites.driver.control.delete_errors(pb.ErrorsRequest(numbers=[number])))
+    sites.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="ev")]))
     sites.settle()
     sites.assert_same()
