@@ -340,6 +340,10 @@ class MemoryDestination:
         """See `DestinationDatabase.partition_rows`: it has no partitions."""
         return ""
 
+    def missing_grant(self, part: TableName) -> str:  # noqa: ARG002
+        """See `DestinationDatabase.missing_grant`: there are no rights."""
+        return ""
+
     def remove_partition(self, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:  # noqa: ARG002
         """See `DestinationDatabase.remove_partition`: it has no partitions."""
         return True

@@ -989,6 +989,14 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def missing_grant(self, part: TableName) -> str:
+        """The statement that gives the role what it lacks to copy rows into a partition itself; empty: it lacks nothing.
+
+        Args:
+            part: name of the partition.
+        """
+        ...
+
     def remove_partition(self, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:
         """Detach a partition of a table here, at any depth, drop it, or remove its rows.
 

@@ -93,12 +93,13 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """Of one table: `rows` says what made its values others; `relabelled` are statements; parts came or left."""
+    """Of one table: `rows` says what made its values others; `relabelled` are statements; parts came or left. `grants` are missing to copy parts that came."""
 
     rows: tuple[str, ...]
     relabelled: tuple[str, ...]
     came: Mapping[str, MarkedPart]
     left: Mapping[str, MarkedPart]
+    grants: tuple[str, ...] = ()
 
 
 def compare_marks(
@@ -144,7 +145,7 @@ def compare_marks(
         if kept or follows(table):
             left = {number: part for number, part in left.items() if number not in kept and number not in gone}
         # What else changed of all rows takes a copy of the table, which has them.
-        alone = {} if found.rows or found.relabelled else _copied_alone(source, destination, table, came)
+        alone, grants = ({}, ()) if found.rows or found.relabelled else _copied_alone(source, destination, table, came)
         came = {number: part for number, part in came.items() if number not in alone}
         if alone:
             attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
@@ -152,7 +153,7 @@ def compare_marks(
         if follows(table) and departed.get(table.identity) and not (found.rows or found.relabelled or came or left):
             continue  # its mark is the earlier one until they are gone
         if found.rows or found.relabelled or came or left:
-            problems[table.identity] = _problem(table, replace(found, came=came, left=left))
+            problems[table.identity] = _problem(table, replace(found, came=came, left=left, grants=grants))
         else:
             now_known = replace(_merged(was, present), kept=kept)
             if now_known != recorded[table.identity]:
@@ -167,14 +168,18 @@ def follows(table: MarkedTable) -> bool:
 
 def _copied_alone(
     source: SourceDatabase, destination: DestinationDatabase, table: MarkedTable, came: Mapping[str, MarkedPart],
-) -> dict[str, MarkedPart]:
-    """Those of the attached partitions that the destination's table has, too, with the same bounds."""
-    if not table.copies_parts:
-        return {}
-    return {
-        number: part for number, part in came.items()
-        if (rows := source.partition_rows(number)) and rows == destination.partition_rows(table.destination, _here(part, table))
-    }
+) -> tuple[dict[str, MarkedPart], tuple[str, ...]]:
+    """Those of the attached partitions that the destination's table has, too, with the same bounds; and statements that are missing for others of these."""
+    found, grants = dict[str, MarkedPart](), list[str]()
+    for number, part in came.items() if table.copies_parts else ():
+        rows, name = source.partition_rows(number), _here(part, table)
+        if not rows or rows != destination.partition_rows(table.destination, name):
+            continue
+        if grant := destination.missing_grant(name):
+            grants.append(grant)
+        else:
+            found[number] = part
+    return found, tuple(grants)
 
 
 def _changes(was: RowMark, now: RowMark) -> _Changes:
@@ -195,17 +200,17 @@ def _replaced(was: RowMark, now: RowMark) -> Iterator[str]:
             yield f"column {name} was generated and is not any more (DROP EXPRESSION here, too, before the copy)"
         elif before is None and column.has_passing_default:
             yield f"column {name} was added with a default that is not constant"
-    for key, field in now.fields.items():
+    for key, now_field in now.fields.items():
         earlier = was.fields.get(key)
-        if earlier is not None and earlier.place != field.place:
-            yield f"field {field.name} of type {field.type_name} is another one of that name"
+        if earlier is not None and earlier.place != now_field.place:
+            yield f"field {now_field.name} of type {now_field.type_name} is another one of that name"
     types = {key.partition(".")[0] for key in now.fields}
-    places = {(key.partition(".")[0], field.place): field.name for key, field in now.fields.items()}
-    for key, field in was.fields.items():
+    places = {(key.partition(".")[0], each.place): each.name for key, each in now.fields.items()}
+    for key, gone in was.fields.items():
         number = key.partition(".")[0]
         if number in types and key not in now.fields:
-            called = places.get((number, field.place))
-            yield f"field {field.name} of type {field.type_name} {f'is called {called} now' if called else 'was dropped'} (alter the type here, too, before the copy)"
+            called = places.get((number, gone.place))
+            yield f"field {gone.name} of type {gone.type_name} {f'is called {called} now' if called else 'was dropped'} (alter the type here, too, before the copy)"
 
 
 def _rewritten(was: RowMark, now: RowMark) -> Iterator[str]:
@@ -255,6 +260,11 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
         return ChangedTable(
             problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still here",
             fix=f"drop or detach {names} at the destination too, or delete its rows; or {again}; {ends}",
+        )
+    if found.grants and not (found.rows or found.relabelled or left):
+        return ChangedTable(
+            problem=f"partition {came} was attached with rows that are not in the log, and the role may not copy them",
+            fix=f"{' '.join(found.grants)} then its rows come; or {again}; {ends}",
         )
     if came and table.copies_parts and not (found.rows or found.relabelled or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())

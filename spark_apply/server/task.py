@@ -281,9 +281,9 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
     from rules.conflict_handlers import ConflictRules
     from rules.user_code.handlers import HandlerRules
     from rules.virtual_dependencies import VirtualDependencies
+    from spark_apply.copied import copied_scns
     from spark_apply.handlers.crashes import RecordedCalls
     from spark_apply.handlers.loaded import loaded_handlers
-    from spark_apply.copied import copied_scns
     from spark_apply.messages import access_from_wire
     from spark_apply.server.apply_server import ApplyServer
     from spark_apply.server.resolution import ConflictSettings

@@ -166,7 +166,7 @@ def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: 
 AFTER = "TRUNCATE ev; INSERT INTO ev SELECT g, 2, 'after' FROM generate_series(1, 10) g; INSERT INTO ev VALUES (1, 1, 'after'); UPDATE ev SET v = 'after it' WHERE id = 3"
 
 
-def test_a_truncate_of_the_table_ends_the_copy_of_its_partition(sites: Sites, held: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+def test_a_truncate_of_the_table_ends_the_copy_of_its_partition(sites: Sites, held: pytest.MonkeyPatch) -> None:
     sites.begin_part()
     execute(sites.source, "UPDATE ev SET v = 'before' WHERE id = 1; INSERT INTO ev VALUES (7000, 2, 'before'); INSERT INTO other VALUES (7000, 'before')")
     execute(sites.source, AFTER)
@@ -189,7 +189,7 @@ def test_a_truncate_of_the_partition_alone_reaches_a_copy_that_is_made_again(sit
 @pytest.mark.parametrize("is_truncated", [False, True], ids=["changed", "truncated"])
 @pytest.mark.parametrize("when", ["copying", "copied"])
 def test_a_driver_that_ends_between_goes_on(sites: Sites, monkeypatch: pytest.MonkeyPatch, when: str, is_truncated: bool) -> None:
-    def join(self: JoinCalls, tables: Sequence[Instantiation]) -> bool:  # noqa: ARG001
+    def join(self: JoinCalls, tables: Sequence[Instantiation]) -> bool:
         return False
 
     def add(self: CopyBoard, pieces: Iterable[Any]) -> None: ...

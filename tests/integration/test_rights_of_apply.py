@@ -15,7 +15,9 @@ from databases.ports import TruncatedTable
 from databases.postgres.connection import connect, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.destination.database import PostgresDestination
-from streams.errors import DataError
+from rules.table_settings import TableSettings
+from streams.errors import DatabaseError, DataError
+from streams.table_name import TableName
 from tests.support.writes import delete, insert, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -158,3 +160,38 @@ def test_role_that_does_not_own_the_sequences_is_warned_of_truncates_that_restar
     truncate(role, restart_identity=True)
     admin.execute(f'REVOKE "{owner}" FROM {ROLE}')
     truncate(role, restart_identity=False)
+
+
+def test_a_role_detaches_and_drops_partitions_once_what_check_prints_was_run(admin: psycopg.Connection, role: str) -> None:
+    admin.execute("CREATE TABLE shop.p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    for number in range(3):
+        admin.execute(f"CREATE TABLE shop.p_{number} PARTITION OF shop.p FOR VALUES FROM ({number}) TO ({number} + 1)")
+        admin.execute(f"INSERT INTO shop.p VALUES ({number})")
+    source = describe_table(admin, "shop", "p")
+    assert source is not None
+    version, table = table_version(source, is_binary=False), TableName("shop", "p")
+    with closing(PostgresDestination(role, site="dbs2", settings=TableSettings(detached_partitions="follow"))) as destination:
+        assert destination.missing_grant(TableName("shop", "p_0")) == f'GRANT SELECT, INSERT, DELETE, TRUNCATE ON "shop"."p_0" TO "{ROLE}";'
+        findings = [finding for finding in destination.preflight_tables([version]) if "own" in finding.problem]
+        for finding in destination.preflight_tables([version]):
+            if "own" not in finding.problem:
+                admin.execute(finding.fix)
+        with pytest.raises(DatabaseError, match="must be owner"):
+            destination.remove_partition(table, TableName("shop", "p_0"), how="detach", may=lambda _: True)
+        (fixes,) = [finding.fix.splitlines() for finding in findings]
+        assert len(fixes) == 4
+        for fix in fixes:
+            assert destination.preflight_tables([version]) != ()
+            admin.execute(fix)
+        assert destination.preflight_tables([version]) == ()
+        assert destination.missing_grant(TableName("shop", "p_0")) == ""
+        for number, how in enumerate(("detach", "drop", "empty")):
+            name, asked = TableName("shop", f"p_{number}"), list[str]()
+            assert not destination.remove_partition(table, name, how=how, may=lambda rows: asked.append(rows) is not None)  # noqa: B023
+            assert admin.execute("SELECT count(*) FROM shop.p").fetchone() == (3 - number,)
+            assert destination.remove_partition(table, name, how=how, may=lambda _: True)
+            assert admin.execute("SELECT count(*) FROM shop.p").fetchone() == (2 - number,)
+            assert asked == [f"((id IS NOT NULL) AND (id >= {number}) AND (id < {number + 1}))"]
+    assert admin.execute("SELECT to_regclass('shop.p_0') IS NULL, to_regclass('shop.p_1') IS NULL, to_regclass('shop.p_2') IS NULL").fetchone() == (False, True, False)
+    with closing(PostgresDestination(role, site="dbs2")) as destination:
+        assert destination.preflight_tables([version]) == ()

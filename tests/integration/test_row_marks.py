@@ -300,6 +300,19 @@ def test_an_attached_partition_that_the_destination_does_not_have_is_said_and_co
     made.assert_same()
 
 
+def test_an_attached_partition_that_may_not_be_copied_is_said_with_the_statement_that_lets_it_come(tables: MarkedTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The role's rights are asked of a real server in `test_rights_of_apply.py`."""
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    with monkeypatch.context() as patched:
+        patched.setattr(type(tables.destination), "missing_grant", lambda self, part: f"GRANT SELECT ON {part} TO a;")
+        problem = tables.look()["ev"]
+    assert "fix: GRANT SELECT ON app.ev_2 TO a; then its rows come" in problem
+    assert "headrace copy FILE app.ev" in problem
+    assert tables.look() == {}
+    made.assert_same()
+
+
 def test_an_attached_tree_of_partitions_is_said_until_the_table_is_copied_again(tables: MarkedTables) -> None:
     made = Partitioned(tables)
     tables.run("src", *ATTACHED["a tree"])

@@ -51,8 +51,8 @@ from databases.postgres.destination.fencing import (
     refuse_epoch,
     take_apply_lock,
 )
+from databases.postgres.destination.partitions import missing_grant, remove_partition
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
-from databases.postgres.destination.partitions import remove_partition
 from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.row_triggers import make_triggers, times_findings
 from databases.postgres.destination.schema import CLAIM_LOCK, HISTORY_FROM, MARKS_FROM, prepare_schema, schema_version
@@ -416,6 +416,11 @@ class PostgresDestination:
         """See `DestinationDatabase.partition_rows`."""
         with self._use("asking which rows a partition holds") as connection:
             return rows_of_partition(connection, table, part)
+
+    def missing_grant(self, part: TableName) -> str:
+        """See `DestinationDatabase.missing_grant`."""
+        with self._use("asking for rights") as connection:
+            return missing_grant(connection, part)
 
     def remove_partition(self, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:
         """See `DestinationDatabase.remove_partition`."""

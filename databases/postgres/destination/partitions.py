@@ -14,7 +14,9 @@ from databases.postgres.partitions import rows_of_partition
 if TYPE_CHECKING:
     from streams.table_name import TableName
 
-__all__ = ["ownership_findings", "remove_partition"]
+__all__ = ["missing_grant", "ownership_findings", "remove_partition"]
+
+_COPY_RIGHTS = ("SELECT", "INSERT", "DELETE", "TRUNCATE")  # it is emptied, filled and read
 
 # Apply's own statements wait behind a lock that is waited for.
 _LOCK_TIMEOUT = "1s"
@@ -59,6 +61,20 @@ def remove_partition(connection: psycopg.Connection[Any], table: TableName, part
         if not is_done:
             raise psycopg.Rollback(transaction)
     return is_done
+
+
+def missing_grant(connection: psycopg.Connection[Any], part: TableName) -> str:
+    """See `DestinationDatabase.missing_grant`. Changes are written through the partitioned table, whose rights count for them.
+
+    Args:
+        connection: as the role that will apply.
+        part: see there.
+    """
+    found = connection.execute(
+        "SELECT current_user, ARRAY(SELECT r FROM unnest(%s::text[]) r WHERE NOT has_table_privilege(c.oid, r)) FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s", (list(_COPY_RIGHTS), *part),
+    ).fetchone()
+    return f"GRANT {', '.join(found[1])} ON {qualified(*part)} TO {quote(found[0])};" if found is not None and found[1] else ""
 
 
 def ownership_findings(connection: psycopg.Connection[Any], path: str, number: int) -> Iterator[Finding]:
