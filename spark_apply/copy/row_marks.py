@@ -331,17 +331,10 @@ class TableMarks:
         if time.monotonic() < self._look_at and not is_asked:
             return False
         config, destination = self.records.config, self.records.destination
-        tables = [
-            MarkedTable(
-                identity=each.table.identity, source=each.table.source, destination=each.table.destination, may_be_copied=each.table.may_empty,
-                copies_parts=copies_parts(each.table) and not self.records.others(each.table), detached=config.destination.tables.detached_partitions,
-                is_reshaped=bool(each.table.transformations),
-            )
-            for each in found if each.is_finished and each.table.part_of is None
-        ]
         try:
             now = self.source.row_marks(config.topology)
             recorded = destination.row_marks(config.topology, config.apply, config.source.site)
+            tables = [self._marked(each, recorded, now) for each in found if each.is_finished and each.table.part_of is None]
             changed = compare_marks(self.source, destination, tables, recorded, now)
             # Recorded before the mark that has them: a driver that dies between finds them again.
             for each in found:
@@ -359,6 +352,17 @@ class TableMarks:
         self._look_at = time.monotonic() + (_LOOK_AGAIN_S if self._is_early else _LOOK_S)
         self.records.note_changed(found, {identity: str(each) for identity, each in problems.items()})
         return bool(changed.attached)
+
+    def _marked(self, each: Standing, recorded: Mapping[str, RowMark], now: Mapping[str, RowMark]) -> MarkedTable:
+        table = each.table
+        was, present = (marks.get(table.identity, RowMark()).parts for marks in (recorded, now))
+        has_new = any(number not in was or was[number].joined != part.joined for number, part in present.items())
+        return MarkedTable(
+            identity=table.identity, source=table.source, destination=table.destination, may_be_copied=table.may_empty,
+            # Another topology's apply process may have rows there. That is asked of few tables.
+            copies_parts=has_new and copies_parts(table) and not self.records.others(table),
+            detached=self.records.config.destination.tables.detached_partitions, is_reshaped=bool(table.transformations),
+        )
 
     def _settle_left(self, tables: Sequence[MarkedTable], changed: ChangedRows, now: Mapping[str, RowMark], *, is_asked: bool) -> tuple[dict[str, ChangedTable], bool]:
         """Do what is wanted about partitions that the source has no longer; what is to be shown then, and whether anything was done."""

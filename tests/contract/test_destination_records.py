@@ -452,13 +452,15 @@ def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ou
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(
         destination, ("1", "done", 120, "DONE"), ("2", "failed", 0, "FAILED"), ("3", "half", 130, "FAILED"),
-        ("4", "kept", 140, "KEPT"), ("5", "stays", 150, "KEPT"),
+        ("4", "kept", 140, "KEPT"), ("5", "stays", 150, "KEPT"), ("5/77", "stays_1", 155, "DONE"), ("1/78", "done_1", 125, "DONE"),
     )
     left = destination.leave_out(TOPOLOGY, APPLY, kept=["5"])
     assert [(table.name, table.state) for table in left] == [
-        ("done", "DONE"), ("failed", "FAILED"), ("half", "FAILED"), ("kept", "KEPT"),
+        ("done", "DONE"), ("done_1", "DONE"), ("failed", "FAILED"), ("half", "FAILED"), ("kept", "KEPT"),
     ]
-    assert states(destination) == [("1", "done", 120, "LEFT"), ("3", "half", 130, "LEFT"), ("5", "stays", 150, "KEPT")]
+    assert states(destination) == [
+        ("1", "done", 120, "LEFT"), ("1/78", "done_1", 125, "LEFT"), ("3", "half", 130, "LEFT"), ("5", "stays", 150, "KEPT"), ("5/77", "stays_1", 155, "DONE"),
+    ]
     assert destination.leave_out(TOPOLOGY, APPLY, kept=["5"]) == ()
     with pytest.raises(FencedError):  # a driver that is not gone yet
         recorded(destination, ("1", "done", 120, "DONE"), epoch=epoch)

@@ -115,7 +115,7 @@ def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDesti
     ]
     assert dict(shown("parameter, value", "dba_apply_parameters")) == {
         "allow_duplicate_rows": "N", "check_foreign_keys": "N", "column_mismatch": "WAIT", "commit_serialization": "DEPENDENT_TRANSACTIONS",
-        "compare_key_only": "N", "conflict_history_age_s": "2592000", "conflict_history_count": "100000", "disable_on_error": "Y",
+        "compare_key_only": "N", "conflict_history_age_s": "2592000", "conflict_history_count": "100000", "detached_partitions": "ASK", "disable_on_error": "Y",
         "group_rows": "10000", "group_transactions": "1000", "handler_timeout_s": "30", "on_error": "DISABLE", "parallelism": "3",
     }
     assert shown("rule_set_type, schema_name, object_name, include_tagged_lcr, rule_condition", "dba_streams_rules") == [
@@ -200,7 +200,7 @@ def test_status_as_json_has_the_rows_of_the_views_under_their_columns(database: 
 def test_parameters_that_were_set_are_shown_as_they_are(database: PostgresDestination, destination_database: str):
     tables = TableSettings(
         allow_duplicate_rows=True, column_mismatch="error", check_foreign_keys=True, foreign_keys_of=(("hr", "t"), ("hr", "x")),
-        key_columns=(KeyColumns(owner="hr", name="t", columns=("a", "b")),),
+        key_columns=(KeyColumns(owner="hr", name="t", columns=("a", "b")),), detached_partitions="follow",
     )
     changed = config(
         commits_in_order=True, conflicts=ConflictRules(compare_key_only=True, history=HistoryBounds(count=5, age_s=60.0)), on_error=OnError.CONTINUE,
@@ -210,10 +210,10 @@ def test_parameters_that_were_set_are_shown_as_they_are(database: PostgresDestin
     shown = dict(rows(destination_database, "SELECT parameter, value FROM headrace.dba_apply_parameters"))
     assert {name: shown[name] for name in (
         "allow_duplicate_rows", "check_foreign_keys", "column_mismatch", "commit_serialization", "compare_key_only", "conflict_history_age_s",
-        "conflict_history_count", "disable_on_error", "on_error",
+        "conflict_history_count", "detached_partitions", "disable_on_error", "on_error",
     )} == {
         "allow_duplicate_rows": "Y", "check_foreign_keys": "hr.t, hr.x", "column_mismatch": "ERROR", "commit_serialization": "FULL",
-        "compare_key_only": "Y", "conflict_history_age_s": "60", "conflict_history_count": "5", "disable_on_error": "N", "on_error": "CONTINUE",
+        "compare_key_only": "Y", "conflict_history_age_s": "60", "conflict_history_count": "5", "detached_partitions": "FOLLOW", "disable_on_error": "N", "on_error": "CONTINUE",
     }
     assert rows(destination_database, "SELECT object_owner, object_name, column_name FROM headrace.dba_apply_key_columns") == [("hr", "t", "a"), ("hr", "t", "b")]
 

@@ -8,17 +8,19 @@ import pytest
 
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import MemoryStore, destination_column
-from databases.ports import ApplyProgress, Instantiation
+from databases.ports import ApplyProgress, Instantiation, PartOf
 from rules.reshaping import transformed_version
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
 from spark_apply.arriving import ArrivingTables, TableStart
+from spark_apply.copied import copied_scns, keys_of, truncated_before, without_copied
+from spark_apply.copy.parts import parts_of
 from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.joining import TableJoins
 from spark_apply.tables import TableVersions
 from streams.errors import UnfitTableError
-from streams.lcr_batch import Column, TableVersion, Truncate, content_version
+from streams.lcr_batch import Column, Partition, TableVersion, Truncate, content_version
 from streams.scn import ObjectNumber, Scn
 from streams.table_name import TableName
 from tests.support.apply_reading import Reading, commits
@@ -244,3 +246,93 @@ def test_two_tables_that_have_one_name_behind_transformations_rename_no_columns_
     versions.note((shaped("b", 777, "id", "y", root=A),))
     (found,) = versions.renamed(renamed)  # a partition of the same table does
     assert [column.name for column in found.version.columns] == ["id", "y"]
+
+
+P, Q = 16390, 16391
+PART, NAME = PartOf(table="id of t", number=P), ("public", "t_1")
+NEVER = 1 << 60
+
+
+def test_a_partition_that_is_copied_alone_has_a_start_of_its_own():
+    tables = arriving(t=10)
+    of_part, of_other = version("t", P, A), version("t", Q, A)
+    tables.leave_out([NAME], {NAME: PART})
+    assert tables.first_scn(of_part, 0) > NEVER
+    assert tables.first_scn(of_other, 0) == tables.first_scn(version("t", A), 0) == 10
+    tables.join([Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="COPIED")])
+    assert (tables.first_scn(of_part, 170), tables.first_scn(of_other, 170)) == (100, 170)
+    tables.all_joined()
+    assert (tables.first_scn(of_part, 170), tables.first_scn(of_other, 170)) == (170, 170)
+    tables.leave_out([("public", "t")])  # the whole table is copied again
+    assert tables.first_scn(of_part, 170) > NEVER
+
+
+def test_a_driver_that_starts_knows_partitions_by_their_records():
+    """COPIED at 100 and not joined; DONE at 100 where the others are not that far."""
+    for state, first in (("COPIED", NEVER), ("DONE", 100)):
+        records = [
+            Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
+            Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state=state),
+        ]
+        whole = table("t", A, P, Q)
+        found = standings([whole, *parts_of([whole], records)], records)
+        assert [each.replaced for each in found] == [(), ()]
+        assert found[0].replaced_identities == (PART.identity,), "a copy of the whole table removes it"
+        tables = ArrivingTables(table_starts(found), [whole])
+        assert tables.first_scn(version("t", Q, A), 0) == 10
+        assert tables.first_scn(version("t", P, A), 0) >= first
+
+
+@pytest.mark.parametrize("state", ["COPYING", "FAILED", "LEFT"])
+def test_the_copy_of_a_table_has_its_partitions(state: str):
+    records = [
+        Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state=state),
+        Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="COPIED"),
+    ]
+    assert parts_of([table("t", A)], records) == ()
+
+
+def truncating(commit: int, *versions: TableVersion):
+    found = replace(insert_batch([commit], previous=0), tables=versions)
+    return replace(found, groups=(), truncates=(Truncate(row_number=0, tables=tuple(range(len(versions))), cascade=False, restart_identity=False),))
+
+
+def test_a_truncate_of_the_whole_table_waits_until_the_partition_begins_there():
+    """It comes as one of the partitions; which one says nothing."""
+    for number in (P, Q):
+        tables = arriving(t=10)
+        tables.leave_out([NAME], {NAME: PART})
+        reading = Reading(tables=tables)
+        assert commits(reading.read(truncating(50, version("t", number, A)))) == []
+        assert reading.reader.unfit is not None
+        assert "public.t_1" in reading.reader.unfit.message
+        assert reading.reader.truncated_parts == {NAME: 49}
+        reading.reader.change_tables(leave_out=(), join=(), admit=reading.reader.truncated_parts)
+        assert reading.reader.truncated_parts == {}
+        reading.reader.restart(ApplyProgress(epoch=1, low_watermark=Scn(0), above=()))
+        assert commits(reading.read(truncating(50, version("t", number, A)))) == [50]
+        assert tables.first_scn(version("t", P, A), 0) == 49
+
+
+def test_a_truncate_of_partitions_reaches_those_that_are_applied():
+    part = Partition(owner="public", name="t_1", rows="true")
+    tables = arriving(t=10)
+    tables.leave_out([NAME], {NAME: PART})
+    reading = Reading(tables=tables)
+    both = [replace(version("t", number, A), partition=part) for number in (P, Q)]
+    (piece,) = [each for each in reading.read(truncating(50, *both)) if hasattr(each, "batch")]
+    assert [int(piece.batch.tables[table].object_number) for table in piece.batch.truncates[0].tables] == [Q]
+    assert reading.reader.truncated_tables == {"id of t": (49, frozenset({Q}))}
+
+
+def test_rows_older_than_the_copy_of_their_partition_are_in_it():
+    records = [
+        Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
+        Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="COPIED"),
+    ]
+    copied = copied_scns(records)
+    left = {number: without_copied(batch("t", number, 50, root=A), lambda found: max(copied.get(key, 0) for key in keys_of(found))).row_count for number in (P, Q)}
+    assert left == {P: 0, Q: 1}
+    assert truncated_before(truncating(50, version("t", Q, A)), copied) == "public.t"
+    assert truncated_before(truncating(150, version("t", Q, A)), copied) == ""
+    assert truncated_before(truncating(50, replace(version("t", Q, A), partition=Partition(owner="public", name="t_2", rows="true"))), copied) == ""

@@ -24,9 +24,9 @@ KEY = KeyColumns(owner="hr", name="t", columns=("code", "day"))
 
 def test_what_the_file_says_holds_for_every_apply_process_and_survives_being_stored(tmp_path):
     spec = read(tmp_path, ONE_WAY + "key_columns: [{table: hr.t, columns: [code, day]}]\nallow_duplicate_rows: true\ncolumn_mismatch: error\n"
-                "triggers: [{table: hr.t, trigger: log_change, fire: always}]\ncheck_foreign_keys: [hr.t]\n")
+                "triggers: [{table: hr.t, trigger: log_change, fire: always}]\ncheck_foreign_keys: [hr.t]\ndetached_partitions: follow\n")
     expected = TableSettings(
-        key_columns=(KEY,), allow_duplicate_rows=True, column_mismatch="error", check_foreign_keys=True, foreign_keys_of=(("hr", "t"),),
+        key_columns=(KEY,), allow_duplicate_rows=True, column_mismatch="error", check_foreign_keys=True, foreign_keys_of=(("hr", "t"),), detached_partitions="follow",
         triggers=(TriggerFiring(owner="hr", name="t", trigger="log_change", fire="always"),),
     )
     assert [apply.tables for apply in spec.applies] == [expected]
@@ -34,7 +34,8 @@ def test_what_the_file_says_holds_for_every_apply_process_and_survives_being_sto
     assert TableSettings.from_bytes(expected.to_bytes()) == expected
     assert TableSettings.from_bytes(b"") == NO_TABLE_SETTINGS
     plan = make_plan(spec).as_text()
-    for said in ("substitute key hr.t (code, day)", "foreign keys of hr.t are checked", "trigger log_change on hr.t fires always", "go into the error queue"):
+    for said in ("substitute key hr.t (code, day)", "foreign keys of hr.t are checked", "trigger log_change on hr.t fires always", "go into the error queue",
+                 "partitions that the source detaches or drops are detached or dropped"):
         assert said in plan
 
 
@@ -45,8 +46,9 @@ captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: 
 propagations: {p1: {from: q1, to: q2}}
 key_columns: [{table: hr.t, columns: [code]}]
 column_mismatch: error
+detached_partitions: keep
 applies:
-  a1: {site: dbs2, source: dbs1, queue: q2, key_columns: [{table: hr.u, columns: [a]}], column_mismatch: wait, allow_duplicate_rows: false}
+  a1: {site: dbs2, source: dbs1, queue: q2, detached_partitions: ask, key_columns: [{table: hr.u, columns: [a]}], column_mismatch: wait, allow_duplicate_rows: false}
 """)
     (apply,) = spec.applies
     assert apply.tables == TableSettings(key_columns=(KeyColumns(owner="hr", name="u", columns=("a",)),), allow_duplicate_rows=False)
@@ -62,6 +64,7 @@ applies:
     ("key_columns: [{table: hr.t, columns: [a]}]\nconflict_handlers: [{table: hr.t, method: latest_timestamp, priority: [dbs1, dbs2]}]",
      "hr.t has the handler latest_timestamp, which needs the primary key"),
     ("column_mismatch: skip", "'skip' is not one of wait, error"),
+    ("detached_partitions: drop", "'drop' is not one of ask, keep, follow"),
 ])
 def test_what_cannot_be_is_refused_with_its_place(tmp_path, entry, problem):
     assert any(problem in line for line in problems(tmp_path, ONE_WAY + entry + "\n"))
