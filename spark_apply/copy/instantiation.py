@@ -60,7 +60,7 @@ from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obsolete_errors import ObsoleteErrors
 from spark_apply.copy.obstacles import not_as_called, refused, table_copy
-from spark_apply.copy.parts import captured_parts, errors_in_copies, part_facts
+from spark_apply.copy.parts import captured_parts, part_facts
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
@@ -276,15 +276,13 @@ class TableInstantiation:
                 self._records.settle(replace(record, state="KEPT" if record.is_kept else "DONE"))
             joining = []
         if copied := [record for record in records if record.state == "COPIED"]:
-            # Before it joins: what comes then waits for no error transaction whose changes are in the copy.
-            if ended := [record for record in copied if PartOf.of(record.identity) is not None]:
-                joins.end_errors(*errors_in_copies(self.destination, self.config.topology, self.config.apply, ended))
             if joins.join(copied):
                 for record in copied:  # who waits until everything is applied may ask for a comparison now
                     self._records.show_recorded(TableName.of(record), replace(record, state="JOINING"))
                 self._left_out -= {TableName.of(record) for record in copied}
                 joins.hold(self._needed())
                 self._obsolete.is_due = True
+                self._obsolete.joined += [record for record in copied if PartOf.of(record.identity) is not None]
             return 0.0
         if pending := self._pending(found):
             pause_s = 0.0 if self._end_by_truncates(joins, pending) else self._round(pending)

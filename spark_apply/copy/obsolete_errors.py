@@ -6,27 +6,31 @@ did not fail itself is executed: nothing else would try it again.
     t and u; errors 1 (t) failed, 2 (t, u) waits behind 1, 3 (u) waits behind 2, 4 (t, u) failed for its row of u, 5 (t) waits behind 4
     a copy of t joins -> 1 and 5 are deleted, 2 and 3 are executed (of 2 the row of u), 4 stays: executed later, it writes its row of u
 
+Of a partition that is copied alone the rows count that were changed in it. Nobody asked for that copy: an error transaction that has rows of others, too, and was in the way
+of the copy, is executed without those that the copy has.
+
 An error transaction that stays holds later changes of all its rows, those of the copied table too: it is executed or deleted by an operator.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protos import codec
-from spark_apply.copied import without_copied
+from spark_apply.copied import copied_scns, keys_of, without_copied
 from streams.errors import ProtocolError, counted
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from databases.ports import DestinationDatabase, ErrorTransaction
+    from databases.ports import DestinationDatabase, ErrorTransaction, Instantiation
     from spark_apply.copy.records import TableRecords
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.joining import JoinCalls
+    from streams.lcr_batch import LcrBatch
 
 __all__ = ["ObsoleteErrors", "held_behind"]
 
@@ -44,12 +48,14 @@ class ObsoleteErrors:
         destination: the destination database.
         records: of the tables, which show how many they made obsolete.
         is_due: a table has joined since the error queue was looked at.
+        joined: the records of partitions that have.
     """
 
     config: ApplyConfig
     destination: DestinationDatabase
     records: TableRecords
     is_due: bool = True
+    joined: list[Instantiation] = field(default_factory=list)
 
     def delete(self, joins: JoinCalls) -> None:
         """Delete what is obsolete, and have executed what waited behind it.
@@ -69,8 +75,10 @@ class ObsoleteErrors:
         obsolete = [number for number, table in found.items() if table is not None]
         deleted = joins.delete_obsolete(obsolete) if obsolete else frozenset()
         self.records.obsolete.update(table for number, table in found.items() if number in deleted and table is not None)
-        if held := held_behind(deleted, errors):
+        partly = [number for number, table in found.items() if table is None and self._has_copied(number, copied_scns(self.joined))] if self.joined else []
+        if held := sorted({*partly, *held_behind({*deleted, *partly}, errors)}):
             joins.execute_held(held)
+        self.joined = []
         self.is_due = len(deleted) < len(obsolete)  # one is being executed: that will say that the copies have it
         if deleted:
             log.info(
@@ -78,14 +86,22 @@ class ObsoleteErrors:
                 counted(len(deleted), "error transaction"), counted(len(held), "other"),
             )
 
-    def _copied(self) -> Mapping[TableName, int]:
-        """The SCNs of the source's tables that are copied and apply, by their names at the destination."""
-        return {
-            TableName.of(each): int(each.scn) for each in self.destination.instantiations(self.config.topology, self.config.apply)
+    def _copied(self) -> Mapping[tuple[str, str], int]:
+        """The SCNs of the source's tables that are copied and apply (`copied_scns`)."""
+        return copied_scns(
+            each for each in self.destination.instantiations(self.config.topology, self.config.apply)
             if each.source == self.config.source.site and each.state in _JOINED and not each.is_kept
-        }
+        )
 
-    def _copied_last(self, number: int, copied: Mapping[TableName, int]) -> TableName | None:
+    def _has_copied(self, number: int, copied: Mapping[tuple[str, str], int]) -> bool:
+        """Whether an error transaction has rows that copies have, all of them or some."""
+        try:
+            batches = [codec.decode(data) for data in self.destination.error_batches(number)]
+        except ProtocolError:
+            return False
+        return any(_without(whole, copied).row_count < whole.row_count for whole in batches)
+
+    def _copied_last(self, number: int, copied: Mapping[tuple[str, str], int]) -> TableName | None:
         """Of the tables of an error transaction, whose rows are all in copies, the one that was copied last; None: not all are, or it has none."""
         tables: set[TableName] = set()
         for data in self.destination.error_batches(number):
@@ -93,10 +109,15 @@ class ObsoleteErrors:
                 whole = codec.decode(data)
             except ProtocolError:  # it is shown, and deleted by hand; the copies go on
                 return None
-            if without_copied(whole, lambda version: copied.get(TableName.of(version), 0)).row_count:
+            if _without(whole, copied).row_count:
                 return None
-            tables |= {TableName.of(version) for version in whole.tables if whole.row_count}
-        return max(tables & copied.keys(), key=lambda table: (copied[table], table), default=None)
+            used = {group.table for group in whole.groups} | {table for truncate in whole.truncates for table in truncate.tables}
+            tables |= {TableName.of(whole.tables[table]) for table in used}
+        return max(tables, key=lambda table: (copied.get(table, 0), table), default=None)
+
+
+def _without(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> LcrBatch:
+    return without_copied(batch, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
 
 
 def held_behind(deleted: Collection[int], errors: Iterable[ErrorTransaction]) -> tuple[int, ...]:

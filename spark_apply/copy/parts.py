@@ -14,13 +14,13 @@ A TRUNCATE of the whole table
     empties the partition, too. The reader waits there until the copy has been ended; then the partition begins at the TRUNCATE, empty.
 
 Worked flow
-    copy of T at 100. ATTACH of P with 1,000 rows; UPDATE of one of them at 120 -> error transaction. Look: P is COPYING. Snapshot at 150, P is COPIED at 150 -> the error
-    transaction is deleted, as the copy has its change. Low watermark 170 -> P joins: its changes from 150 on are applied, those of T's others from 170 on.
+    copy of T at 100. ATTACH of P with 1,000 rows; UPDATE of one of them at 120 -> error transaction. Look: P is COPYING. Snapshot at 150, P is COPIED at 150. Low watermark
+    170 -> P joins: its changes from 150 on are applied, those of T's others from 170 on; and the error transaction is deleted, as the copy has its change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,10 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import CapturedTable, DestinationDatabase, MarkedPart, SourceTable
+    from databases.ports import CapturedTable, MarkedPart, SourceTable
     from spark_apply.copy.standing import Standing
 
-__all__ = ["begun_part", "captured_parts", "copies_parts", "errors_in_copies", "here", "part_facts", "parts_of"]
+__all__ = ["begun_part", "captured_parts", "copies_parts", "here", "part_facts", "parts_of"]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _TO_BE_COPIED = "attached at the source with rows that are not in the log: to be copied"
@@ -132,33 +132,3 @@ def captured_parts(pending: Sequence[Standing], captured: Iterable[CapturedTable
         each.table.source: each.table.identity for each in pending
         if (part := PartOf.of(each.table.identity)) is not None and part.number in numbers.get(part.table, set())
     }
-
-
-def errors_in_copies(
-    destination: DestinationDatabase, topology: str, apply: str, copied: Collection[Instantiation],
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Error transactions with rows that copies of partitions have: the numbers of those that have no others, and of those that have.
-
-    Args:
-        destination: the destination database.
-        topology: whose apply process it is.
-        apply: its name.
-        copied: the records of the copies.
-
-    Raises:
-        DatabaseUnavailable: it does not answer.
-    """
-    from protos import codec  # numpy: who only looks at marks needs none
-    from spark_apply.copied import without_copied
-
-    scns = {part.number: int(record.scn) for record in copied if (part := PartOf.of(record.identity)) is not None}
-    obsolete, partly = list[int](), list[int]()
-    for error in destination.errors(topology, apply) if scns else ():
-        before = after = 0
-        for data in destination.error_batches(error.number):
-            batch = codec.decode(data)
-            before += batch.row_count
-            after += without_copied(batch, lambda version: scns.get(int(version.object_number), 0)).row_count
-        if after < before:
-            (partly if after else obsolete).append(error.number)
-    return tuple(obsolete), tuple(partly)

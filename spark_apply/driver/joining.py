@@ -212,18 +212,6 @@ class JoinCalls:
         """See `ArrivingTables.truncated_parts`."""
         return self._host.call(lambda: self._host.joins.truncated_parts)
 
-    def end_errors(self, obsolete: Collection[int], partly: Collection[int]) -> None:
-        """Delete error transactions whose rows are in a copy, and execute again those of which some are.
-
-        Args:
-            obsolete: numbers of the former.
-            partly: numbers of the latter.
-        """
-        for number in obsolete:
-            self._host.call(partial(self._host.delete_error, number))
-        if partly:
-            self._host.call(lambda: self._host.execute_errors(partly))
-
     def join(self, tables: Sequence[Instantiation]) -> bool:
         """See `TableJoins.join`; False: the driver ends first."""
         return self._wait(self._host.call(lambda: self._host.joins.join(tables)))

@@ -50,8 +50,6 @@ class _NothingIsApplied:
     def leave_out(self, tables: Collection[TableName], parts: Mapping[tuple[str, str], PartOf] | None = None) -> bool:
         return True
 
-    def end_errors(self, obsolete: Collection[int], partly: Collection[int]) -> None: ...
-
     def join(self, tables: Sequence[Instantiation]) -> bool:
         progress = self._destination.progress(TOPOLOGY, APPLY)
         assert progress is not None
