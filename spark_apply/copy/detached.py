@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError
+from streams.scn import FIRST_SCN
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, RowMark, SourceDatabase
@@ -53,7 +54,7 @@ class DetachedPartitions:
     destination: DestinationDatabase
     joins: JoinCalls | None = None
     _since: dict[tuple[str, str], Scn] = field(default_factory=dict)  # by table and number: they were gone at that position
-    _others: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # what the table had then
+    _seen: dict[tuple[str, str], list[tuple[Scn, frozenset[int]]]] = field(default_factory=dict)  # positions since, and what the table had from each on
 
     def keep(self, left: Mapping[str, Mapping[str, TableName]]) -> None:
         """Forget all partitions but these.
@@ -63,7 +64,7 @@ class DetachedPartitions:
         """
         keys = {(identity, number) for identity, parts in left.items() for number in parts}
         self._since = {key: scn for key, scn in self._since.items() if key in keys}
-        self._others = {key: parts for key, parts in self._others.items() if key in keys}
+        self._seen = {key: seen for key, seen in self._seen.items() if key in keys}
 
     def settle(self, table: MarkedTable, left: Mapping[str, TableName], mark: RowMark, *, waits: bool) -> Outcome:
         """Do to a table's partitions what is wanted, as far as it can be done now.
@@ -81,14 +82,14 @@ class DetachedPartitions:
         if joins is None or not table.may_be_copied or table.is_reshaped:
             return Outcome()
         for number in left:
-            if (key := (table.identity, number)) not in self._since:
-                self._since[key], self._others[key] = self.source.current_scn(), frozenset(mark.parts)
+            self._note((table.identity, number), frozenset(map(int, mark.parts)))
         is_done, problems, is_early = False, [], False
         for number, name in left.items():
-            how = self._how(joins, table, number, mark)
+            how = self._how(joins, table, number)
             if not how:
                 continue
-            if how != "empty" and not self._is_applied(joins, self._since[table.identity, number], waits=waits):
+            since = joins.truncated_tables[table.identity][0] if how == "empty" else self._since[table.identity, number]
+            if not self._is_applied(joins, since, waits=waits):
                 is_early = True
                 continue
             problem = self._remove(table, number, name, how)
@@ -96,16 +97,23 @@ class DetachedPartitions:
             problems += [f"partition {name}: {problem}"] if problem else []
         return Outcome(is_done=is_done, problem="; ".join(problems), is_early=is_early)
 
-    def _how(self, joins: JoinCalls, table: MarkedTable, number: str, mark: RowMark) -> str:
+    def _how(self, joins: JoinCalls, table: MarkedTable, number: str) -> str:
         """What is to be done about a partition; empty: nothing."""
         if table.detached == "follow":
             return "detach" if self.source.has_part(number) else "drop"
-        found = joins.truncated_tables.get(table.identity)
-        if found is None:
-            return ""
-        scn, numbers = found
-        others = {int(each) for each in self._others[table.identity, number] if each in mark.parts}
-        return "empty" if scn >= self._since[table.identity, number] and others <= numbers and joins.applied_scn >= scn else ""
+        truncated, numbers = joins.truncated_tables.get(table.identity, (FIRST_SCN, frozenset[int]()))
+        seen, applied = self._seen[table.identity, number], joins.applied_scn
+        before = [others for scn, others in seen if scn <= truncated]
+        self._seen[table.identity, number] = [each for place, each in enumerate(seen) if place + 1 == len(seen) or seen[place + 1][0] > applied]
+        return "empty" if before and before[-1] <= numbers else ""
+
+    def _note(self, key: tuple[str, str], others: frozenset[int]) -> None:
+        """Note what the table has now, without the partition. A TRUNCATE that is not applied yet is compared with what the table had at its time."""
+        seen = self._seen.get(key, [])
+        if not seen or seen[-1][1] != others:
+            seen.append((self.source.current_scn(), others))
+        self._since.setdefault(key, seen[0][0])
+        self._seen[key] = seen
 
     def _is_applied(self, joins: JoinCalls, scn: Scn, *, waits: bool) -> bool:
         deadline = time.monotonic() + (_APPLIED_WAIT_S if waits else 0.0)
@@ -121,7 +129,9 @@ class DetachedPartitions:
             return not self.source.partition_rows(number) and not self.source.holds(table.source, rows)
 
         try:
-            is_done = self.destination.remove_partition(table.destination, name, how=how, may=may)
+            # First without a lock: what may not be removed is looked at again and again.
+            rows = self.destination.partition_rows(table.destination, name)
+            is_done = not rows or (may(rows) and self.destination.remove_partition(table.destination, name, how=how, may=may))
         except (FencedError, DestinationRestarted, DatabaseUnavailable):
             raise
         except DatabaseError as error:

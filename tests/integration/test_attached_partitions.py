@@ -211,13 +211,17 @@ def test_a_driver_that_ends_between_goes_on(sites: Sites, monkeypatch: pytest.Mo
 
 
 def test_a_truncate_of_all_that_is_left_empties_a_partition_that_left_before(sites: Sites) -> None:
-    execute(sites.source, PART.format(2))
-    execute(sites.source, "INSERT INTO ev VALUES (1, 2, 'x')")
+    for number in (2, 3):
+        execute(sites.source, PART.format(number))
+        execute(sites.source, f"INSERT INTO ev VALUES (1, {number}, 'x')")
     sites.settle()
-    execute(sites.source, "TRUNCATE ev_2; ALTER TABLE ev DETACH PARTITION ev_1; DROP TABLE ev_1")
+    execute(sites.source, "TRUNCATE ev_2, ev_3; ALTER TABLE ev DETACH PARTITION ev_1; DROP TABLE ev_1")
     execute(sites.source, "INSERT INTO ev VALUES (2, 2, 'x')")
     sites.settle()
     assert "has no partition public.ev_1 of it any more" in sites.problem()
+    assert execute(sites.destination, "SELECT count(*) FROM ev") == [(501,)]
+    execute(sites.source, "TRUNCATE ev_2; INSERT INTO ev VALUES (2, 3, 'x')")
+    sites.settle()
     assert execute(sites.destination, "SELECT count(*) FROM ev") == [(501,)]
     execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (3, 2, 'x')")
     sites.settle()
