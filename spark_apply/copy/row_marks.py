@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 from databases.ports import MarkedPart, RowMark
 from spark_apply.copy.detached import DetachedPartitions
 from spark_apply.copy.parts import copies_parts, here
-from spark_apply.copy.parts import copies_parts
 from spark_apply.copy.standing import brought_up
 from streams.errors import DatabaseError, DestinationRestarted, FencedError
 from streams.table_name import TableName, quoted_name
