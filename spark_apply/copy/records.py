@@ -143,7 +143,12 @@ class TableRecords:
             self.settle(begun_part(whole.record, number, name))
 
     def forget_part(self, part: Standing, whole: Standing) -> None:
-        """A partition that is copied, or was to be, left its table."""
+        """A partition that is copied, or was to be, left its table.
+
+        Args:
+            part: the partition.
+            whole: its table, which is recorded.
+        """
         assert whole.record is not None
         self.destination.record_instantiation(
             self.config.topology, self.config.apply, self.epoch, whole.record, replaces=[part.table.identity],

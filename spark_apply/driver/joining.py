@@ -97,7 +97,12 @@ class TableJoins:
         return durable if self._hold_scn is None else Scn(min(durable, self._hold_scn))
 
     def leave_out(self, tables: Collection[tuple[str, str]], parts: Mapping[tuple[str, str], PartOf] | None = None) -> Event:
-        """Apply nothing more of these tables, some of which may be partitions. Set when nothing of them is on its way to the destination any more."""
+        """Apply nothing more of these tables. Set when nothing of them is on its way to the destination any more.
+
+        Args:
+            tables: names at the destination, also of partitions that are copied alone.
+            parts: which of them are partitions.
+        """
         for table in tables:
             self._joins.pop(table, None)
         self._asked.append(_Asked(leave_out=tuple(tables), parts=parts or {}))
