@@ -60,13 +60,13 @@ def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_wi
 
 @pytest.mark.parametrize("late", [1, 3, 5])
 def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=0.2))
+    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=1.0))
     run_sql, called = MemorySession.run_sql, []
 
     def slow(self: MemorySession, statements: Any, *, timeout_s: float) -> object:
         if statements[0].values[0] == late:
             called.append(1)
-            time.sleep(0.4)
+            time.sleep(1.2)  # a pause of the machine that is as long would be told as the handler's own
             self._state = "failed"
             raise DataError("it took too long", sqlstate="57014")
         return run_sql(self, statements, timeout_s=timeout_s)
