@@ -110,10 +110,7 @@ def missing_alter(
                 f"CREATE FUNCTION headrace.{function}({type_with_modifier(column.type_name, -1)})"
                 f" RETURNS {catalog.columns[position].form.type_name} ...;"
             )
-            # No cast is implicit between a type that is not built in and another one: the text of a value is what both have.
-            using = "" if column.type_name.startswith("pg_catalog.") else f" USING {name}::text::{wanted}"
-            own = " of its own" if using else ""
-            change = f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; -- then {repair}, if the source's ALTER had a USING{own}: rows that are here already lack its values"
+            change = _retyped(alter, name, column, repair)
             there = present.get(column.name)
             if there is None:
                 missing.append(f"{change}; or, if these rows are older than the column is here: {create}")
@@ -128,6 +125,14 @@ def missing_alter(
         if column.name not in given and column.not_null and not column.has_default and not column.is_generated
     ]
     return "\n".join(missing)
+
+
+def _retyped(alter: str, name: str, column: Column, repair: str) -> str:
+    """What gives a column another type. Whether values change depends on who altered which side, from which type, under which settings: that is not known here."""
+    wanted = type_with_modifier(column.type_name, column.type_modifier)
+    # No cast is implicit between a type that is not built in and another one: the text of a value is what both have.
+    using = "" if column.type_name.startswith("pg_catalog.") else f" USING {name}::text::{wanted}"
+    return f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; -- then {repair}: rows that are here already may have other values"
 
 
 def _made_plain(alter: str, name: str, wanted: str, column: CatalogColumn) -> str:

@@ -513,7 +513,7 @@ def test_type_altered_behind_the_session_names_the_alter_and_the_function_that_d
     with pytest.raises(UnfitTableError):
         site.commit(update(table, [row], [row]))
     alter, _, function = site.session.missing_alter(version_of(table)).partition("; or, if these rows are older")
-    assert alter.startswith('ALTER TABLE "public"."t" ALTER COLUMN "a" TYPE int4; -- then headrace verify FILE public.t and the fix that it prints, if')
+    assert alter.startswith('ALTER TABLE "public"."t" ALTER COLUMN "a" TYPE int4; -- then headrace verify FILE public.t and the fix that it prints:')
     start = function[function.index("CREATE FUNCTION") :].replace(" ...;", "")
     assert start == 'CREATE FUNCTION headrace."public.t.a"(int4) RETURNS "pg_catalog"."text"'
     site.user.execute(f"{start} LANGUAGE sql IMMUTABLE AS $$ SELECT 'no. ' || $1 $$")

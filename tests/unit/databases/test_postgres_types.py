@@ -115,7 +115,7 @@ def test_column_whose_old_name_is_another_s_now_may_be_renamed():
 def test_other_type_is_altered():
     missing = missing_alter(version(column("a", "app.mood")), catalog(column("a", "pg_catalog.text")))
     assert missing.startswith(
-        'ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood" USING "a"::text::"app"."mood"; -- then headrace verify FILE hr.Jobs and the fix that it prints, if the source\'s ALTER had a USING of its own:'
+        'ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood" USING "a"::text::"app"."mood"; -- then headrace verify FILE hr.Jobs and the fix that it prints:'
     )
     assert "; or, if these rows are older" in missing
     assert 'CREATE FUNCTION headrace."hr.Jobs.a"("app"."mood") RETURNS pg_catalog.text' in missing
