@@ -211,6 +211,7 @@ class DomainColumn:
         base_type: below it, `owner.name`.
         modifier: of the base type; -1: none.
         part: which one is meant: `[]` are an array's elements, `<>` a range's bounds, `.name` is a field.
+        holder: of the innermost field the composite type, `owner.name`; empty: there is none.
     """
 
     name: str
@@ -218,6 +219,7 @@ class DomainColumn:
     base_type: str
     modifier: int
     part: str = ""
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Read the same way at a source and at a destination, and compared at the destinat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -23,6 +24,7 @@ from streams.table_name import TableName
 
 __all__ = ["domain_findings", "domain_shapes", "shape_findings", "standalone_tables", "table_shapes"]
 
+_PLAIN_NAME = re.compile(r"[\w$ -]+")
 _DEFAULT = "DEFAULT"  # the bound of a default partition
 
 _TABLE = """
@@ -62,14 +64,15 @@ WHERE t.typtype = 'e' ORDER BY 1, 2
 
 # What is below columns of types that are not built in: an array's element, a domain's base, a range's bound, a composite's fields; of all tables at once.
 _DOMAINS = """
-WITH RECURSIVE walk (owner, name, "column", part, place, type, oid, modifier) AS (
-    SELECT n.nspname::text, c.relname::text, a.attname::text, ''::text, ARRAY[a.attnum], a.atttypid, a.atttypid, a.atttypmod
+WITH RECURSIVE walk (owner, name, "column", part, place, type, oid, modifier, holder) AS (
+    SELECT n.nspname::text, c.relname::text, a.attname::text, ''::text, ARRAY[a.attnum], a.atttypid, a.atttypid, a.atttypmod, 0::oid
     FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind IN ('r', 'p')
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.atttypid >= 10000
   UNION ALL
-    SELECT w.owner, w.name, w."column", w.part || below.part COLLATE "default", w.place || below.place, w.type, below.oid, below.modifier
+    SELECT w.owner, w.name, w."column", w.part || below.part COLLATE "default", w.place || below.place, w.type, below.oid, below.modifier,
+           CASE WHEN t.typtype = 'c' THEN t.oid ELSE w.holder END
     FROM walk w JOIN pg_catalog.pg_type t ON t.oid = w.oid AND t.oid >= 10000
     CROSS JOIN LATERAL (
         SELECT '', '{}'::int2[], t.typbasetype, t.typtypmod WHERE t.typtype = 'd'
@@ -80,7 +83,8 @@ WITH RECURSIVE walk (owner, name, "column", part, place, type, oid, modifier) AS
                   WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
     ) AS below (part, place, oid, modifier)
 )
-SELECT w.owner, w.name, w."column", w.part, format('%%s.%%s', dn.nspname, d.typname) AS domain, format('%%s.%%s', bn.nspname, b.typname) AS base_type, w.modifier
+SELECT w.owner, w.name, w."column", w.part, format('%%s.%%s', dn.nspname, d.typname) AS domain, format('%%s.%%s', bn.nspname, b.typname) AS base_type, w.modifier,
+       coalesce((SELECT format('%%s.%%s', hn.nspname, h.typname) FROM pg_catalog.pg_type h JOIN pg_catalog.pg_namespace hn ON hn.oid = h.typnamespace WHERE h.oid = w.holder), '') AS holder
 FROM walk w JOIN pg_catalog.pg_type d ON d.oid = w.type JOIN pg_catalog.pg_namespace dn ON dn.oid = d.typnamespace
 JOIN pg_catalog.pg_type b ON b.oid = w.oid JOIN pg_catalog.pg_namespace bn ON bn.oid = b.typnamespace
 WHERE w.oid <> w.type AND b.typtype NOT IN ('c', 'd') AND (b.oid < 10000 OR b.typcategory <> 'A') ORDER BY w.owner, w.name, w.place
@@ -155,7 +159,7 @@ def domain_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableNam
     found: dict[TableName, list[DomainColumn]] = {}
     with connection.cursor(row_factory=dict_row) as cursor:
         for row in cursor.execute(_DOMAINS, ([each.owner for each in tables], [each.name for each in tables])):
-            column = DomainColumn(name=row["column"], part=row["part"], domain=row["domain"], base_type=row["base_type"], modifier=row["modifier"])
+            column = DomainColumn(name=row["column"], part=row["part"], domain=row["domain"], base_type=row["base_type"], modifier=row["modifier"], holder=row["holder"])
             found.setdefault(TableName(row["owner"], row["name"]), []).append(column)
     return tuple(TableShape(owner=table.owner, name=table.name, domains=tuple(columns)) for table, columns in found.items())
 
@@ -260,6 +264,7 @@ def _takes(here: DomainColumn, source: DomainColumn) -> bool:
 
 def _other_fields(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
     """A composite's values have no names: each field would get another one's, if their types and their number allow it."""
+    renames: set[str] = set()  # a type that several columns have is altered once
     for column in {each.name: each for each in here.domains if _is_field(each)}.values():
         mine, theirs = (list(dict.fromkeys(each.part for each in shape.domains if each.name == column.name)) for shape in (here, wanted))
         if mine == theirs or not any(map(_is_field_part, theirs)):
@@ -271,12 +276,15 @@ def _other_fields(path: str, wanted: TableShape, here: TableShape) -> Iterator[F
                 problem=f"{column.name} is of type {column.domain}, whose fields are in another order than at the source ({', '.join(theirs)}): they would get each other's values",
             )
             continue
+        if (renamed := _renamed_fields(here, column, wanted)) in renames:
+            continue
+        renames |= {renamed} - {""}
         said = [f"{words} {', '.join(parts)}" for words, parts in (("lacks", missing), ("has besides", further)) if parts]
         yield Finding(
             path=path,
             problem=f"{column.name} is of type {column.domain}, which {' and '.join(said)}: at the source it has {', '.join(theirs)}, and values of other fields are refused, or taken for"
             " those of another field",
-            fix=_altered_fields(here, column, wanted, missing, further),
+            fix=renamed or _altered_fields(here, column, wanted, missing, further),
         )
 
 
@@ -286,6 +294,28 @@ def _is_field(column: DomainColumn) -> bool:
 
 def _is_field_part(part: str) -> bool:
     return "." in part
+
+
+def _renamed_fields(here: TableShape, column: DomainColumn, wanted: TableShape) -> str:
+    """Statements for fields that look renamed at the source: of the same type, in the place of one that has no other. Empty: fields came or went, too."""
+    mine, theirs = ({each.part: each for each in shape.domains if each.name == column.name} for shape in (here, wanted))
+    if len(mine) != len(theirs):
+        return ""
+    statements = []
+    for old, new in zip(mine.values(), theirs.values(), strict=True):
+        if old.part == new.part:
+            continue
+        (below, _, name), (other_below, _, other_name) = old.part.rpartition("."), new.part.rpartition(".")
+        is_alike = below == other_below and (old.base_type, old.modifier) == (new.base_type, new.modifier)
+        # What is inside of the field is not looked at; nor are names that a part's signs may be in.
+        if not is_alike or old.part in theirs or new.part in mine or not (_PLAIN_NAME.fullmatch(name) and _PLAIN_NAME.fullmatch(other_name)):
+            return ""
+        owner, _, type_name = old.holder.partition(".")
+        statements.append(
+            f"ALTER TYPE {qualified(owner, type_name)} RENAME ATTRIBUTE {quote(name)} TO {quote(other_name)}; -- unless {quote(other_name)} is a new field at the source:"
+            " then DROP ATTRIBUTE and ADD ATTRIBUTE, and a copy of the table"
+        )
+    return "\n".join(statements)
 
 
 def _altered_fields(here: TableShape, column: DomainColumn, wanted: TableShape, missing: Sequence[str], further: Sequence[str]) -> str:

@@ -546,6 +546,27 @@ def test_composite_type_with_other_fields_here_is_an_error_whose_fix_ends_it(che
         assert not [finding for finding in checked.about("t") if finding.is_error]
 
 
+@pytest.mark.parametrize("columns", ["v p", "v p[]", "v p, w p[]", "v o"])
+def test_a_field_that_looks_renamed_is_to_be_renamed_and_keeps_its_values(checked: Checked, columns: str) -> None:
+    values = {"v p": "ROW('Elm', '1')::p", "v p[]": "ARRAY[ROW('Elm', '1')::p]", "v p, w p[]": "ROW('Elm', '1')::p, ARRAY[ROW('Elm', '1')::p]", "v o": "ROW(ROW('Elm', '1')::p)::o"}
+    for site in ("a", "b"):
+        checked.execute(
+            site, "CREATE TYPE p AS (street text, zip text)", "CREATE TYPE o AS (inner_one p)", f"CREATE TABLE t (id int PRIMARY KEY, {columns})",
+            f"INSERT INTO t SELECT 1, {values[columns]}",
+        )
+    checked.execute("a", "ALTER TYPE p RENAME ATTRIBUTE zip TO plz")
+    (finding,) = [finding for finding in checked.about("t") if "is of type" in finding.problem]
+    assert finding.fix.startswith('ALTER TYPE "public"."p" RENAME ATTRIBUTE "zip" TO "plz"; -- unless')
+    checked.execute("b", finding.fix)
+    assert not [finding for finding in checked.about("t") if "is of type" in finding.problem]
+    shown = []
+    for dsn in checked.dsns.values():
+        with psycopg.connect(dsn) as connection:
+            shown.append(connection.execute("SELECT array_agg(to_jsonb(t)) FROM t").fetchall())
+    assert shown[0] == shown[1]
+    assert "plz" in str(shown[0])
+
+
 @pytest.mark.parametrize(("there", "here", "problem"), [
     ("", "subtype = float8", "where v[]<> is float8, and at the source numeric"),
     ("CREATE DOMAIN d AS numeric(5,2);", "subtype = d, subtype_opclass = numeric_ops", "where v[]<> is numeric(5,2), and at the source numeric"),
