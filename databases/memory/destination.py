@@ -50,6 +50,7 @@ from databases.ports import (
     HandlerSql,
     Instantiation,
     LastChange,
+    MarkedColumn,
     OtherCopy,
     PlannedApply,
     PlannedStatement,
@@ -331,6 +332,14 @@ class MemoryDestination:
         changed = {identity: mark for identity, mark in marks.items() if was is None or found.get(identity) == was.get(identity)}
         kept = {key: mark for key, mark in self.store.row_marks.items() if key in self.store.instantiations or key[:3] != (topology, apply, source)}
         self.store.row_marks = kept | {(topology, apply, source, identity): mark for identity, mark in (found | changed).items() if identity in marks}
+
+    def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:  # noqa: ARG002
+        """See `DestinationDatabase.marked_columns`: columns have no numbers."""
+        return {}
+
+    def computed_columns(self, table: TableName) -> dict[str, str]:  # noqa: ARG002
+        """See `DestinationDatabase.computed_columns`: nothing is computed."""
+        return {}
 
     def may_hold(self, table: TableName, part: TableName) -> bool:  # noqa: ARG002 - it has no partitions
         """See `DestinationDatabase.may_hold`."""

@@ -472,6 +472,10 @@ class MemorySource:
         """See `SourceDatabase.row_marks`: every change of a row is in the log."""
         return {}
 
+    def computed_columns(self, identity: str) -> dict[str, str]:  # noqa: ARG002
+        """See `SourceDatabase.computed_columns`: nothing is computed."""
+        return {}
+
     def began_empty(self, part: str) -> bool:  # noqa: ARG002
         """See `SourceDatabase.began_empty`: every change of a row is in the log."""
         return True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from databases.ports.error_queue import ErrorEdit, TakenErrors
     from databases.ports.handler_sql import HandlerSql, SqlResult
     from databases.ports.planning import Finding, PlannedApply, PlannedStatement, TableShape
-    from databases.ports.row_marks import RowMark
+    from databases.ports.row_marks import MarkedColumn, RowMark
     from streams.lcr_batch import ColumnValues, Command, Partition, TableVersion
     from streams.scn import Scn
     from streams.table_name import TableName
@@ -968,6 +968,25 @@ class DestinationDatabase(Protocol):
         Raises:
             FencedError: a newer epoch exists.
             DestinationRestarted: see the class.
+        """
+        ...
+
+    def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:
+        """The columns of those tables that are here, by name; nothing of those whose columns are not known by numbers.
+
+        Args:
+            tables: names here.
+        """
+        ...
+
+    def computed_columns(self, table: TableName) -> dict[str, str]:
+        """See `SourceDatabase.computed_columns`.
+
+        Args:
+            table: its name here.
+
+        Raises:
+            DatabaseUnavailable: it is locked; ask again.
         """
         ...
 

@@ -20,16 +20,25 @@ class MarkedColumn:
 
     Args:
         number: which column it is: it keeps the number when it is renamed, and another column of the name has another one.
-        stamp: of its definition. Whatever rewrites the column's values changes it; much else does, too.
+        stamp: of its definition. Whatever rewrites the column's values changes it; much else does, too. Of a column that both sides compute: of the
+            definition that was compared with the destination's last.
         is_generated: its values are computed, and may be in no copy.
         has_passing_default: it was added with a default, which every older row has, and whose expression says something else at another
             moment (the time, a random number).
+        has_own_values: its default is not the same for all rows.
+        type_name: of it, below a domain.
+        older: SQL of the value that older rows have, see `Column.older_value`.
+        here: number of the destination's column that has its values; 0: the destination had none, or it is not known.
     """
 
     number: int
     stamp: str = ""
     is_generated: bool = False
     has_passing_default: bool = False
+    has_own_values: bool = False
+    type_name: str = ""
+    older: str | None = None
+    here: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +90,7 @@ class RowMark:
         labels: by their numbers, as text.
         fields: by number of the composite type and name.
         kept: parts that the source's table has no longer, and that the destination's keeps on purpose.
+        width_here: the highest number of a column that the destination's table had when it was copied; 0: not known.
     """
 
     columns: dict[str, MarkedColumn] = field(default_factory=dict)
@@ -88,6 +98,7 @@ class RowMark:
     labels: dict[str, MarkedLabel] = field(default_factory=dict)
     fields: dict[str, MarkedField] = field(default_factory=dict)
     kept: dict[str, MarkedPart] = field(default_factory=dict)
+    width_here: int = 0
 
     def to_text(self) -> str:
         """As it is kept at a destination."""

@@ -243,6 +243,17 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def computed_columns(self, identity: str) -> dict[str, str]:
+        """Types and expressions of the columns that are computed in a captured table, as DDL has them, by name.
+
+        Args:
+            identity: of the table.
+
+        Raises:
+            DatabaseUnavailable: it is locked; ask again.
+        """
+        ...
+
     def began_empty(self, part: str) -> bool:
         """Whether the log has every row that a part of a captured table ever had, as far as the table's changes are in the log.
 

@@ -1,4 +1,4 @@
-"""Tables whose rows changed at the source without events: the marks of now beside the recorded ones (`databases.ports.row_marks`).
+"""Tables whose rows changed without events: the marks of now beside the recorded ones (`databases.ports.row_marks`).
 
 Job
     Name every table whose shape fits and whose rows are not equal: rewritten, renamed or replaced values, partitions that came
@@ -24,17 +24,26 @@ from typing import TYPE_CHECKING
 
 from databases.ports import MarkedPart, RowMark
 from spark_apply.copy.detached import DetachedPartitions
+from spark_apply.copy.marked_columns import (
+    both_compute,
+    computed_otherwise,
+    doubtful_columns,
+    paired,
+    replaced_columns,
+    taken_over,
+)
 from spark_apply.copy.parts import copies_parts, here
 from spark_apply.copy.standing import brought_up
 from streams.errors import DatabaseError, DestinationRestarted, FencedError
-from streams.table_name import TableName, quoted_name
+from streams.table_name import TableName, quoted, quoted_name
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase, SourceDatabase
+    from databases.ports import DestinationDatabase, MarkedColumn, SourceDatabase
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
+    from spark_apply.driver.config import TableToInstantiate
 
-__all__ = ["ChangedRows", "MarkedTable", "TableMarks", "compare_marks"]
+__all__ = ["ChangedRows", "MarkedTable", "TableMarks", "columns_here", "compare_marks", "marked_table"]
 
 _LOOK_AGAIN_S = 1.0  # what is to be applied first is, mostly, within a second
 _LOOK_S = 30.0  # between two looks that nobody asked for: the source's catalog is read for all tables
@@ -60,6 +69,17 @@ class MarkedTable:
     copies_parts: bool = False
     detached: str = "ask"
     is_reshaped: bool = False
+
+
+def marked_table(table: TableToInstantiate) -> MarkedTable:
+    """A table of an apply process, of whose partitions nothing is known.
+
+    Args:
+        table: as the driver has it.
+    """
+    return MarkedTable(
+        identity=table.identity, source=table.source, destination=table.destination, may_be_copied=table.may_empty, is_reshaped=bool(table.transformations),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +112,19 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """Of one table: `rows` says what made its values others; `relabelled` are statements; parts came or left. `grants` are missing to copy parts that came."""
+    """Of one table: `rows` says what made its values others; `relabelled` and `computed` are statements; parts came or left. `grants` are missing to copy parts that came."""
 
     rows: tuple[str, ...]
     relabelled: tuple[str, ...]
     came: Mapping[str, MarkedPart]
     left: Mapping[str, MarkedPart]
     grants: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether it is said of the whole table."""
+        return bool(self.rows or self.relabelled or self.computed)
 
 
 def compare_marks(
@@ -122,14 +148,18 @@ def compare_marks(
     settled: dict[str, RowMark] = {}
     attached: dict[str, dict[str, TableName]] = {}
     departed: dict[str, dict[str, TableName]] = {}
+    columns = columns_here(destination, tables)
     for table in tables:
-        present, was = now.get(table.identity), recorded.get(table.identity)
-        if present is None or present == was:
+        present, was, here = now.get(table.identity), recorded.get(table.identity), columns.get(table.destination, {})
+        if present is None:
             continue
         if was is None:
-            settled[table.identity] = present
+            settled[table.identity] = taken_over(RowMark(), present, here)
             continue
-        found = _changes(was, present)
+        found = _changes(was, present, here)
+        if doubtful := doubtful_columns(was, present, here):
+            there = source.computed_columns(table.identity)
+            found = replace(found, computed=tuple(computed_otherwise(doubtful, there, destination.computed_columns(table.destination), table.destination)))
         came = {
             number: part for number, part in found.came.items()
             if number in was.parts or (number not in copied and not source.began_empty(number))
@@ -144,17 +174,17 @@ def compare_marks(
         if kept or follows(table):
             left = {number: part for number, part in left.items() if number not in kept and number not in gone}
         # What else changed of all rows takes a copy of the table, which has them.
-        alone, grants = ({}, ()) if found.rows or found.relabelled else _copied_alone(source, destination, table, came)
+        alone, grants = ({}, ()) if found.is_of_all else _copied_alone(source, destination, table, came)
         came = {number: part for number, part in came.items() if number not in alone}
         if alone:
             attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
             settled[table.identity] = was = replace(was, parts=was.parts | alone)
-        if follows(table) and departed.get(table.identity) and not (found.rows or found.relabelled or came or left):
+        if follows(table) and departed.get(table.identity) and not (found.is_of_all or came or left):
             continue  # its mark is the earlier one until they are gone
-        if found.rows or found.relabelled or came or left:
+        if found.is_of_all or came or left:
             problems[table.identity] = _problem(table, replace(found, came=came, left=left, grants=grants))
         else:
-            now_known = replace(_merged(was, present), kept=kept)
+            now_known = replace(taken_over(was, present, here), kept=kept)
             if now_known != recorded[table.identity]:
                 settled[table.identity] = now_known
     return ChangedRows(problems=problems, settled=settled, attached=attached, left=departed)
@@ -181,24 +211,29 @@ def _copied_alone(
     return found, tuple(grants)
 
 
-def _changes(was: RowMark, now: RowMark) -> _Changes:
+def columns_here(destination: DestinationDatabase, tables: Sequence[MarkedTable]) -> dict[TableName, dict[str, MarkedColumn]]:
+    """The destination's columns of tables; of those that a transformation reshapes nothing: their columns may have other names there.
+
+    Args:
+        destination: the database.
+        tables: of it.
+
+    Raises:
+        DatabaseUnavailable: it does not answer.
+    """
+    return destination.marked_columns([table.destination for table in tables if not table.is_reshaped])
+
+
+def _changes(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> _Changes:
     return _Changes(
-        rows=(*_replaced(was, now), *_rewritten(was, now)), relabelled=tuple(_relabelled(was, now)),
+        rows=(*replaced_columns(was, now, here), *_replaced_fields(was, now), *_rewritten(was, now, here)), relabelled=tuple(_relabelled(was, now)),
         came={number: part for number, part in now.parts.items() if number not in was.parts or was.parts[number].joined != part.joined},
         left={number: part for number, part in (was.kept | was.parts).items() if number not in now.parts},
     )
 
 
-def _replaced(was: RowMark, now: RowMark) -> Iterator[str]:
-    """Names that stand for another column or field than before."""
-    for name, column in now.columns.items():
-        before = was.columns.get(name)
-        if before is not None and before.number != column.number:
-            yield f"column {name} is another one of that name (dropped and added, or exchanged)"
-        elif before is not None and before.is_generated and not column.is_generated:
-            yield f"column {name} was generated and is not any more (DROP EXPRESSION here, too, before the copy)"
-        elif before is None and column.has_passing_default:
-            yield f"column {name} was added with a default that is not constant"
+def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[str]:
+    """Names that stand for another field of a composite type than before."""
     for key, now_field in now.fields.items():
         earlier = was.fields.get(key)
         if earlier is not None and earlier.place != now_field.place:
@@ -209,19 +244,25 @@ def _replaced(was: RowMark, now: RowMark) -> Iterator[str]:
         number = key.partition(".")[0]
         if number in types and key not in now.fields:
             called = places.get((number, gone.place))
-            yield f"field {gone.name} of type {gone.type_name} {f'is called {called} now' if called else 'was dropped'} (alter the type here, too, before the copy)"
+            owner, _, type_name = gone.type_name.partition(".")
+            renamed = f"ALTER TYPE {quoted_name(TableName(owner, type_name))} RENAME ATTRIBUTE {quoted(gone.name)} TO {quoted(called or '')}"
+            yield f"field {gone.name} of type {gone.type_name} {f'is called {called} now ({renamed}' if called else 'was dropped (alter the type'} here, too, before the copy)"
 
 
-def _rewritten(was: RowMark, now: RowMark) -> Iterator[str]:
+def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> Iterator[str]:
     """Columns whose values an ALTER TABLE made anew: it wrote all files, and the definitions of these columns."""
     kept = [(was.parts[number].file, part.file) for number, part in now.parts.items() if number in was.parts]
     if not kept or any(before == after for before, after in kept):
         return
-    for name, column in now.columns.items():
+    columns = {name: column for name, column in now.columns.items() if not both_compute(column, here.get(name))}
+    known = {column.number for column in was.columns.values()}
+    new = {name: column for name, column in columns.items() if column.number not in known and name not in was.columns}
+    # Beside a default of each row's own, a constant one is written into the rows, too. A default that was dropped since is not known.
+    for name in [name for name, column in new.items() if column.has_own_values] or new:
+        yield f"column {name} was added with a default that is not the same for all rows"
+    for name, column in columns.items():
         before = was.columns.get(name) or next((other for other in was.columns.values() if other.number == column.number), None)
-        if before is None:
-            yield f"column {name} was added with a default that is not the same for all rows"
-        elif before.number == column.number and before.stamp != column.stamp:
+        if before is not None and before.number == column.number and before.stamp != column.stamp:
             yield f"column {name} was rewritten (ALTER COLUMN ... TYPE ... USING, or the like)"
 
 
@@ -231,11 +272,6 @@ def _relabelled(was: RowMark, now: RowMark) -> Iterator[str]:
         if before is not None and before.label != label.label:
             owner, _, name = label.type_name.partition(".")
             yield f"ALTER TYPE {quoted_name(TableName(owner, name))} RENAME VALUE {_literal(before.label)} TO {_literal(label.label)}"
-
-
-def _merged(was: RowMark, now: RowMark) -> RowMark:
-    """The mark of now, which also knows the names of columns that are gone."""
-    return replace(now, columns=was.columns | now.columns)
 
 
 def _here(part: MarkedPart, table: MarkedTable) -> TableName:
@@ -249,23 +285,28 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     copy = f"`headrace copy FILE {table.source}`" if table.may_be_copied else again
     ends = f"this stays until then, or until `{verify}` finds no difference" if table.may_be_copied else "this stays until it finds no difference"
     came, left = (", ".join(sorted(f"{part.owner}.{part.name}" for part in parts.values())) for parts in (found.came, found.left))
-    if found.relabelled and not (found.rows or came or left):
+    if found.relabelled and not (found.rows or found.computed or came or left):
         return ChangedTable(
             problem="labels of its enumerated types were renamed at the source: its rows changed without events",
             fix=f"{'; '.join(found.relabelled)}; at the destination (where it has both labels already: {copy}), then `{verify}`",
         )
-    if left and not (found.rows or found.relabelled or came):
+    if found.computed and not (found.rows or found.relabelled or came or left):
+        return ChangedTable(
+            problem="columns that both sides compute have another expression or type at the source since: rows differ here, and a copy does not change that",
+            fix=f"{'; '.join(found.computed)}; -- at the destination, which computes them for all rows then. `{verify}` ends it, too, if it finds no difference",
+        )
+    if left and not (found.is_of_all or came):
         names = ", ".join(str(_here(part, table)) for part in found.left.values())
         return ChangedTable(
             problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still here",
             fix=f"drop or detach {names} at the destination too, or delete its rows; or {again}; {ends}",
         )
-    if found.grants and not (found.rows or found.relabelled or left):
+    if found.grants and not (found.is_of_all or left):
         return ChangedTable(
             problem=f"partition {came} was attached with rows that are not in the log, and the role may not copy them",
             fix=f"{' '.join(found.grants)} then its rows come; or {again}; {ends}",
         )
-    if came and table.copies_parts and not (found.rows or found.relabelled or left):
+    if came and table.copies_parts and not (found.is_of_all or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())
         return ChangedTable(
             problem=f"partition {came} was attached with rows that are not in the log, and is no partition of the table here",
@@ -275,8 +316,9 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     what += [f"partition {came} was attached with rows that are not in the log"] if came else []
     what += [f"partition {left} was dropped or detached"] if left else []
     what += [f"labels were renamed (first, at the destination: {'; '.join(found.relabelled)};)"] if found.relabelled else []
+    what += [f"columns that both sides compute have another expression or type (first, at the destination: {'; '.join(found.computed)};)"] if found.computed else []
     return ChangedTable(
-        problem=f"rows changed at the source without events, and may differ here: {'; '.join(what)}", fix=f"{again}; {ends}",
+        problem=f"rows changed without events, and may differ here: {'; '.join(what)}", fix=f"{again}; {ends}",
     )
 
 
@@ -313,8 +355,14 @@ class TableMarks:
         Raises:
             DatabaseUnavailable: one of the databases does not answer.
         """
-        marks = self.source.row_marks(self.records.config.topology, snapshot=snapshot)
-        self._record({each.table.identity: marks[each.table.identity] for each in found if each.table.identity in marks})
+        config, destination = self.records.config, self.records.destination
+        marks = self.source.row_marks(config.topology, snapshot=snapshot)
+        recorded = destination.row_marks(config.topology, config.apply, config.source.site)
+        tables = {each.table.identity: marked_table(each.table) for each in found if each.table.identity in marks}
+        here = columns_here(destination, list(tables.values()))
+        self._record({
+            identity: paired(marks[identity], here.get(table.destination, {}), recorded.get(identity)) for identity, table in tables.items()
+        })
         self._look_at = 0.0
 
     def look(self, found: Sequence[Standing], *, is_asked: bool = False) -> bool:
@@ -356,11 +404,11 @@ class TableMarks:
         table = each.table
         was, present = (marks.get(table.identity, RowMark()).parts for marks in (recorded, now))
         has_new = any(number not in was or was[number].joined != part.joined for number, part in present.items())
-        return MarkedTable(
-            identity=table.identity, source=table.source, destination=table.destination, may_be_copied=table.may_empty,
+        return replace(
+            marked_table(table),
             # Another topology's apply process may have rows there. That is asked of few tables.
             copies_parts=has_new and copies_parts(table) and not self.records.others(table),
-            detached=self.records.config.destination.tables.detached_partitions, is_reshaped=bool(table.transformations),
+            detached=self.records.config.destination.tables.detached_partitions,
         )
 
     def _settle_left(self, tables: Sequence[MarkedTable], changed: ChangedRows, now: Mapping[str, RowMark], *, is_asked: bool) -> tuple[dict[str, ChangedTable], bool]:

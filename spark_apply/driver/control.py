@@ -19,7 +19,9 @@ from protos import apply_pb2 as pb
 from spark_apply.arriving import restart_hint
 from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.marked_columns import paired
 from spark_apply.copy.records import TableProgress, to_be_copied_again
+from spark_apply.copy.row_marks import columns_here, marked_table
 from spark_apply.copy.standing import correct_alone
 from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.joining import DELETED_AT_ONCE
@@ -171,7 +173,13 @@ class ApplyControl:
         """Record that both sides have the same rows, whatever changed at the source without events: nothing is said of these tables any more."""
         if self.cores is None or not marks:
             return
-        destination.record_row_marks(self.config.topology, self.config.apply, self.cores.epoch, self.config.source.site, marks)
+        recorded = destination.row_marks(self.config.topology, self.config.apply, self.config.source.site)
+        tables = [marked_table(table) for table in self.config.tables if table.identity in marks]
+        here = columns_here(destination, tables)
+        equal = {
+            table.identity: paired(marks[table.identity], here.get(table.destination, {}), recorded.get(table.identity), is_copy=False) for table in tables
+        }
+        destination.record_row_marks(self.config.topology, self.config.apply, self.cores.epoch, self.config.source.site, equal)
         if any(self.tables[table.destination].problem for table in self.config.tables if table.identity in marks and table.destination in self.tables):
             self.look_at_tables()
 

@@ -23,7 +23,9 @@ from databases.postgres.destination.catalog import CatalogTable
 from databases.postgres.source.catalog import logged_generated
 from streams.table_name import TableName
 
-__all__ = ["computed_columns", "computed_findings"]
+__all__ = ["computed_as", "computed_columns", "computed_findings"]
+
+_LOCK_TIMEOUT = "1s"  # the text of an expression takes a lock of its table: of one that a user holds it is asked again at the next look
 
 _COMPUTED = """
 SELECT n.nspname::text AS owner, c.relname::text AS name, a.attname::text AS "column", a.attgenerated::text AS kind,
@@ -51,6 +53,22 @@ def computed_columns(connection: psycopg.Connection[Any], tables: Sequence[Table
             column = ComputedColumn(name=row["column"], expression=row["expression"], type_name=row["type"], is_logged=row["kind"] in logged)
             found.setdefault(TableName(row["owner"], row["name"]), []).append(column)
     return {table: tuple(columns) for table, columns in found.items()}
+
+
+def computed_as(connection: psycopg.Connection[Any], table: TableName) -> dict[str, str]:
+    """Type and expression of a table's generated columns as DDL has them, by name.
+
+    Args:
+        connection: with an empty search_path.
+        table: its name.
+
+    Raises:
+        psycopg.Error: a user has locked it.
+    """
+    with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
+        found = computed_columns(connection, [table]).get(table, ())
+    return {column.name: f"{column.type_name} GENERATED ALWAYS AS ({column.expression})" for column in found}
 
 
 def computed_findings(path: str, wanted: TableShape, here: CatalogTable, computed_here: Sequence[ComputedColumn]) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ from databases.ports import (
     ErrorTransaction,
     Finding,
     Instantiation,
+    MarkedColumn,
     OtherCopy,
     PlannedApply,
     PlannedStatement,
@@ -39,6 +40,8 @@ from databases.ports import (
     TableShape,
 )
 from databases.postgres.compared.columns import column_findings
+from databases.postgres.compared.computed_columns import computed_as
+from databases.postgres.compared.marked_columns import marked_columns_of
 from databases.postgres.conflict_history import conflicts as conflict_history
 from databases.postgres.connection import connect, database_identity, translated
 from databases.postgres.destination import error_queue as destination_errors
@@ -372,6 +375,16 @@ class PostgresDestination:
         with self._use("recording the marks of tables") as connection, connection.transaction():
             if not write_row_marks(connection, topology, apply, epoch, source, marks, was):
                 _refuse(connection, topology, apply, epoch)
+
+    def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:
+        """See `DestinationDatabase.marked_columns`."""
+        with self._use("reading the columns of tables") as connection:
+            return marked_columns_of(connection, tables)
+
+    def computed_columns(self, table: TableName) -> dict[str, str]:
+        """See `DestinationDatabase.computed_columns`."""
+        with self._use("reading the expressions of a table") as connection:
+            return computed_as(connection, table)
 
     def may_hold(self, table: TableName, part: TableName) -> bool:
         """See `DestinationDatabase.may_hold`."""

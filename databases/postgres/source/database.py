@@ -47,7 +47,7 @@ from databases.postgres.source.catalog import (
 from databases.postgres.source.decoding_memory import memory_findings
 from databases.postgres.source.preflight import preflight_source
 from databases.postgres.source.publication import publication_found, publication_gone, publication_steps
-from databases.postgres.source.row_marks import began_empty, row_marks
+from databases.postgres.source.row_marks import began_empty, computed_in, row_marks
 from databases.postgres.source.slot import (
     MAKES_SLOT,
     check_last_transaction,
@@ -248,6 +248,11 @@ class PostgresSource:
         """See `SourceDatabase.row_marks`."""
         with use_snapshot(self._session(), snapshot) as connection, translated("reading the marks of the tables"):
             return row_marks(connection, self._name(topology))
+
+    def computed_columns(self, identity: str) -> dict[str, str]:
+        """See `SourceDatabase.computed_columns`."""
+        with translated("reading the expressions of a table"):
+            return computed_in(self._session(), identity)
 
     def began_empty(self, part: str) -> bool:
         """See `SourceDatabase.began_empty`."""

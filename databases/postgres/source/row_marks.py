@@ -21,10 +21,13 @@ from typing import Any
 
 import psycopg
 
-from databases.ports.row_marks import MarkedColumn, MarkedField, MarkedLabel, MarkedPart, RowMark
+from databases.ports.row_marks import MarkedField, MarkedLabel, MarkedPart, RowMark
+from databases.postgres.compared.computed_columns import computed_as
+from databases.postgres.compared.marked_columns import marked_columns
 from databases.postgres.connection import qualified
+from streams.table_name import TableName
 
-__all__ = ["began_empty", "row_marks"]
+__all__ = ["began_empty", "computed_in", "row_marks"]
 
 # The first rows of a table lie in its first blocks, 8 KiB each: one megabyte is read in milliseconds.
 _FIRST_BLOCKS = 128
@@ -49,18 +52,6 @@ WITH RECURSIVE below (root, number, joined) AS (
 )
 SELECT b.root::int8, c.oid::int8, n.nspname::text, c.relname::text, c.relfilenode::int8, b.joined
 FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.number AND c.relkind = 'r' JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-"""
-
-# The expression of a default is a tree of nodes as text. One of another moment has a function of the clock or of a sequence, or calls one that is not immutable.
-_COLUMNS = """
-SELECT a.attrelid::int8, a.attname::text, a.attnum::int, coalesce('d' || d.oid, 'x' || a.xmin), a.attgenerated <> '',
-       a.atthasmissing AND EXISTS (
-           SELECT WHERE d.adbin::text ~ '\\{(SQLVALUEFUNCTION|NEXTVALUEEXPR) '
-           UNION ALL SELECT FROM regexp_matches(d.adbin::text, ':(?:op)?funcid ([0-9]+)', 'g') AS called (number)
-           JOIN pg_catalog.pg_proc f ON f.oid = called.number[1]::oid AND f.provolatile <> 'i'
-       )
-FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
 # Types that are not built in: those of the columns, elements of arrays, bounds of ranges, fields of composites, what domains are over.
@@ -116,16 +107,29 @@ def row_marks(connection: psycopg.Connection[Any], publication: str) -> dict[str
     marks = {number: RowMark() for number in roots}
     for root, number, owner, name, file, joined in connection.execute(_PARTS, (roots,)):
         marks[root].parts[str(number)] = MarkedPart(owner=owner, name=name, file=file, joined=joined)
-    for root, name, number, stamp, is_generated, has_passing_default in connection.execute(_COLUMNS, (roots,)):
-        marks[root].columns[name] = MarkedColumn(
-            number=number, stamp=stamp, is_generated=is_generated, has_passing_default=has_passing_default,
-        )
+    for root, columns in marked_columns(connection, roots).items():
+        marks[root].columns.update(columns)
     for root, is_label, type_name, number, name, place in connection.execute(_TYPES, (roots,)):
         if is_label:
             marks[root].labels[str(number)] = MarkedLabel(type_name=type_name, label=name)
         else:
             marks[root].fields[f"{number}.{name}"] = MarkedField(type_name=type_name, name=name, place=place)
     return {identity: marks[number] for number, identity in identities.items()}
+
+
+def computed_in(connection: psycopg.Connection[Any], identity: str) -> dict[str, str]:
+    """Types and expressions of the columns that are computed in a captured table, by name.
+
+    Args:
+        connection: to the source, with an empty search_path.
+        identity: from `captured_tables`: its third part is the table's number.
+
+    Raises:
+        psycopg.Error: a user has locked it.
+    """
+    query = "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s"
+    row = connection.execute(query, (int(identity.split(".")[2]),)).fetchone()
+    return {} if row is None else computed_as(connection, TableName(*row))
 
 
 def began_empty(connection: psycopg.Connection[Any], number: int) -> bool:

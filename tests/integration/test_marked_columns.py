@@ -1,0 +1,204 @@
+"""Columns whose values are other ones at the destination, though the names and the types are the same: each is said, and what is printed makes both sides equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from rules.rule import Rule, RuleSet
+from tests.support.marked_tables import MarkedTables
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+ROWS = "INSERT INTO app.{t} (id, n, at, a) SELECT g, 1.1234, '2025-07-01 12:00+00', g FROM generate_series(1, 3) g"
+
+
+@pytest.fixture
+def tables(source_database: str, destination_database: str) -> Iterator[MarkedTables]:
+    made = MarkedTables(source_database, destination_database)
+    made.run("both", "CREATE SCHEMA app")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def copied(tables: MarkedTables, count: int = 1, *, here: str = "") -> list[str]:
+    """Tables of the same rows at both sides; with `here`, columns that the destination has besides."""
+    names = [f"t{number}" for number in range(count)]
+    for name in names:
+        tables.run("both", f"CREATE TABLE app.{name} (id int PRIMARY KEY, n numeric(10,4), at timestamptz, a int, twice int GENERATED ALWAYS AS (id * 2) STORED)")
+        tables.run("src", ROWS.format(t=name))
+        if here:
+            tables.run("dst", f"ALTER TABLE app.{name} {here}")
+    tables.up()
+    assert tables.look() == {}
+    return names
+
+
+def asked_for(tables: MarkedTables, name: str) -> str:
+    """What `check` and apply print of a table that does not fit."""
+    (now,) = tables.source.table_versions(tables.source.tables([RuleSet(include=(Rule(owner="app", name=name),))]))
+    return "\n".join(found.fix for found in tables.destination.preflight_tables((now,), now=(now,)) if found.is_error)
+
+
+def assert_same(tables: MarkedTables, name: str) -> None:
+    columns = ", ".join(column for (column,) in tables.run("src", f"SELECT attname FROM pg_attribute WHERE attrelid = 'app.{name}'::regclass AND attnum > 0 AND NOT attisdropped"))
+    here, there = tables.both(f"SELECT {columns} FROM app.{name} ORDER BY id")
+    assert here == there, name
+
+
+def assert_said_until_copied(tables: MarkedTables, said: dict[str, str]) -> None:
+    for _ in range(2):  # it lasts, whoever restarts
+        found = tables.look()
+        assert list(found) == sorted(said), found
+        for name, words in said.items():
+            assert words in found[name]
+            assert f"headrace copy FILE app.{name}" in found[name]
+        tables.up()
+    tables.copy_again(*said)
+    assert tables.look() == {}
+    for name in said:
+        assert_same(tables, name)
+
+
+def test_a_new_column_that_the_destination_has_already_with_other_values_is_said(tables: MarkedTables) -> None:
+    matrix = [  # at the destination before, at the source, at the destination afterwards, what is said
+        ("ADD x int", "ADD x int DEFAULT 5", "", "column x"),
+        ("ADD x int DEFAULT 4", "ADD x int", "", "column x"),
+        ("ADD x int DEFAULT 4", "ADD x int DEFAULT 5", "", "column x"),
+        ("", "ADD x int DEFAULT 5", "ADD x int", "column x"),
+        ("ADD x int DEFAULT 5", "ADD x int DEFAULT 5", "", ""),
+        ("ADD x int", "ADD x int", "", ""),
+        ("ADD x int DEFAULT 5", "ADD x int DEFAULT 5; ALTER TABLE app.{t} ALTER x DROP DEFAULT", "", ""),
+        ("", "ADD x int DEFAULT 5", "ADD x int DEFAULT '5'", ""),
+        ("", "ADD x timestamptz; ALTER TABLE app.{t} ALTER x SET DEFAULT now()", "ADD x timestamptz", ""),
+    ]
+    names = copied(tables, len(matrix))
+    for name, (before, there, after, _) in zip(names, matrix, strict=True):
+        tables.run("dst", *[f"ALTER TABLE app.{name} {before}"] * bool(before))
+        tables.run("src", f"ALTER TABLE app.{name} {there.format(t=name)}")
+        if after:
+            assert name not in tables.look()
+            tables.run("dst", f"ALTER TABLE app.{name} {after}")
+    assert_said_until_copied(tables, {name: said for name, (*_, said) in zip(names, matrix, strict=True) if said})
+
+
+@pytest.mark.parametrize("statement", ["ADD x int DEFAULT 5", "ADD x int", "RENAME a TO x"])
+def test_a_column_of_the_destination_alone_that_the_source_has_later_is_said(tables: MarkedTables, statement: str) -> None:
+    (name,) = copied(tables, here="ADD x int DEFAULT 7")
+    tables.run("src", f"ALTER TABLE app.{name} {statement}")
+    assert_said_until_copied(tables, {name: "column x"})
+
+
+def test_a_column_that_is_renamed_or_made_anew_at_one_side_alone_is_said(tables: MarkedTables) -> None:
+    names = copied(tables, 3)
+    tables.run("dst", "ALTER TABLE app.t0 ADD x int", "ALTER TABLE app.t1 DROP a, ADD a int")
+    tables.run("src", "ALTER TABLE app.t0 RENAME a TO x")
+    tables.run("src", f"ALTER TABLE app.{names[2]} RENAME a TO x")
+    assert list(tables.look()) == ["t0", "t1"]
+    tables.run("dst", "ALTER TABLE app.t2 RENAME a TO x")
+    assert_said_until_copied(tables, {"t0": "column x was called a before", "t1": "column a"})
+    assert_same(tables, "t2")
+
+
+def test_a_column_with_a_default_of_the_moment_may_be_renamed(tables: MarkedTables) -> None:
+    (name,) = copied(tables)
+    tables.run("src", f"ALTER TABLE app.{name} ADD x timestamptz DEFAULT now()")
+    assert list(tables.look()) == [name]
+    tables.run("dst", asked_for(tables, name))
+    tables.copy_again(name)
+    assert tables.look() == {}
+    tables.run("both", f"ALTER TABLE app.{name} RENAME x TO y")
+    assert tables.look() == {}
+
+
+def test_a_constant_column_of_an_alter_that_wrote_all_rows_is_not_said_to_have_another_value_in_each(tables: MarkedTables) -> None:
+    (name,) = copied(tables)
+    tables.run("src", f"ALTER TABLE app.{name} ADD x int DEFAULT 5, ADD y float8 DEFAULT random()")
+    problem = tables.look()[name]
+    assert "column y was added with a default that is not the same for all rows" in problem
+    assert "column x" not in problem
+    tables.run("dst", asked_for(tables, name))
+    assert_said_until_copied(tables, {name: "column y"})
+
+
+@pytest.mark.parametrize("is_reverse", [False, True])
+def test_a_time_that_the_session_s_zone_converts_is_said_and_to_be_copied(tables: MarkedTables, *, is_reverse: bool) -> None:
+    (name,) = copied(tables)
+    wanted = "timestamp" if not is_reverse else "timestamptz"
+    if is_reverse:
+        tables.run("both", f"SET TimeZone = 'UTC'; ALTER TABLE app.{name} ALTER at TYPE timestamp")
+        tables.verify()
+    tables.run("dst", "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET TimeZone = ''America/New_York''', current_database()); END $$")
+    assert tables.look() == {}
+    tables.run("src", f"SET TimeZone = 'UTC'; ALTER TABLE app.{name} ALTER at TYPE {wanted}")
+    statement, _, remark = asked_for(tables, name).partition(" -- ")
+    assert f"then headrace verify FILE app.{name} and the fix that it prints: " in remark
+    assert " if the source's" not in remark
+    tables.run("dst", statement)
+    assert tables.both("SELECT at::text FROM app.t0")[0] != tables.both("SELECT at::text FROM app.t0")[1]
+    assert_said_until_copied(tables, {name: "column at"})
+
+
+def test_a_column_that_was_narrower_here_for_a_time_is_to_be_copied(tables: MarkedTables) -> None:
+    (name,) = copied(tables)
+    tables.run("dst", f"ALTER TABLE app.{name} ALTER n TYPE numeric(10,2)")
+    statement, _, remark = asked_for(tables, name).partition(" -- ")
+    assert f"then headrace verify FILE app.{name} and the fix that it prints: " in remark
+    assert " if the source's" not in remark
+    tables.run("dst", statement)
+    tables.copy_again(name)
+    assert tables.look() == {}
+    assert_same(tables, name)
+
+
+COMPUTED = {
+    "set": "ALTER twice SET EXPRESSION AS (id * 3)",
+    "made anew": "DROP twice, ADD twice int GENERATED ALWAYS AS (id * 3) STORED",
+    "another type": "DROP twice, ADD twice bigint GENERATED ALWAYS AS (id * 2) STORED",
+    "new": "ADD thrice int GENERATED ALWAYS AS (id * 3) STORED",
+}
+
+
+@pytest.mark.parametrize("how", COMPUTED)
+def test_a_column_that_the_destination_computes_in_the_former_way_is_said_with_its_alter_and_a_copy_does_not_end_it(tables: MarkedTables, how: str) -> None:
+    (name,) = copied(tables, here="ADD thrice int GENERATED ALWAYS AS (id) STORED" if how == "new" else "")
+    tables.run("src", f"ALTER TABLE app.{name} {COMPUTED[how]}")
+    problem = tables.look()[name]
+    assert "headrace copy" not in problem
+    tables.copy_again(name)
+    tables.up()
+    assert tables.look()[name] == problem
+    fix = problem.split("; fix: ")[1].partition("; -- ")[0]
+    assert fix.startswith(f'ALTER TABLE "app"."{name}" DROP COLUMN')
+    tables.run("dst", fix)
+    assert tables.look() == {}
+    assert_same(tables, name)
+    assert tables.both(f"SELECT pg_typeof(twice)::text FROM app.{name}")[0] == tables.both(f"SELECT pg_typeof(twice)::text FROM app.{name}")[1]
+
+
+def test_expressions_that_differ_from_the_beginning_are_no_matter_of_marks_and_other_changes_are_said_beside(tables: MarkedTables) -> None:
+    (name,) = copied(tables, here="DROP twice, ADD twice int GENERATED ALWAYS AS (id * 5) STORED")
+    tables.run("src", f"ALTER TABLE app.{name} ALTER a TYPE int USING a * 100")
+    assert "twice" not in tables.look()[name]
+    tables.run("src", f"ALTER TABLE app.{name} ALTER twice SET EXPRESSION AS (id * 3)")
+    problem = tables.look()[name]
+    assert "column a was rewritten" in problem
+    first = problem.split("first, at the destination: ")[1].partition(";)")[0]
+    tables.run("dst", first)
+    tables.copy_again(name)
+    assert tables.look() == {}
+    assert_same(tables, name)
+
+
+@pytest.mark.parametrize("site", ["src", "dst"])
+def test_a_look_waits_for_nobody_who_holds_a_table(tables: MarkedTables, site: str) -> None:
+    (name,) = copied(tables)
+    tables.run("src", f"ALTER TABLE app.{name} ALTER a TYPE int USING a + 1")
+    problem = tables.look()[name]
+    with psycopg.connect(tables.dsn[site]) as user:
+        user.execute(f"LOCK app.{name} IN ACCESS EXCLUSIVE MODE")
+        assert tables.look() == {name: problem}
