@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from databases.ports import MarkedPart, RowMark
+from spark_apply.arriving import restart_hint
 from spark_apply.copy.detached import DetachedPartitions
 from spark_apply.copy.marked_columns import (
     both_compute,
@@ -322,6 +323,19 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     )
 
 
+def _exchanged(tables: Sequence[MarkedTable], names: Mapping[str, TableName], apply: str) -> dict[str, ChangedTable]:
+    """Tables that have another one's name at the source since the driver started: the first change of one of them would stop the apply process."""
+    holders = {table.source: table.identity for table in tables}
+    return {
+        table.identity: ChangedTable(
+            problem=f"the source calls {table.source} now {name}, which is another table's name: when one of them changes, apply waits, for their changes would be mixed up",
+            fix=restart_hint(apply),
+        )
+        for table in tables
+        if (name := names.get(table.identity, table.source)) != table.source and holders.get(name, table.identity) != table.identity
+    }
+
+
 def _literal(text: str) -> str:
     """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
@@ -380,6 +394,7 @@ class TableMarks:
         config, destination = self.records.config, self.records.destination
         try:
             now = self.source.row_marks(config.topology)
+            names = {each.identity: TableName.of(each) for each in self.source.captured(config.topology)}
             recorded = destination.row_marks(config.topology, config.apply, config.source.site)
             tables = [self._marked(each, recorded, now) for each in found if each.is_finished and each.table.part_of is None]
             changed = compare_marks(self.source, destination, tables, recorded, now)
@@ -397,7 +412,7 @@ class TableMarks:
         except DatabaseError:
             return False  # whoever needs it says so; it is asked at the next look again
         self._look_at = time.monotonic() + (_LOOK_AGAIN_S if self._is_early else _LOOK_S)
-        self.records.note_changed(found, {identity: str(each) for identity, each in problems.items()})
+        self.records.note_changed(found, {identity: str(each) for identity, each in (problems | _exchanged(tables, names, config.apply)).items()})
         return bool(changed.attached)
 
     def _marked(self, each: Standing, recorded: Mapping[str, RowMark], now: Mapping[str, RowMark]) -> MarkedTable:

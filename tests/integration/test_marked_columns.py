@@ -194,6 +194,17 @@ def test_expressions_that_differ_from_the_beginning_are_no_matter_of_marks_and_o
     assert_same(tables, name)
 
 
+def test_tables_that_exchange_their_names_are_said_before_one_of_them_changes(tables: MarkedTables) -> None:
+    copied(tables, 2)
+    tables.run("src", "ALTER TABLE app.t0 RENAME TO x; ALTER TABLE app.t1 RENAME TO t0; ALTER TABLE app.x RENAME TO t1")
+    found = tables.look()
+    assert list(found) == ["t0", "t1"]
+    assert "the source calls app.t0 now app.t1, which is another table's name" in found["t0"]
+    assert "headrace stop FILE apply:apply_from_src" in found["t0"]
+    tables.run("src", "ALTER TABLE app.t0 RENAME TO x; ALTER TABLE app.t1 RENAME TO t0; ALTER TABLE app.x RENAME TO t1")
+    assert tables.look() == {}
+
+
 @pytest.mark.parametrize("site", ["src", "dst"])
 def test_a_look_waits_for_nobody_who_holds_a_table(tables: MarkedTables, site: str) -> None:
     (name,) = copied(tables)
