@@ -259,7 +259,7 @@ def _table_notes(component: str, tables: Sequence[Mapping[str, Any]]) -> Iterato
     if left:
         yield Note(
             component=component, problem=f"not replicated any more, and out of date at the destination: {left}",
-            fix="name them in the rules, then headrace up FILE copies them again; or drop them at the destination", is_remark=True,
+            fix="name them in the rules, then headrace up FILE copies them again; this ends, too, when the destination has them no more", is_remark=True,
         )
 
 

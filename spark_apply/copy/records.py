@@ -156,13 +156,18 @@ class TableRecords:
         self._show_gone(part.table.destination)
 
     def _show_left(self, recorded: Sequence[Instantiation]) -> None:
-        """Show the tables that were copied here and whose changes come no more, as long as the destination has them."""
+        """Show the tables that were copied here and whose changes come no more, as long as the destination has them.
+
+        One that is a partition of a table that arrives is none of them, nor one that another apply process copied: its rows are replicated.
+        """
         identities = {table.identity for table in self.config.tables}
         names = {table.destination for table in self.config.tables}
         left = {
             TableName.of(each): each for each in recorded
             if each.state == "LEFT" and each.identity not in identities and TableName.of(each) not in names
-            and self.destination.describe(each.owner, each.name) is not None
+            and (found := self.destination.describe(each.owner, each.name)) is not None
+            and not (found.above and TableName(*found.above) in names)
+            and not self.destination.other_copies(self.config.topology, self.config.apply, each.owner, each.name)
         }
         for name in self.left - left.keys():
             self.show(TableProgress(owner=name.owner, name=name.name, state="GONE"))

@@ -188,6 +188,28 @@ def test_table_that_was_not_captured_for_a_while_is_copied_again(sites: Sites):
     assert sites.states() == [("a", "DONE"), ("b", "DONE")]
 
 
+def test_a_table_that_became_a_partition_of_a_replicated_one_is_not_shown_as_left_out(sites: Sites):
+    """Its rows arrive through the partitioned table: who drops it loses them."""
+    for site in ("src", "dst"):
+        sites.run(site, "CREATE TABLE c (id int, body text, PRIMARY KEY (id)) PARTITION BY RANGE (id)", "CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (1) TO (10)")
+        sites.run(site, "CREATE TABLE c_2 (id int PRIMARY KEY, body text)")
+    sites.run("src", "INSERT INTO c_2 VALUES (11, 'arrives through c')")
+    sites.up("*")
+    sites.instantiate(sites.tables())
+    for site in ("src", "dst"):
+        sites.run(site, "ALTER TABLE c ATTACH PARTITION c_2 FOR VALUES FROM (10) TO (20)")
+    sites.up("*")
+    assert [table.name for table in sites.destination.leave_out(TOPOLOGY, APPLY, kept=[table.identity for table in sites.tables()])] == ["c_2"]
+    sites.instantiate(sites.tables())
+    assert sites.rows("src", "c") == sites.rows("dst", "c")
+    assert "LEFT OUT" not in {shown.state for shown in sites.progress.values()}
+    for site in ("src", "dst"):
+        sites.run(site, "ALTER TABLE c DETACH PARTITION c_2")
+    sites.up("a", "b", "c")
+    sites.instantiate(sites.tables())
+    assert sites.progress["c_2"].state == "LEFT OUT"
+
+
 def test_table_whose_changes_stayed_on_the_way_for_a_while_is_copied_again(sites: Sites):
     """Captured all the time; but a propagation or the apply process had no rule for it."""
     first = sites.instantiate(sites.tables())
