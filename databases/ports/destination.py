@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streams.scn import Scn
     from streams.table_name import TableName
 
-__all__ = ["BEGUN", "ROWS_THERE", "ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "OtherCopy", "PartOf", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
+__all__ = ["BEGUN", "ROWS_THERE", "ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "Diversion", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "OtherCopy", "PartOf", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,21 @@ class FoundRows(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Diversion:
+    """A rule or trigger of the destination that runs for what apply writes, and in place of it.
+
+    Args:
+        command: INSERT, UPDATE or DELETE.
+        what: the kind and the name, for messages.
+        is_always: it takes every row.
+    """
+
+    command: str
+    what: str
+    is_always: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationTable:
     """What apply must know of a table before it writes to it.
 
@@ -109,6 +124,7 @@ class DestinationTable:
         allow_duplicate_rows: see `rules.table_settings`.
         number: of the table in its database, which keeps it when it is renamed or gets another key; 0: not known.
         above: owner and name of the partitioned table that it is a partition of, the topmost; empty: it is none.
+        diversions: what may take rows of a command before the table does.
     """
 
     owner: str
@@ -125,6 +141,7 @@ class DestinationTable:
     allow_duplicate_rows: bool | None = None
     number: int = 0
     above: tuple[str, ...] = ()
+    diversions: tuple[Diversion, ...] = ()
 
     @property
     def identifying_keys(self) -> tuple[tuple[int, ...], ...]:

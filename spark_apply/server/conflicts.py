@@ -283,6 +283,8 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
     session.rollback_to_savepoint()
     if step.write.times is not None and step.write.command is Command.INSERT:
         conflict_type, why = "insert_exists", "a later change of the row is noted"
+    elif diverted := _diverted(step.write, count, is_certain=True):
+        conflict_type, why = "", diverted
     elif _is_asked(step.write, row) and count <= 0:
         # Its handlers ask for the row in any case: that shows whether it is missing or differs.
         conflict_type, why = f"{step.write.command.name.lower()}_differs", _DIFFERS
@@ -332,8 +334,9 @@ def _refused(command: Command, error: DataError) -> str:
 
 def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[str, str]:
     """Conflict type and sentence for a write that did not change exactly one row."""
+    diverted = _diverted(write, count, is_certain=False)
     if write.command is Command.INSERT:
-        return "", "the destination took no row"
+        return "", diverted or "the destination took no row"
     if count > 1:
         return "multiple_rows", f"{count} rows match"
     kind = write.command.name.lower()
@@ -347,7 +350,19 @@ def _mismatched(session: DestinationSession, write: Write, count: int) -> tuple[
             return f"{kind}_differs", _DIFFERS
     if write.paired:
         return f"{kind}_missing", "no row has the LCR's old values, and its key has a NULL, which identifies no row"
-    return f"{kind}_missing", _MISSING
+    return f"{kind}_missing", f"{_MISSING}; or {diverted}" if diverted else _MISSING
+
+
+def _diverted(write: Write, count: int, *, is_certain: bool) -> str:
+    """Which rules and triggers of the destination took the row; empty: none.
+
+    Args:
+        write: of one row.
+        count: rows that it changed.
+        is_certain: only those that take every row.
+    """
+    found = [each.what for each in write.table.diversions if each.command == write.command.name and (each.is_always or not is_certain)]
+    return f"the destination took no row: {', '.join(found)} {'runs' if len(found) == 1 else 'run'} in place of what is applied" if found and count == 0 else ""
 
 
 def _detail(error: DataError) -> tuple[str, ...]:

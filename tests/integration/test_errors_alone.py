@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from databases.embedded import EmbeddedServer
+from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.value_text import value_text
 from spark_apply.server.resolution import ConflictSettings
 from tests.support import apply_engine
@@ -56,6 +58,35 @@ def test_table_of_which_the_destination_computes_every_column_has_as_many_rows_a
     assert [error.message for error in pair.errors()] == []
     pair.assert_same("SELECT c FROM k")
     pair.assert_same()
+
+
+@pytest.mark.parametrize("state", ["ALWAYS", "REPLICA"])
+def test_a_rule_that_takes_the_rows_is_named_and_the_printed_statement_lets_them_in(pair: Pair, state: str):
+    create(pair, "CREATE TABLE k (id int PRIMARY KEY, v int)")
+    pair.run("INSERT INTO k VALUES (1, 1)")
+    engine = pair.apply()
+    for command in ("INSERT", "UPDATE"):
+        pair.there.execute(f"CREATE RULE no_{command} AS ON {command} TO k DO INSTEAD NOTHING; ALTER TABLE k ENABLE {state} RULE no_{command}")
+    pair.run("INSERT INTO k VALUES (2, 2)", "UPDATE k SET v = 3 WHERE id = 1", "INSERT INTO p VALUES (1, 1)")
+    pair.more(engine)
+    pair.assert_same()
+    inserted, updated = pair.errors()
+    assert "the rule no_insert runs" in inserted.message
+    assert "the rule no_update runs" in updated.message
+    assert (inserted.conflict_type, updated.conflict_type) == ("", ""), "no row is missing"
+    catalog = describe_table(pair.there, "public", "k")
+    assert catalog is not None
+    version = replace(table_version(catalog, is_binary=False), version=1)
+    fixes = [found.fix for found in pair.destination.preflight_tables([version]) if "the rule" in found.problem]
+    assert len(fixes) == 2
+    for fix in fixes:
+        pair.there.execute(fix)
+    pair.there.execute("DROP RULE no_update ON k")
+    assert set(execute_all(pair, engine).values()) == {""}
+    pair.run("INSERT INTO k VALUES (4, 4)")
+    pair.more(engine)
+    assert pair.errors() == ()
+    pair.assert_same("SELECT id, v FROM k ORDER BY 1")
 
 
 # --------------------------------------------------------------------------- values

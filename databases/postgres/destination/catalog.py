@@ -34,7 +34,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from databases.applied_tables import with_settings
-from databases.ports import DestinationColumn, DestinationTable, ForeignKey
+from databases.ports import DestinationColumn, DestinationTable, Diversion, ForeignKey
 from databases.postgres.builtin_types import BUILTIN_TYPES
 from databases.postgres.connection import quote, translated
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -125,6 +125,16 @@ SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident, 
                  AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal)
        OR EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_enabled IN ('A', 'R'))
          AS fires,
+       (SELECT pg_catalog.jsonb_agg(d) FROM (
+            SELECT v.command, 'the rule ' || pg_catalog.quote_ident(w.rulename) AS what, w.ev_qual::text = '<>' AS is_always
+            FROM pg_catalog.pg_rewrite w JOIN (VALUES ('2', 'UPDATE'), ('3', 'INSERT'), ('4', 'DELETE')) v(event, command) ON v.event = w.ev_type::text
+            WHERE w.ev_class = c.oid AND w.is_instead AND w.ev_enabled IN ('A', 'R')
+            UNION ALL
+            SELECT v.command, 'the trigger ' || pg_catalog.quote_ident(g.tgname), false
+            FROM pg_catalog.pg_trigger g JOIN (VALUES (16, 'UPDATE'), (4, 'INSERT'), (8, 'DELETE')) v(event, command) ON g.tgtype & v.event <> 0
+            WHERE g.tgrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)
+              AND g.tgtype & 3 = 3 AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal  -- BEFORE, for each row
+            ORDER BY 3 DESC, 2) d) AS diversions,
        (SELECT pg_catalog.jsonb_agg(DISTINCT pg_catalog.to_jsonb(ARRAY(
                    SELECT coalesce(a.attname::text, '') FROM pg_catalog.unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(number, place)
                    LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place)))
@@ -554,7 +564,7 @@ def _catalog_table(
             owner=found["owner"], name=found["name"], columns=port_columns, key=key.columns if key else (),
             unique_keys=tuple(index.columns for index in unique),
             serialise=key is None or is_hidden, ordered=len(unique) > 1 or hidden or found["fires"], fires=found["fires"],
-            number=int(found["oid"]), above=tuple(found["above"] or ()),
+            number=int(found["oid"]), above=tuple(found["above"] or ()), diversions=tuple(Diversion(**each) for each in found["diversions"] or ()),
         ), settings, is_hidden=is_hidden),
         comparable=frozenset(column["name"] for column in columns if column["equals"]),
         looked_up=() if found["is_hashed_together"] else _looked_up(identifying, indexes, position_of),

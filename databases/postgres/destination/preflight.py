@@ -101,6 +101,10 @@ SELECT g.tgname AS name, g.tgenabled AS enabled FROM pg_catalog.pg_trigger g
 WHERE g.tgrelid = %(oid)s AND NOT g.tgisinternal ORDER BY g.tgname
 """
 
+_RULES = """
+SELECT w.rulename AS name, w.ev_enabled AS enabled, w.is_instead FROM pg_catalog.pg_rewrite w
+WHERE w.ev_class = %(oid)s AND w.ev_enabled IN ('A', 'R') ORDER BY w.rulename
+"""
 
 _SCHEMAS_WITH_RELATIONS = """
 SELECT n.nspname FROM pg_catalog.pg_namespace n
@@ -341,6 +345,7 @@ def _table_findings(
     with connection.cursor(row_factory=dict_row) as cursor:
         constraints = cursor.execute(_CONSTRAINTS, {"oid": catalog.oid}).fetchall()
         triggers = cursor.execute(_TRIGGERS, {"oid": catalog.oid}).fetchall()
+        rules = cursor.execute(_RULES, {"oid": catalog.oid}).fetchall()
     for found in constraints:
         name = quote(found["name"])
         if found["kind"] == "f" and settings.checks_foreign_keys(version.owner, version.name):
@@ -359,6 +364,13 @@ def _table_findings(
                 fix=f"ALTER TABLE {found['relation']} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {definition};",
             )
     yield from _trigger_findings(path, version, triggers, settings)
+    for found in rules:
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"the rule {quote(found['name'])} is ENABLE {'ALWAYS' if found['enabled'] == 'A' else 'REPLICA'}: it also runs for changes that are applied"
+            + (", and in place of them" if found["is_instead"] else ""),
+            fix=f"ALTER TABLE {qualified(version.owner, version.name)} ENABLE RULE {quote(found['name'])};",
+        )
     yield from _key_findings(path, version, catalog, constraints)
     # A deferrable constraint is no key either, but that is said above.
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):

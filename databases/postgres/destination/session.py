@@ -309,6 +309,7 @@ class PostgresSession:
 
     def _forget(self, owner: str, name: str) -> None:
         self._tables.pop((owner, name), None)
+        self._pipeline.forget()
         self._plans = OrderedDict((key, plan) for key, plan in self._plans.items() if key[:2] != (owner, name))
 
     # ------------------------------------------------------------------ transactions

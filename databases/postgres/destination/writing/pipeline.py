@@ -62,7 +62,17 @@ class Pipeline:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._names: OrderedDict[str, bytes] = OrderedDict()
+        self._forgotten: list[bytes] = []
         self._next_name = 1
+
+    def forget(self) -> None:
+        """Prepare every statement anew: a table is not what it was.
+
+        The server plans a statement again when what it names is altered. One that a rule has rewritten to nothing names nothing, and stays nothing when the
+        rule is gone.
+        """
+        self._forgotten += self._names.values()
+        self._names.clear()
 
     def run(self, statements: Sequence[Statement], what: str) -> list[pq.abc.PGresult]:
         """Send all statements, then read all answers.
@@ -163,8 +173,8 @@ class Pipeline:
                 continue
             name = self._names.get(statement.sql)
             if name is None:
-                if len(self._names) >= PREPARED_MAX:
-                    _, oldest = self._names.popitem(last=False)
+                if self._forgotten or len(self._names) >= PREPARED_MAX:
+                    oldest = self._forgotten.pop() if self._forgotten else self._names.popitem(last=False)[1]
                     conn.send_query_params(b"DEALLOCATE " + oldest, None)
                     answers.append(_Answer(index, extra=True))
                 name = b"headrace_%d" % self._next_name
