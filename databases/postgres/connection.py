@@ -14,7 +14,7 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "remedy_of",
+    "NOT_FOUND", "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "remedy_of",
     "storable", "translate", "translated",
 ]
 
@@ -65,7 +65,7 @@ _UNAVAILABLE_CLASSES = frozenset({"08", "53", "57", "58"})
 # is the word of whoever wrote a trigger.
 _UNAVAILABLE_STATES = frozenset({"40001", "40003", "40P01", "25006", "25P03", "25P04", NOT_IN_STATE, "55006", "55P03"})
 # A schema, table, column, type or function that is not there.
-_NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
+NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
 # In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the server speaks.
 _FUNCTION = re.compile(r"""((?:"(?:[^"]|"")+"|[\w$]+))\.(?:"(?:[^"]|"")+"|[\w$]+)\([^()]*\)(?= )""")
 # Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
@@ -218,7 +218,7 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
 
 def _function_hint(sqlstate: str, where: str) -> str:
     """What to do about a function of users, as of an event trigger, that does not find what it names; empty: the error is none of a function."""
-    found = _FUNCTION.search(where) if sqlstate in _NOT_FOUND else None
+    found = _FUNCTION.search(where) if sqlstate in NOT_FOUND else None
     if found is None:
         return ""
     return (

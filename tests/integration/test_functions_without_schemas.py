@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import psycopg
 import pytest
+from psycopg import conninfo
 
 from databases.embedded import EmbeddedServer
 from databases.postgres.destination.database import PostgresDestination
@@ -17,7 +18,7 @@ from tests.support.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-RULES = RuleSet(include=(Rule(owner="public"),))
+RULES = RuleSet(include=(Rule(owner="public", name="t"),))
 NOTES = """
 CREATE TABLE public.ddl_history (at timestamptz, tag text);
 CREATE FUNCTION public.note_ddl() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO ddl_history VALUES (now(), tg_tag); END $$;
@@ -51,6 +52,53 @@ def test_an_event_trigger_is_named_by_check_and_by_the_error_and_the_printed_sta
             database.remove("topo")
 
 
+ROLE = "headrace_test_ddl"
+WITH_SCHEMAS = NOTES.replace("INTO ddl_history", "INTO public.ddl_history")
+
+
+@pytest.fixture
+def as_role(fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer) -> Iterator[tuple[psycopg.Connection, str]]:
+    """A superuser's session, and the connection string of a role that is none and may do what Headrace needs."""
+    dsn = fresh_database(pg_source)
+    with psycopg.connect(dsn, autocommit=True) as user:
+        user.execute(f"DROP ROLE IF EXISTS {ROLE}")
+        user.execute(f"CREATE ROLE {ROLE} LOGIN REPLICATION PASSWORD 'secret'; CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {ROLE}")
+        made = conninfo.make_conninfo(dsn, user=ROLE, password="secret")
+        user.execute(f'GRANT CREATE ON DATABASE "{user.info.dbname}" TO {ROLE}')
+        with closing(PostgresDestination(made, site="b")) as destination:
+            for finding in destination.preflight("topo", sessions=1):
+                user.execute(finding.fix)
+        yield user, made
+        user.execute(f"DROP OWNED BY {ROLE} CASCADE; DROP ROLE {ROLE}")
+
+
+@pytest.mark.parametrize("helps", ["SECURITY DEFINER", "GRANT", "DISABLE"])
+@pytest.mark.parametrize("role", ["source", "destination"])
+def test_an_event_trigger_that_lacks_a_right_is_named_by_check_and_by_the_error_with_what_helps(
+    as_role: tuple[psycopg.Connection, str], role: str, helps: str,
+) -> None:
+    user, dsn = as_role
+    user.execute(WITH_SCHEMAS)
+    with closing(PostgresSource(dsn, site="a") if role == "source" else PostgresDestination(dsn, site="b")) as database:
+
+        def found() -> list[str]:
+            findings = database.preflight((RULES,), streams=1) if isinstance(database, PostgresSource) else database.preflight("topo", sessions=1)
+            return [finding.fix for finding in findings if finding.is_error and "note_ddl" in finding.problem and "public.note_ddl()" in finding.problem]
+
+        (fix,) = found()
+        with pytest.raises(StreamsError, match=f"site {'a' if role == 'source' else 'b'}: .*permission denied.*event trigger \"note_ddl\" calls public.note_ddl") as failed:
+            database.prepare("topo", (RULES,)) if isinstance(database, PostgresSource) else database.prepare("topo")
+        assert failed.value.hint == fix
+        if helps == "GRANT":
+            assert f'grant "{ROLE}"' in fix
+            user.execute(f"GRANT INSERT ON ddl_history TO {ROLE}")
+        else:
+            user.execute(fix if helps == "SECURITY DEFINER" else fix[fix.index("ALTER EVENT TRIGGER"):])
+        assert found() == []
+        database.prepare("topo", (RULES,)) if isinstance(database, PostgresSource) else database.prepare("topo")
+        database.remove("topo")
+
+
 ARRAYS = "CREATE TABLE p (id int PRIMARY KEY, v int[])"
 
 
@@ -62,11 +110,29 @@ def test_apply_names_the_function_of_an_event_trigger_and_the_printed_statement_
     pair.create(ARRAYS, ARRAYS)
     pair.there.execute(NOTES + "ALTER EVENT TRIGGER note_ddl ENABLE ALWAYS")
     pair.run("INSERT INTO p VALUES (1, '{1,2}')")
-    with pytest.raises(StreamsError, match="ddl_history") as failed:
-        pair.apply()
-    assert statement_in(failed.value.hint) == REMEDY
-    pair.there.execute(statement_in(failed.value.hint))
-    pair.apply()
+    engine = pair.apply()
+    (error,) = pair.errors()
+    assert statement_in(error.message) == REMEDY
+    pair.there.execute(statement_in(error.message))
+    assert engine.execute_errors([error.number]) == {error.number: ""}
+    pair.assert_same()
+
+
+def test_apply_names_an_event_trigger_that_lacks_a_right_and_the_printed_statement_helps(pair: Pair) -> None:
+    pair.create(f"{ARRAYS}; CREATE TABLE q (id int PRIMARY KEY)", f"{ARRAYS}; CREATE TABLE q (id int PRIMARY KEY)")
+    pair.there.execute(WITH_SCHEMAS + "ALTER EVENT TRIGGER note_ddl DISABLE")
+    pair.there.execute("CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$")
+    pair.there.execute("CREATE TRIGGER refuse BEFORE INSERT ON ddl_history FOR EACH ROW EXECUTE FUNCTION public.refuse(); ALTER TABLE ddl_history ENABLE ALWAYS TRIGGER refuse")
+    pair.there.execute("ALTER EVENT TRIGGER note_ddl ENABLE ALWAYS")
+    pair.run("INSERT INTO p VALUES (1, '{1,2}')", "INSERT INTO q VALUES (1)")
+    engine = pair.apply()
+    (error,) = pair.errors()
+    pair.assert_same("SELECT id FROM q")
+    assert 'event trigger "note_ddl" calls public.note_ddl()' in error.message
+    fix = error.message[error.message.index("ALTER EVENT TRIGGER"):]
+    assert fix == 'ALTER EVENT TRIGGER "note_ddl" DISABLE;'
+    pair.there.execute(fix)
+    assert engine.execute_errors([error.number]) == {error.number: ""}
     pair.assert_same()
 
 

@@ -71,6 +71,7 @@ from databases.postgres.destination.table_records import (
     recorded_applies,
     write_row_marks,
 )
+from databases.postgres.event_triggers import own_ddl
 from databases.postgres.partitions import rows_of_partition, without_children
 from databases.postgres.planning import plan_destination
 from databases.postgres.shapes import shape_findings, standalone_tables, table_shapes
@@ -138,7 +139,7 @@ class PostgresDestination:
 
     def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
         """See `DestinationDatabase.keep_tombstones`."""
-        with self._use("making the triggers that note deletes") as connection:
+        with own_ddl(self._dsn, self._site), self._use("making the triggers that note deletes") as connection:
             return make_triggers(connection, tables)
 
     def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
@@ -178,7 +179,7 @@ class PostgresDestination:
 
     def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - one schema serves every topology
         """See `DestinationDatabase.prepare`."""
-        with self._use("preparing the destination") as connection:
+        with own_ddl(self._dsn, self._site), self._use("preparing the destination") as connection:
             return prepare_schema(connection)
 
     def plan(self, topology: str, applies: Sequence[PlannedApply] = ()) -> tuple[PlannedStatement, ...]:
@@ -467,7 +468,7 @@ class PostgresDestination:
             applies = connection.execute(query, (topology,)).fetchall() if schema_version(connection) else []
         for (apply,) in applies:
             self.raise_epoch(topology, apply)  # nobody writes any more: not even a server that outlived its driver
-        with self._use("removing what the topology made") as connection:
+        with own_ddl(self._dsn, self._site), self._use("removing what the topology made") as connection:
             return (*remove_rows(connection, topology), *remove_origins(connection, topology))
 
     def forget(self, topology: str, apply: str) -> tuple[str, ...]:

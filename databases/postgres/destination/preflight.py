@@ -24,7 +24,12 @@ from databases.postgres.destination.rights import (
     table_right_findings,
 )
 from databases.postgres.destination.schema import VERSION, schema_version
-from databases.postgres.event_triggers import DESTINATION_TAGS, event_trigger_findings
+from databases.postgres.event_triggers import (
+    DESTINATION_TAGS,
+    DESTINATION_TRIALS,
+    event_trigger_findings,
+    trial_findings,
+)
 from databases.postgres.partitions import StoredTable, rows_of_others, stored_tables, without_children
 from databases.postgres.types import conversion_of, dump_of, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
@@ -140,6 +145,7 @@ def preflight(
         *_server_findings(path, found),
         *_right_findings(connection, path, found),
         *event_trigger_findings(connection, path, DESTINATION_TAGS),
+        *trial_findings(connection, path, DESTINATION_TRIALS),
         *_bound_findings(path, found, version, _Needed(sessions=sessions, applies=applies, copies=copies)),
     )
 

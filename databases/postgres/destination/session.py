@@ -127,6 +127,7 @@ from databases.postgres.destination.writing.writes import (
     row_chunks,
     wrapper_name,
 )
+from databases.postgres.event_triggers import failed_in
 from databases.postgres.table_copy import copy_in, has_rows
 from databases.postgres.types import missing_alter
 from databases.progress import covers, merge_ranges, ranges_from_bounds, ranges_to_bounds
@@ -671,6 +672,10 @@ class PostgresSession:
                 self._wrapped_in_transaction = True
                 self._run(statements, "making types for array values")
         except DatabaseError as error:
+            what, fix = failed_in(self._dsn, error)
+            if what and is_right(error):
+                named = f"{write.command.name} of {write.version.qualified_name}"
+                raise DataError(f"{named}: {error.message}: {what}. {fix}", hint=fix, **error.context) from error
             self._explain(error, [write.version], write.command.name)
             raise
         self._wrappers |= missing.keys()

@@ -30,6 +30,7 @@ from databases.postgres.comparable import PostgresValueTypes
 from databases.postgres.compared.columns import column_shapes
 from databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from databases.postgres.destination.catalog import describe_table, table_version
+from databases.postgres.event_triggers import own_ddl
 from databases.postgres.partitions import members_below, partition_rows
 from databases.postgres.shapes import table_shapes
 from databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
@@ -297,7 +298,7 @@ class PostgresSource:
         if steps[-1].is_done and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
             raise publication_gone(self._name(topology))
         statements = [step.statement for step in steps if not step.is_done]
-        with translated("preparing the source"):
+        with own_ddl(self._dsn, self._site), translated("preparing the source"):
             connection = self._session()
             for statement in statements:
                 # Nobody queues behind a slot that is being made: it may wait, as every new try would wait for more.
@@ -321,7 +322,7 @@ class PostgresSource:
             if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None:
                 statements.append(f"DROP PUBLICATION {quote(name)}")
         for statement in statements:
-            with translated(statement):  # who can run it, if this role cannot, needs it as it is
+            with own_ddl(self._dsn, self._site), translated(statement):  # who can run it, if this role cannot, needs it as it is
                 connection.execute(statement.encode())
         return tuple(statements)
 

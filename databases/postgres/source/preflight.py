@@ -16,7 +16,7 @@ import psycopg
 
 from databases.ports import Finding
 from databases.postgres.connection import qualified, quote
-from databases.postgres.event_triggers import SOURCE_TAGS, event_trigger_findings
+from databases.postgres.event_triggers import SOURCE_TAGS, SOURCE_TRIALS, event_trigger_findings, trial_findings
 from databases.postgres.partitions import rows_of_others, stored_tables
 from databases.postgres.source.binary_types import BinaryObstacle, binary_obstacles
 from databases.postgres.source.catalog import (
@@ -98,6 +98,7 @@ def preflight_source(
         *_server_findings(server, path, streams),
         *_role_findings(server, path),
         *event_trigger_findings(connection, path, SOURCE_TAGS),
+        *trial_findings(connection, path, SOURCE_TRIALS),
         *_rule_findings(rules, tables, table_names(connection), path),
     ]
     for table in tables:
