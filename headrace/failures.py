@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from databases.ports import Finding
+from headrace.remedies import for_topology
 from streams.errors import ApplyError
 
 __all__ = ["LOOK_CALL_S", "Failures", "TablesNotCopied", "together"]
@@ -143,7 +144,8 @@ def _found(overview: Mapping[str, Any]) -> dict[str, tuple[str, ApplyError]]:
         # One that is about to be bypassed ends with its error.
         if component["state"] == "ABORTED" and "to_be_bypassed_by" not in component:
             error = component.get("last_error", {})
-            failures[f"{name} {process} {error.get('at_us', 0)}"] = "", ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=error.get("hint", ""))
+            hint = for_topology(error.get("hint", ""), [(flow["source"], flow["destination"]) for flow in overview.get("flows", ())])
+            failures[f"{name} {process} {error.get('at_us', 0)}"] = "", ApplyError(f"{name}: {error.get('message', 'aborted')}", hint=hint)
     return failures
 
 

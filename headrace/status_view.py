@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.console import bytes_text, scn_text, seconds_text
+from headrace.remedies import for_topology
 from streams.errors import COPY_ONE_AGAIN, counted
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ def _is_paused(component: Mapping[str, Any]) -> bool:
 
 def notes(overview: Mapping[str, Any]) -> list[Note]:
     """The findings about the components, in their order."""
+    flows = [(flow["source"], flow["destination"]) for flow in overview["flows"]]
+    return [replace(note, fix=for_topology(note.fix, flows)) for note in _all_notes(overview)]
+
+
+def _all_notes(overview: Mapping[str, Any]) -> list[Note]:
     return [
         *(_split_note(split) for split in overview.get("splits", ())), *(note for component in overview["components"] for note in _notes(component)),
         *(_left_note(site) for site in overview.get("left", ()) if site["is_running"] or site["kind"] != "embedded"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +14,10 @@ from databases.embedded import EmbeddedServer
 from databases.ports import Instantiation
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSnapshot
+from headrace.remedies import for_topology
 from rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
+from streams.errors import INSTANTIATE_AGAIN
 from streams.scn import Scn
 from tests.support.copying_pairs import ROOMS, TOPOLOGY, CopyingPair, at_once, execute
 
@@ -219,6 +222,29 @@ def test_site_whose_rows_were_nobody_s_copy_keeps_them_when_the_way_to_it_ends_a
     both.at_a.run()
     assert both.states() == {"a": "KEPT", "b": "DONE"}
     assert execute(both.a, KEPT) == [(100, 1, "there")]
+
+
+@pytest.mark.parametrize("kept", ["a", "b"])
+def test_what_is_printed_when_a_log_is_gone_makes_both_sites_equal_again(both: Both, kept: str):
+    """Executed as printed: `down --purge`, the tables are emptied at the sites that are named, `up`."""
+    execute(both.a, FILL)
+    at_once(both.at_a, both.at_b)
+    execute(both.a if kept == "a" else both.b, "UPDATE rooms SET v = 'only here'")  # the slot is gone: nobody sends it
+    fix = for_topology(INSTANTIATE_AGAIN, [("a", "b"), ("b", "a")])
+    here = re.search(r"tables at (\w+), and not at (\w+), then `headrace up`", fix)
+    assert here is not None
+    assert "(a or b can be the one" in fix
+    for pair in (both.at_a, both.at_b):
+        pair.destination.remove(TOPOLOGY)
+        pair.source.remove(TOPOLOGY)
+    execute(both.b if kept == "a" else both.a, "TRUNCATE rooms")
+    for pair in (both.at_a, both.at_b):
+        pair.destination.prepare(TOPOLOGY)
+        pair.source.prepare(TOPOLOGY, (RuleSet(include=(Rule(owner="public", name="rooms"),)),))
+    at_once(both.at_a, both.at_b)
+    assert both.states() == ({"a": "KEPT", "b": "DONE"} if kept == "a" else {"a": "DONE", "b": "KEPT"})
+    assert execute(both.a, "SELECT * FROM rooms ORDER BY 1") == execute(both.b, "SELECT * FROM rooms ORDER BY 1")
+    assert execute(both.a, "SELECT count(*) FROM rooms WHERE v = 'only here'") == [(100,)]
 
 
 def test_copy_that_is_out_of_date_when_its_way_comes_back_is_made_again_as_soon_as_its_rows_are_deleted(both: Both):
