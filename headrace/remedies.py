@@ -32,7 +32,7 @@ def for_topology(fix: str, flows: Iterable[tuple[str, str]]) -> str:
     others = sorted(destinations - {keepers[0]})
     alike = f" ({' or '.join(keepers)} can be the one; here it is {keepers[0]})" if len(keepers) > 1 else ""
     last = "then `headrace up`: they get its rows"
-    if len(destinations) > 2 and len(keepers) > 1:  # noqa: PLR2004 - every one writes to every other one
+    if len(destinations) > 2 and len(keepers) > 1:
         last = "then as for a new site of an n-way topology (docs/operations.md): `headrace up`, and `headrace up --keep-existing` once the copies are made"
     return fix.replace(
         INSTANTIATE_AGAIN,

@@ -58,7 +58,14 @@ from databases.postgres.destination.partitions import missing_grant, remove_part
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.row_triggers import make_triggers, times_findings
-from databases.postgres.destination.schema import CLAIM_LOCK, HISTORY_FROM, MARKS_FROM, prepare_schema, schema_version
+from databases.postgres.destination.schema import (
+    CLAIM_LOCK,
+    HISTORY_FROM,
+    MARKS_FROM,
+    missing_tables,
+    prepare_schema,
+    schema_version,
+)
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.destination.table_records import (
     COLUMNS,
@@ -77,7 +84,7 @@ from databases.postgres.planning import plan_destination
 from databases.postgres.shapes import shape_findings, standalone_tables, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
-from streams.errors import DatabaseUnavailable, FencedError
+from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, FencedError
 from streams.lcr_batch import TableVersion
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -465,7 +472,8 @@ class PostgresDestination:
         """See `DestinationDatabase.remove`."""
         with self._use("asking for the topology's apply processes") as connection:
             query = "SELECT apply FROM headrace.apply_process WHERE topology = %s ORDER BY 1"
-            applies = connection.execute(query, (topology,)).fetchall() if schema_version(connection) else []
+            is_damaged = bool(missing_tables(connection))
+            applies = connection.execute(query, (topology,)).fetchall() if schema_version(connection) and not is_damaged else []
         for (apply,) in applies:
             self.raise_epoch(topology, apply)  # nobody writes any more: not even a server that outlived its driver
         with own_ddl(self._dsn, self._site), self._use("removing what the topology made") as connection:
@@ -494,12 +502,20 @@ class PostgresDestination:
         try:
             with translated(what, site=self._site):
                 yield self._connection
+        except DatabaseError as error:
+            self.close()
+            if error.context.get("sqlstate") == _NO_SUCH_TABLE and 'relation "headrace.' in error.message:
+                raise DatabaseError(
+                    f"site {self._site}: {error.message}: the schema headrace is damaged there", hint=INSTANTIATE_AGAIN, **error.context
+                ) from error
+            raise
         except BaseException:
             # Whatever state it is in, the next call starts with a new one.
             self.close()
             raise
 
 
+_NO_SUCH_TABLE = "42P01"
 _BEGIN_CALL = """
 INSERT INTO headrace.handler_call AS c (topology, apply, scn, function, calls) VALUES (%s, %s, %s, %s, 1)
 ON CONFLICT (topology, apply, scn, function) DO UPDATE SET calls = c.calls + 1, called_at = clock_timestamp() RETURNING calls

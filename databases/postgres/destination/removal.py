@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import psycopg
 
 from databases.postgres.destination.row_triggers import drop_triggers
-from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, schema_version
+from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, missing_tables, schema_version
 
 __all__ = ["remove_origins", "remove_rows"]
 
 _TABLES = ("apply_session", "apply_epoch", "apply_progress", "apply_process", "instantiation")
+_PARTS = ("apply_error_part", "apply_error_key", "apply_error_original")
 _LATER = ("conflict_history", "apply_error_edit", "apply_state", "handler_call", "row_mark")
 _CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW|FUNCTION) (headrace\.\w+)")
 _WAIT_S = 10.0  # for other log streams to pass what this topology wrote, and for dead backends to let go of their origins
@@ -36,7 +38,7 @@ def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str |
     Returns:
         What was done, or why something stays.
     """
-    if schema_version(connection) == 0:
+    if schema_version(connection) == 0 and not missing_tables(connection):
         return []
     lines = []
     parameters = (topology,) if apply is None else (topology, apply)
@@ -44,31 +46,33 @@ def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str |
     shown = whose.replace("%s", "'%s'") % parameters
     with connection.transaction():
         connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (PREPARE_LOCK,))
-        later = _later(connection)
-        for part in ("apply_error_part", "apply_error_key", *(["apply_error_original"] if "apply_error_edit" in later else [])):
+        there = _there(connection, ("apply_error", *_PARTS, *_TABLES, *_LATER))
+        for part in _PARTS if "apply_error" in there else ():
+            if part not in there:
+                continue
             connection.execute(
                 f"DELETE FROM headrace.{part} WHERE number IN (SELECT number FROM headrace.apply_error WHERE {whose})",
                 parameters,
             )
-        for table in ("apply_error", *_TABLES, *later):
+        for table in [each for each in there if each not in _PARTS]:
             done = connection.execute(f"DELETE FROM headrace.{table} WHERE {whose}", parameters)
             if done.rowcount:
                 lines.append(f"DELETE FROM headrace.{table} WHERE {shown}")
-        if apply is None and not _others(connection):
+        if apply is None and not _others(connection, there):
             lines.append(_drop_schema(connection))
     return lines
 
 
-def _later(connection: psycopg.Connection[Any]) -> list[str]:
-    """Tables that an older schema which nothing has upgraded does not have."""
+def _there(connection: psycopg.Connection[Any], tables: Sequence[str]) -> list[str]:
+    """Those of our tables that are there: an older schema which nothing has upgraded lacks some, and a damaged one."""
     found = connection.execute(
-        "SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass('headrace.' || t) IS NOT NULL", (list(_LATER),)
+        "SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass('headrace.' || t) IS NOT NULL", (list(tables),)
     )
     return [row[0] for row in found]
 
 
-def _others(connection: psycopg.Connection[Any]) -> bool:
-    union = " UNION ALL ".join(f"SELECT FROM headrace.{table}" for table in ("apply_error", *_TABLES))
+def _others(connection: psycopg.Connection[Any], there: Collection[str]) -> bool:
+    union = " UNION ALL ".join(["SELECT WHERE false", *(f"SELECT FROM headrace.{table}" for table in ("apply_error", *_TABLES) if table in there)])
     return connection.execute(f"SELECT FROM ({union}) r LIMIT 1").fetchone() is not None
 
 
@@ -83,8 +87,11 @@ def _drop_schema(connection: psycopg.Connection[Any]) -> str:
             for kind, name in sorted(created, key=lambda each: each[0] != "VIEW"):
                 connection.execute(f"DROP {kind} IF EXISTS {name}")
             connection.execute("DROP SCHEMA headrace")
-    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DependentObjectsStillExist) as error:
+    except psycopg.errors.InsufficientPrivilege as error:
         return f"the schema headrace stays: {error.diag.message_primary}"
+    except psycopg.errors.DependentObjectsStillExist as error:  # its detail names objects, and no rows
+        named = "; ".join((error.diag.message_detail or "").splitlines())
+        return f"the schema headrace stays: {error.diag.message_primary}{f': {named}' if named else ''}"
     return "DROP SCHEMA headrace"
 
 

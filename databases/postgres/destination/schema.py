@@ -37,6 +37,7 @@ Source: Oracle Streams Concepts and Administration 11.2, "Monitoring Apply" (DBA
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
@@ -47,11 +48,12 @@ from databases.postgres.destination.noted_sets import SCHEMA as NOTED_SETS
 from databases.postgres.destination.row_changes import QUOTED_SCHEMA
 from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
 from databases.postgres.views import statements as view_statements
-from streams.errors import DatabaseError
+from streams.errors import INSTANTIATE_AGAIN, DatabaseError
 
-__all__ = ["CLAIM_LOCK", "HISTORY_FROM", "MARKS_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "prepare_schema", "schema_version"]
+__all__ = ["CLAIM_LOCK", "HISTORY_FROM", "MARKS_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "missing_tables", "prepare_schema", "schema_version"]
 
 SCHEMA = "headrace"
+_TABLE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(headrace\.\w+)")
 
 # "headrace" in hexadecimal: nobody else's advisory lock is likely to have this number.
 PREPARE_LOCK = 0x68656164_72616365
@@ -293,6 +295,18 @@ def schema_version(connection: psycopg.Connection[Any]) -> int:
     return int(found[0]) if found else 0
 
 
+def missing_tables(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
+    """Tables of the schema headrace that somebody dropped: what is left cannot be used, nor made whole.
+
+    Args:
+        connection: to the database.
+    """
+    version = schema_version(connection)
+    made = [found[1] for number in range(version or VERSION) for text in VERSIONS[number] if (found := _TABLE.match(text))]
+    there = {row[0] for row in connection.execute("SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass(t) IS NOT NULL", (made,))}
+    return tuple(name for name in made if name not in there) if version or there else ()
+
+
 def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
     """Create or upgrade the schema.
 
@@ -314,6 +328,8 @@ def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
                 f"the schema headrace has version {version}, this program knows {VERSION}",
                 hint="use the newer Headrace that made it", version=version,
             )
+        if missing := missing_tables(connection):
+            raise DatabaseError(f"the schema headrace is damaged: {', '.join(missing)} is not there", hint=INSTANTIATE_AGAIN)
         for number in range(version, VERSION):
             for statement in (*VERSIONS[number], f"UPDATE headrace.schema_version SET version = {number + 1}"):
                 if statement.startswith("CREATE SCHEMA") and _has_schema(connection):
