@@ -108,6 +108,10 @@ class MemoryDestination:
         there = self.store.tables
         return tuple(table for table in tables if tuple(table) in there and there[table.owner, table.name].rows)
 
+    def tables_in(self, owner: str) -> frozenset[str] | None:
+        """See `DestinationDatabase.tables_in`: a schema is there with its name."""
+        return frozenset(name for of, name in self.store.tables if of == owner)
+
     def how_to_empty(self, table: TableName) -> str:
         """See `DestinationDatabase.how_to_empty`."""
         return f"DELETE FROM ONLY {table}"

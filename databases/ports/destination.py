@@ -1105,6 +1105,10 @@ class DestinationDatabase(Protocol):
         """Those of the tables that exist here, may be read and have a row, in the order given."""
         ...
 
+    def tables_in(self, owner: str) -> frozenset[str] | None:
+        """The names of the tables in a schema, partitions too; None: there is no such schema."""
+        ...
+
     def how_to_empty(self, table: TableName) -> str:
         """The statements with which an operator removes the rows of a table, and of no other one: neither of those that inherit from it or refer to it, nor by triggers."""
         ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from databases.ports import BEGUN, Instantiation
 from spark_apply.copy.parts import begun_part, parts_of
 from spark_apply.copy.restarts import TableRestarts
-from spark_apply.copy.standing import Standing, remade_problem, rename_statement, standings
+from spark_apply.copy.standing import Standing, remade_problem, rename_fix, standings
 from streams.scn import Scn
 from streams.table_name import TableName
 
@@ -288,7 +288,7 @@ class TableRecords:
         old, new = TableName.of(each.record), each.table.destination
         self.show(TableProgress(
             owner=new.owner, name=new.name, state="FAILED", rows=each.record.row_count, scn=each.record.scn,
-            problem=f"it is copied, and the source renamed it: {rename_statement(old, new)}; then its changes are applied",
+            problem=f"it is copied, and the source renamed it: {rename_fix(self.destination, old, new, {})} Then its changes are applied",
         ))
 
     def show(self, progress: TableProgress) -> None:

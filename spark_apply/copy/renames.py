@@ -101,7 +101,7 @@ def _twice(each: Standing) -> str:
     """Why a renamed table is not at the destination, although the destination has a table of the new name."""
     assert each.record is not None
     old, new = TableName.of(each.record), each.table.destination
-    rename = rename_statement(old, new)
+    rename = rename_statement(old, new)  # into a schema that is there: the destination has a table of the new name
     if each.occupant is not None:
         return (
             f"its rows are in {old} at the destination, and {new} has those of the table that the source calls {each.occupant.source} "

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
 
 __all__ = [
-    "Standing", "brought_up", "correct_alone", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_findings", "rename_statement", "renamed",
+    "Standing", "brought_up", "correct_alone", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_findings", "rename_fix", "rename_statement", "renamed",
     "standings", "table_findings", "table_starts",
 ]
 
@@ -230,9 +230,29 @@ def rename_findings(
             continue
         found[name] = Finding(
             path=f"sites.{site} table {name}", problem=f"the table is still {old} here: the source has renamed it since it was copied",
-            fix=rename_statement(old, name),
+            fix="",
         )
-    return found
+    moves = {name: old_names[name] for name in found}
+    return {name: replace(each, fix=rename_fix(destination, moves[name], name, moves)) for name, each in found.items()}
+
+
+def rename_fix(
+    destination: DestinationDatabase, old: TableName, new: TableName, moves: Mapping[TableName, TableName],
+) -> str:
+    """Make the statements that give a destination table its new name where its schema may not be there, each with its semicolon.
+
+    Args:
+        destination: asked for the schemas: the old one is renamed where every table in it is to be moved.
+        old: the table's name now.
+        new: the name it is to have.
+        moves: all tables that are to be renamed: the old names by the new ones.
+    """
+    if old.owner == new.owner or destination.tables_in(new.owner) is not None:
+        return f"{rename_statement(old, new)};"
+    moved = {was.name for now, was in moves.items() if was.owner == old.owner and now == TableName(new.owner, was.name)}
+    if (destination.tables_in(old.owner) or frozenset()) <= moved:
+        return f"ALTER SCHEMA {_quoted(old.owner)} RENAME TO {_quoted(new.owner)};"
+    return f"CREATE SCHEMA IF NOT EXISTS {_quoted(new.owner)}; {rename_statement(old, new)};"
 
 
 def table_findings(

@@ -317,14 +317,14 @@ def _missing_alter(destination: DestinationDatabase, version: TableVersion, conf
         config: of the apply process.
         of_now: the source's tables of now, which are asked for beside: the next look has a better answer.
     """
-    from spark_apply.copy.standing import missing_rename, rename_statement
+    from spark_apply.copy.standing import missing_rename, rename_fix
     from streams.table_name import TableName
 
     if destination.describe(version.owner, version.name) is None:
         recorded = destination.instantiations(config.topology, config.apply)
         old = missing_rename(version, config.tables, recorded)
         if old is not None and destination.describe(*old) is not None:
-            return rename_statement(old, TableName.of(version))
+            return rename_fix(destination, old, TableName.of(version), {})
     if not any(finding.is_error for finding in destination.preflight_tables((version,))):
         return ""
     names = {table.destination: table.source for table in config.tables}

@@ -15,12 +15,14 @@ import pytest
 
 from databases.connectors import DatabaseAccess
 from databases.ports import Instantiation
+from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.destination.database import PostgresDestination
 from rules.rule import Rule, RuleSet
 from rules.transformation import Operation, RenameSchema, RenameTable, Transformation
 from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
+from spark_apply.copy.standing import rename_findings
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.scn import Scn
 from streams.table_name import TableName
@@ -257,6 +259,24 @@ def test_renamed_table_is_not_copied_and_its_record_takes_the_name_once_the_dest
     assert sites.instantiate(sites.tables()) == {"a2": first["a"], "b": first["b"]}
     assert sites.states() == [("a2", "DONE"), ("b", "DONE")]
     assert sites.rows("dst", "a2") == [(1, "first")]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_printed_of_a_renamed_schema_can_be_executed_and_moves_every_table(sites: Sites, whole: bool):
+    for site in ("src", "dst"):
+        sites.run(site, "CREATE SCHEMA c27", *(f"CREATE TABLE c27.{name} (id int PRIMARY KEY, body text)" for name in ("a", "b")))
+    if not whole:
+        sites.run("dst", "CREATE TABLE c27.own (id int)")
+    with psycopg.connect(sites.dsn["src"], autocommit=True) as connection:
+        catalogs = [describe_table(connection, "c27", name) for name in ("a", "b")]
+    old_names = {TableName("c27x", name): TableName("c27", name) for name in ("a", "b")}
+    versions = [replace(table_version(catalog, is_binary=False), owner="c27x", version=1) for catalog in catalogs if catalog is not None]
+    fixes = [found.fix for found in rename_findings(sites.destination, versions, old_names, "dst").values()]
+    assert fixes[0] == ('ALTER SCHEMA "c27" RENAME TO "c27x";' if whole else 'CREATE SCHEMA IF NOT EXISTS "c27x"; ALTER TABLE "c27"."a" SET SCHEMA "c27x";')
+    for fix in dict.fromkeys(fixes):
+        sites.run("dst", fix)
+    assert sites.destination.tables_in("c27x") == {"a", "b"}
+    assert rename_findings(sites.destination, versions, old_names, "dst") == {}
 
 
 def test_second_table_under_the_new_name_of_a_renamed_one_is_not_taken_for_it(sites: Sites):

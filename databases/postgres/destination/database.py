@@ -154,6 +154,15 @@ class PostgresDestination:
         with self._use("looking whether tables are empty") as connection:
             return tuple(table for table in tables if has_rows(connection, table))
 
+    def tables_in(self, owner: str) -> frozenset[str] | None:
+        """See `DestinationDatabase.tables_in`."""
+        with self._use("looking into a schema") as connection:
+            rows = connection.execute(
+                "SELECT c.relname FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')"
+                " WHERE n.nspname = %s", (owner,),
+            ).fetchall()
+        return frozenset(str(row[0]) for row in rows if row[0] is not None) if rows else None
+
     def how_to_empty(self, table: TableName) -> str:
         """See `DestinationDatabase.how_to_empty`. A TRUNCATE would be refused where a foreign key refers to the table."""
         with self._use("looking at a table") as connection:

@@ -118,8 +118,8 @@ def test_tables_that_took_each_others_places_are_renamed_one_after_the_other():
     def fixes() -> list[str]:
         return [found.fix for found in rename_findings(MemoryDestination(store=store), versions, old_names, "b").values()]
 
-    assert fixes() == ['ALTER TABLE "hr"."ra" RENAME TO "ra_old"']
+    assert fixes() == ['ALTER TABLE "hr"."ra" RENAME TO "ra_old";']
     store.tables["hr", "ra_old"] = store.tables.pop(("hr", "ra"))
-    assert fixes() == ['ALTER TABLE "hr"."rb" RENAME TO "ra"']
+    assert fixes() == ['ALTER TABLE "hr"."rb" RENAME TO "ra";']
     store.tables["hr", "ra"] = store.tables.pop(("hr", "rb"))
     assert fixes() == []
