@@ -420,7 +420,11 @@ class Deployment:
                     time.sleep(POLL_S)
 
     def _not_ready(self, overview: Mapping[str, Any], timeout_s: float) -> NotReady:
-        fixes = list(dict.fromkeys(note.fix for note in notes(overview) if note.fix))
+        places: dict[str, list[str]] = {}
+        for note in notes(overview):
+            if note.fix:
+                places.setdefault(note.fix, []).append(note.problem.partition(": ")[0] if note.is_of_table else note.component)
+        fixes = [f"{', '.join(dict.fromkeys(of))}: {fix}" for fix, of in places.items()]
         fixes.append(f"it goes on starting: `headrace status {self.spec.file}` shows it, `headrace down {self.spec.file}` ends it")
         return NotReady(
             f"topology {self.spec.name} does not run after {timeout_s:g} s: {summary_line(overview)}", hint="; ".join(fixes),

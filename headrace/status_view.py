@@ -81,7 +81,7 @@ def _is_paused(component: Mapping[str, Any]) -> bool:
 
 def notes(overview: Mapping[str, Any]) -> list[Note]:
     """The findings about the components, in their order."""
-    flows = [(flow["source"], flow["destination"]) for flow in overview["flows"]]
+    flows = [(flow["source"], flow["destination"]) for flow in overview.get("flows", ())]
     return [replace(note, fix=for_topology(note.fix, flows)) for note in _all_notes(overview)]
 
 

@@ -13,6 +13,7 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from rules.rule import Rule, RuleSet
 from tests.support.postgres_pair import Pair
+from tests.support.postgres_redo import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -41,6 +42,34 @@ ROWS = (
     "INSERT INTO t SELECT g, ARRAY[NULL, 'NULL', 'a\\b'], '2026-11-28 01:02:03.456+00', '1 day -02:03', '\\x00ff5c', 0.1::float8 + g, 'x\\y' FROM generate_series(1, 20) g;"
     "INSERT INTO loose SELECT g % 3, ARRAY['x', NULL], 0.1::float8 + 0.2 FROM generate_series(1, 9) g"
 )
+
+
+def test_a_log_level_that_the_next_restart_takes_away_is_warned_of_and_the_printed_statement_helps(pg_source: EmbeddedServer, source_database: str) -> None:
+    def found() -> list[str]:
+        with closing(PostgresSource(source_database, site="a")) as source:
+            return [each.fix for each in source.preflight((RuleSet(include=(Rule(owner="public"),)),), streams=1) if "next restart" in each.problem]
+
+    with psycopg.connect(source_database, autocommit=True) as user:
+        assert found() == []
+        user.execute("ALTER SYSTEM SET wal_level = replica")
+        user.execute("SELECT pg_reload_conf()")
+        try:
+            wait_until(lambda: found() != [], timeout_s=20)
+            (fix,) = found()
+            for statement in fix.split(";")[:-1]:
+                user.execute(statement)
+            wait_until(lambda: found() == [], timeout_s=20)
+        finally:
+            user.execute("ALTER SYSTEM RESET wal_level")
+            user.execute("SELECT pg_reload_conf()")
+
+
+def test_every_column_that_makes_changes_travel_in_text_form_is_named(source_database: str) -> None:
+    with psycopg.connect(source_database, autocommit=True) as user:
+        user.execute("CREATE DOMAIN pair AS regclass; CREATE TABLE t (id int PRIMARY KEY, c1 pair, c2 pair, c3 pair, c4 pair, c5 pair)")
+    with closing(PostgresSource(source_database, site="a")) as source:
+        found = [each.path for each in source.preflight((RuleSet(include=(Rule(owner="public"),)),), streams=1) if "text form" in each.problem]
+    assert found == [f"sites.a column public.t.c{number}" for number in range(1, 6)]
 
 
 def all_set(server: EmbeddedServer, name: str) -> None:

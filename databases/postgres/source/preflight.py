@@ -31,7 +31,6 @@ from rules.rule import Rule, RuleSet
 __all__ = ["identity_breaks", "preflight_source"]
 
 _PLAIN_NAME = re.compile(r'[^\s."*?]+')  # what a topology file writes without quotes
-_OBSTACLES_SHOWN = 3  # columns named in one warning
 
 
 # Of a partitioned table, not again of each partition.
@@ -63,6 +62,7 @@ class _Server:
     encoding: str
     standbys: tuple[str, ...]  # slots that standbys read and synchronized_standby_slots does not name
     awaited: tuple[tuple[str, bool], ...]  # slots that it names and no standby reads, and whether there is one of the name
+    pending: tuple[str, ...]  # settings that a restart will change
 
 
 def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
@@ -141,7 +141,8 @@ def _server(connection: psycopg.Connection[Any]) -> _Server:
                 AND NOT slot_name = ANY (string_to_array(replace(current_setting('synchronized_standby_slots', true), ' ', ''), ','))),
                (SELECT array_agg(ARRAY[named, coalesce(s.slot_type, '')] ORDER BY named)
                 FROM unnest(string_to_array(nullif(replace(current_setting('synchronized_standby_slots', true), ' ', ''), ''), ',')) AS named
-                LEFT JOIN pg_replication_slots s ON s.slot_name = named AND s.slot_type = 'physical' WHERE s.active IS NOT TRUE)
+                LEFT JOIN pg_replication_slots s ON s.slot_name = named AND s.slot_type = 'physical' WHERE s.active IS NOT TRUE),
+               ARRAY(SELECT name FROM pg_settings WHERE pending_restart AND name IN ('wal_level', 'max_replication_slots', 'max_wal_senders') ORDER BY 1)
         FROM (SELECT count(*) > 0, count(s.active_pid) > 0 FROM pg_replication_slots s
               JOIN pg_publication p ON p.pubname = s.slot_name AND p.pubname ~ '^headrace_'
               WHERE s.database = current_database()) AS ours (has_slot, has_sender)
@@ -153,6 +154,7 @@ def _server(connection: psycopg.Connection[Any]) -> _Server:
         slots_free=int(row[6]), slots_max=int(row[7]), senders_free=int(row[8]), senders_max=int(row[9]),
         has_slot=row[10], has_sender=row[11], keeps_mb=int(row[12]), idle_slot_timeout=row[13], encoding=row[14],
         standbys=tuple(row[15] or ()), awaited=tuple((name, bool(kind)) for name, kind in row[16] or ()),
+        pending=tuple(row[17]),
     )
 
 
@@ -165,6 +167,13 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
             fix="ALTER SYSTEM SET wal_level = logical; -- and restart the server",
         )
     # When everything runs already, one of those in use is ours.
+    for setting in server.pending if server.wal_level == "logical" else ():
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"{setting} was changed and takes effect with the next restart: below what is needed, the log cannot be read then"
+            + (", and slots are lost" if setting == "wal_level" else ""),
+            fix="ALTER SYSTEM SET wal_level = logical; SELECT pg_reload_conf();" if setting == "wal_level" else f"look at {setting} in the server's configuration before it is restarted",
+        )
     for setting, free, most, ours in (
         ("max_replication_slots", server.slots_free, server.slots_max, server.has_slot),
         ("max_wal_senders", server.senders_free, server.senders_max, server.has_sender),
@@ -343,13 +352,10 @@ def _deferrable_findings(connection: psycopg.Connection[Any], tables: Sequence[C
 
 
 def _form_findings(obstacles: Sequence[BinaryObstacle], path: str) -> Iterator[Finding]:
-    if not obstacles:
-        return
-    shown = "; ".join(
-        f"{o.owner}.{o.table}.{o.column} ({o.type_name}): {o.reason}" for o in obstacles[:_OBSTACLES_SHOWN]
-    )
-    more = len(obstacles) - _OBSTACLES_SHOWN
-    yield Finding(
-        path=path, problem=f"changes travel in text form, which is slower: {shown}" + (f"; and {more} more" if more > 0 else ""),
-        fix="no action needed; exclude these tables if speed matters more", is_error=False,
-    )
+    """One for each column: which ones they are is asked for when a row is too long for text form."""
+    for found in obstacles:
+        yield Finding(
+            path=f"{path} column {found.owner}.{found.table}.{found.column}", is_error=False,
+            problem=f"changes travel in text form, which is slower, because of {found.type_name}: {found.reason}",
+            fix="no action needed; exclude these tables if speed matters more",
+        )

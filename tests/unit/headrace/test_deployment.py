@@ -577,6 +577,18 @@ def test_up_that_takes_too_long_says_what_it_waits_for(monkeypatch, spec):
     assert "headrace down" in caught.value.hint
 
 
+def test_up_that_takes_too_long_says_of_which_component_or_table_each_fix_is(monkeypatch, spec):
+    failed = [{"owner": "hr", "name": name, "state": "FAILED", "rows": 0, "problem": "not empty"} for name in ("t", "u")]
+    components = [
+        {"name": "site:a", "kind": "site", "state": "STARTING DATABASE", "database_problem": "connecting: connection refused"},
+        {"name": "apply:x", "kind": "apply", "state": "INITIALIZING", "instantiation": failed},
+    ]
+    deployment = Looks(monkeypatch, spec, {"state": "STARTING SITES", "components": components}).deployment
+    hint = deployment._not_ready({"state": "STARTING SITES", "components": components}, 30).hint
+    assert "site:a: start the database" in hint
+    assert "table hr.t, table hr.u: correct it" in hint
+
+
 def test_up_ends_with_what_the_controller_gave_up_for(monkeypatch, spec):
     aborted = {"state": "ABORTED", "components": [], "problem": "publication p is not ours", "fix": "drop it"}
     with pytest.raises(ApplyError, match="publication p is not ours") as caught:
