@@ -32,3 +32,19 @@ def test_row_in_the_way_of_a_second_unique_key_is_found_behind_that_of_the_key(d
         assert beside(b"1", b"a@x", b"1") == (row["1"],)
         assert beside(b"1", b"b@x", None) == (row["1"], row["2"])
         assert beside(b"9", None, None) == ()
+
+
+def test_row_in_the_way_of_an_index_over_an_expression_is_found(destination_database: str) -> None:
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE TABLE t (id int PRIMARY KEY, email text, phone text); CREATE UNIQUE INDEX ON t (lower(email)); CREATE UNIQUE INDEX ON t (phone) WHERE id > 1")
+        user.execute("INSERT INTO t VALUES (1, 'A@x', '1'), (2, 'b@x', '2')")
+    with closing(PostgresRowReader(destination_database)) as reader:
+
+        def beside(number: bytes, email: bytes | None, phone: bytes | None) -> list[str | None]:
+            return [row["id"] for row in reader.beside("public", "t", {"id": (ID, number), "email": (EMAIL, email), "phone": (PHONE, phone)})]
+
+        assert beside(b"7", b"a@X", None) == ["1"]
+        assert beside(b"7", b"c@x", b"2") == ["2"]
+        assert beside(b"7", b"c@x", b"1") == [], "the index has no row with id 1"
+        assert beside(b"0", b"c@x", b"2") == [], "the index would not have this row"
+        assert beside(b"7", None, None) == []

@@ -36,6 +36,11 @@ _COLUMN = """SELECT pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.
         SELECT below.oid FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype <> 'd'), -1), a.attnotnull
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND a.attnum > 0 AND NOT a.attisdropped"""
+# A partial index has the condition that both rows must meet.
+_EXPRESSIONS = """SELECT ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, n, true) FROM pg_catalog.generate_series(1, i.indnkeyatts) n),
+        pg_catalog.pg_get_expr(i.indpred, i.indrelid)
+    FROM pg_catalog.pg_index i WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)
+    ORDER BY i.indexrelid"""
 _SHORTENED = 60  # characters of a value in a message
 _TEXT_TYPE = 25
 _ELEMENT_OFFSET = 8  # of an array's element type in its binary form: behind the count of dimensions and the flag
@@ -76,7 +81,25 @@ class PostgresRowReader:
             # A row that is in the way may have another key, and the same values in a second unique one.
             for places in dict.fromkeys((found.table.key, *found.table.unique_keys)):
                 rows += [row for row in self._with_values(found, [found.table.columns[place].name for place in places], values) if row not in rows]
+            rows += [row for row in self._meeting_expressions(found, values) if row not in rows]
         return tuple(rows)
+
+    def _meeting_expressions(self, found: CatalogTable, values: Mapping[str, tuple[Column, bytes | None]]) -> Iterator[dict[str, str | None]]:
+        """The rows of a table that meet these values in a unique index over expressions, as lower(mail); none, if the values lack a column of the table."""
+        shown = [column.name for column in found.table.columns]
+        given = [column for column in values if column in shown]
+        if len(given) < len(shown):
+            return  # which of them the expressions need is not known
+        inner = ", ".join(f"${number} AS {quote(column)}" for number, column in enumerate(given, 1))
+        for expressions, predicate in self._session().execute(_EXPRESSIONS, (found.oid,)).fetchall():
+            condition = " AND ".join(f"({each}) = (SELECT {each} FROM (SELECT {inner}) v)" for each in expressions)
+            condition += f" AND ({predicate}) AND (SELECT {predicate} FROM (SELECT {inner}) v)" if predicate else ""
+            query = f"SELECT {', '.join(map(quote, shown))} FROM {found.relation} WHERE {condition} LIMIT {_ROWS_MAX}"
+            result = self._execute(query.encode(), [values[column][0] for column in given], [values[column][1] for column in given])
+            if result is None:
+                continue
+            for row in range(result.ntuples):
+                yield {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)}
 
     def _with_values(self, found: CatalogTable, key: Sequence[str], values: Mapping[str, tuple[Column, bytes | None]]) -> Iterator[dict[str, str | None]]:
         """The rows of a table that have these values in a key; none, if not all of it are given."""
