@@ -149,7 +149,7 @@ class ApplyHost(Host):
         return str(self._latest.get("state", "INITIALIZING"))
 
     def details(self) -> dict[str, Any]:
-        """The driver's last status. `recorded_scn`: the low watermark as the destination has it, which a crash of it cannot take back.
+        """The driver's last status. `recorded_scn`: the low watermark as the destination has it on disk, so that a crash of it cannot take that back.
 
         `told_scn`: what its queue may forget, which is less while a table is copied.
         """
@@ -176,8 +176,8 @@ class ApplyHost(Host):
     # ------------------------------------------------------------------ what the command line asks
 
     def low_watermark(self) -> int:
-        """The low watermark: everything of the source up to it is applied or in the error queue. Asks the driver."""
-        return int(self._live().status().low_watermark_scn)
+        """The low watermark, as far as no crash of the destination takes it back: everything of the source up to it is applied or in the error queue. Asks the driver."""
+        return int(self._live().status().counters["kept_scn"])
 
     def caught_up_scn(self) -> int:
         """As `low_watermark`, of every table: less while one is copied; 0: one is not copied, or the driver is starting."""
@@ -335,6 +335,7 @@ class ApplyHost(Host):
             ),
             conflicts=apply.conflicts, commits_in_order=apply.commits_in_order, dependencies=apply.dependencies,
             on_error=OnError[apply.on_error.upper()], handlers=apply.handlers,
+            commits_lazily=apply.commits_lazily,
         )
 
     def configuration(self) -> dict[str, Any]:

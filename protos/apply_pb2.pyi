@@ -87,7 +87,7 @@ class ServerHello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., topology: _Optional[str] = ..., apply: _Optional[str] = ..., server: _Optional[int] = ..., incarnation: _Optional[str] = ..., token: _Optional[str] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch", "tag", "destination", "source", "group_rows", "incarnation", "conflicts", "dependencies", "handlers")
+    __slots__ = ("epoch", "tag", "destination", "source", "group_rows", "incarnation", "conflicts", "dependencies", "handlers", "commits_lazily")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class Welcome(_message.Message):
     CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     DEPENDENCIES_FIELD_NUMBER: _ClassVar[int]
     HANDLERS_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_LAZILY_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     tag: bytes
     destination: DatabaseAccess
@@ -106,7 +107,8 @@ class Welcome(_message.Message):
     conflicts: bytes
     dependencies: bytes
     handlers: bytes
-    def __init__(self, epoch: _Optional[int] = ..., tag: _Optional[bytes] = ..., destination: _Optional[_Union[DatabaseAccess, _Mapping]] = ..., source: _Optional[str] = ..., group_rows: _Optional[int] = ..., incarnation: _Optional[int] = ..., conflicts: _Optional[bytes] = ..., dependencies: _Optional[bytes] = ..., handlers: _Optional[bytes] = ...) -> None: ...
+    commits_lazily: bool
+    def __init__(self, epoch: _Optional[int] = ..., tag: _Optional[bytes] = ..., destination: _Optional[_Union[DatabaseAccess, _Mapping]] = ..., source: _Optional[str] = ..., group_rows: _Optional[int] = ..., incarnation: _Optional[int] = ..., conflicts: _Optional[bytes] = ..., dependencies: _Optional[bytes] = ..., handlers: _Optional[bytes] = ..., commits_lazily: _Optional[bool] = ...) -> None: ...
 
 class ServerState(_message.Message):
     __slots__ = ("state", "detail", "hint", "has_session")

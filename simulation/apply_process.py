@@ -122,7 +122,7 @@ class Task:
             error_batches=destination.error_batches,
             open_session=lambda: destination.open_session(
                 self._sim.topology.name, self._spec.name, server=self._number, epoch=welcome.epoch, tag=welcome.tag,
-                incarnation=welcome.incarnation,
+                incarnation=welcome.incarnation, is_lazy=welcome.commits_lazily,
             ),
             conflicts=ConflictSettings(
                 apply=self._spec.name, source=welcome.source, site=self._spec.site, rules=ConflictRules.from_bytes(welcome.conflicts),
@@ -335,7 +335,7 @@ class Driver:
                 other.name for other in sim.topology.applies if (other.site, other.source) == (spec.source, spec.site)
             ),
             conflicts=spec.conflicts, commits_in_order=spec.commits_in_order, dependencies=spec.dependencies,
-            on_error=OnError[spec.on_error.upper()],
+            on_error=OnError[spec.on_error.upper()], commits_lazily=spec.commits_lazily,
         )
         fits = config.fits(destination.describe, self._missing_alter)
         self.reader = ApplyReader(

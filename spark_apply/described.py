@@ -122,6 +122,7 @@ def _parameters(config: ApplyConfig) -> dict[str, str]:
         "disable_on_error": _flag(config.on_error.name == "DISABLE"), "group_rows": str(config.group_rows),
         "group_transactions": str(config.group_transactions), "handler_timeout_s": _number(config.handlers.timeout_s),
         "on_error": config.on_error.name, "parallelism": str(config.parallelism),
+        "synchronous_commit": "off" if config.commits_lazily else "on",
     }
 
 

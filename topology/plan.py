@@ -297,6 +297,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         work = f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag {_tag(apply.tag)}{_conflicts(apply)}{_order(apply)}{_ON_ERROR[apply.on_error]}"
         work += f"; handlers: {apply.handlers}" if apply.handlers != NO_HANDLERS else ""
         work += _tables(apply.tables)
+        work += "" if apply.commits_lazily else "; each commit waits for the disk"
         yield actor(f"apply:{apply.name}", apply.site, work)
 
 

@@ -184,6 +184,7 @@ class ApplySpec:
             (`spark_apply.groups.OnError`).
         handlers: users' handlers, with the code they need.
         tables: substitute keys, and what becomes of rows that do not fit.
+        commits_lazily: commits of rows do not wait for the destination's disk (`synchronous_commit: off`).
     """
 
     name: str
@@ -202,6 +203,7 @@ class ApplySpec:
     on_error: str = "hold_dependents"
     handlers: HandlerRules = NO_HANDLERS
     tables: TableSettings = NO_TABLE_SETTINGS
+    commits_lazily: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

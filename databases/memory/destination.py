@@ -50,6 +50,7 @@ from databases.ports import (
     HandlerSql,
     Instantiation,
     LastChange,
+    LogPositions,
     MarkedColumn,
     OtherCopy,
     PlannedApply,
@@ -174,6 +175,7 @@ class MemoryDestination:
         process.epoch, process.life, process.incarnations = self.store.next_epoch(process.epoch), self.store.life, {}
         for session in list(process.sessions.values()):
             session.close()
+        self.store.flush()
         progress = self.progress(topology, apply)
         assert progress is not None
         process.low_watermark, process.applied, process.servers = progress.low_watermark, progress.above, {}
@@ -193,6 +195,13 @@ class MemoryDestination:
         """See `DestinationDatabase.record_low_watermark`."""
         process = self._process(topology, apply, epoch)
         process.low_watermark = Scn(max(process.low_watermark, scn))
+        self.store.flush()
+
+    def log_positions(self, topology: str, apply: str, epoch: int) -> LogPositions:
+        """See `DestinationDatabase.log_positions`."""
+        self._process(topology, apply, epoch)
+        written = self.store.commit_count
+        return LogPositions(written=written, flushed=written - len(self.store.unflushed))
 
     def describe_apply(self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """See `DestinationDatabase.describe_apply`."""
@@ -202,6 +211,7 @@ class MemoryDestination:
 
     def open_session(
         self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "",  # noqa: ARG002 - it runs no SQL
+        is_lazy: bool = False,
     ) -> MemorySession:
         """See `DestinationDatabase.open_session`."""
         process = self._process(topology, apply, epoch)
@@ -210,7 +220,8 @@ class MemoryDestination:
         process.incarnations[server] = incarnation
         if server in process.sessions:
             process.sessions[server].close()
-        session = MemorySession(self.store, process, (topology, apply, server, epoch), tag, self._settings)
+        self.store.flush()
+        session = MemorySession(self.store, process, (topology, apply, server, epoch), tag, self._settings, is_lazy=is_lazy)
         process.sessions[server] = session
         return session
 
@@ -240,6 +251,7 @@ class MemoryDestination:
         error = store.errors.get(edit.number)
         if error is None or error.topology != topology or edit.edit != error.transaction.edits + 1:
             return False
+        store.flush()
         before, hashes = error.parts[part]
         error.originals.setdefault(part, before)
         error.parts[part] = batch, np.concatenate([hashes, np.asarray(key_hashes, np.uint64)])
@@ -268,12 +280,14 @@ class MemoryDestination:
 
     def begin_handler_call(self, topology: str, apply: str, scn: Scn, function: str) -> int:
         """See `DestinationDatabase.begin_handler_call`."""
+        self._reach().flush()
         calls, key = self._reach().handler_calls, (topology, apply, int(scn), function)
         calls[key] = calls.get(key, 0) + 1
         return calls[key] - 1
 
     def end_handler_calls(self, topology: str, apply: str, scns: Collection[Scn]) -> None:
         """See `DestinationDatabase.end_handler_calls`."""
+        self._reach().flush()
         calls = self._reach().handler_calls
         for key in [key for key in calls if key[:2] == (topology, apply) and key[2] in scns]:
             del calls[key]
@@ -281,6 +295,7 @@ class MemoryDestination:
     def delete_errors(self, topology: str, numbers: Collection[int]) -> frozenset[int]:
         """See `DestinationDatabase.delete_errors`."""
         errors = self._reach().errors
+        self.store.flush()
         there = frozenset(number for number in numbers if number in errors and errors[number].topology == topology)
         for number in there:
             self.store.end_error(number, "DELETED")
@@ -321,6 +336,7 @@ class MemoryDestination:
         self.store.instantiations[key] = instantiation
         if not instantiation.is_remade:
             self.store.recorded[key] = self._number(instantiation)
+        self.store.flush()
         return True
 
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
@@ -392,6 +408,7 @@ class MemoryDestination:
                 self.store.instantiations[key] = replace(self.store.instantiations[key], state="JOINING")
         process.low_watermark = min([through, *(each.scn for each in joining)])
         process.applied, process.ahead_scn, process.servers = (), through, {}
+        self.store.flush()
         progress = self.progress(topology, apply)
         assert progress is not None
         return progress
@@ -441,7 +458,7 @@ class MemorySession:
 
     def __init__(
         self, store: MemoryStore, process: StoredProcess, identity: tuple[str, str, int, int], tag: bytes,
-        settings: TableSettings = NO_TABLE_SETTINGS,
+        settings: TableSettings = NO_TABLE_SETTINGS, *, is_lazy: bool = False,
     ) -> None:
         self._settings = settings
         self._store, self._process, self._tag = store, process, tag
@@ -449,7 +466,7 @@ class MemorySession:
         self._server = process.servers.setdefault(self._number, StoredServer())
         self._server.sequence += 1
         self._sequence = self._server.sequence
-        self._is_closed = False
+        self._is_closed, self._is_lazy = False, is_lazy
         self._state = "idle"
         self._ahead = WrittenAhead()
         self._undo: list[Callable[[], object]] = []
@@ -516,21 +533,38 @@ class MemorySession:
             raise FencedError(f"apply server {self._number} does not own its progress any more", apply=self._apply)
         for action in self._at_commit:
             action()
+        taken_back = self._taken_back() if self._is_lazy and not self._at_commit else None
         self._server.low_watermark = Scn(max(self._server.low_watermark, low_watermark))
         self._server.applied = merge_ranges([*self._server.applied, *applied], self._server.low_watermark)
         self._server.sequence += 1
         self._sequence = self._server.sequence
         store.commit_count += 1
         store.tags.append(self._tag)
-        changes = tuple(change for _, change in self._changes)
+        commit = StoredCommit(self._topology, self._apply, self._tag, tuple(change for _, change in self._changes), tuple(labels))
         self._undo.clear()
         self._changes.clear()
         self._end()
         if store.on_commit is not None:
-            store.on_commit(StoredCommit(self._topology, self._apply, self._tag, changes, tuple(labels)))
+            store.on_commit(commit)
+        if taken_back is None:
+            store.flush()
+            store.is_durable(commit)
+        else:
+            store.unflushed.append((taken_back, commit))
         if lost:
             self.close()
             raise DatabaseUnavailable("the connection broke after COMMIT")
+
+    def _taken_back(self) -> Callable[[], None]:
+        """What a crash does to the open transaction, once it is committed and not flushed: rows and progress are as before it."""
+        server, before, undo = self._server, (self._server.low_watermark, self._server.applied), list(self._undo)
+
+        def take_back() -> None:
+            while undo:
+                undo.pop()()
+            server.low_watermark, server.applied = before
+
+        return take_back
 
     def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
         """See `DestinationSession.ask_outcome`."""

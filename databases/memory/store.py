@@ -205,6 +205,8 @@ class MemoryStore:
         commit_count: transactions committed by sessions.
         tags: tag of each committed transaction, the last thousand.
         on_commit: called with each commit of a session, before its answer; None: nobody listens.
+        on_durable: called with each commit of a session once no crash takes it, in the order of the commits; None: nobody listens.
+        unflushed: of the last commits, oldest first, what a crash does to each, and what it was.
         sql: what a statement of users' handlers does, by its text: called with the session and the values, returns the rows it answers.
         types: how values are put in order, added and shown; None: as bytes.
     """
@@ -213,8 +215,10 @@ class MemoryStore:
         self.clock, self.types = clock or SystemClock(), types
         self.is_reachable = True
         self.commit_count = 0
+        self.unflushed: deque[tuple[Callable[[], None], StoredCommit]] = deque()
         self.tags: deque[bytes] = deque(maxlen=1000)
         self.on_commit: Callable[[StoredCommit], None] | None = None
+        self.on_durable: Callable[[StoredCommit], None] | None = None
         self.tables: dict[tuple[str, str], StoredTable] = {}
         self.sql: dict[str, Callable[[Any, tuple[Any, ...]], Iterable[tuple[Any, ...]]]] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
@@ -272,6 +276,7 @@ class MemoryStore:
             unique: column names of each further unique key.
             references: foreign keys, to tables that are there or to itself; they are described, not enforced.
         """
+        self.flush()
         names = [column.name for column in columns]
         key_positions = tuple(names.index(column) for column in key)
         unique_keys = ((key_positions,) if key else ()) + tuple(tuple(names.index(c) for c in u) for u in unique)
@@ -307,6 +312,7 @@ class MemoryStore:
             owner: schema.
             name: of the table in that schema.
         """
+        self.flush()
         del self.tables[owner, name]
 
     def insert(self, owner: str, name: str, rows: Iterable[Row]) -> None:
@@ -317,6 +323,7 @@ class MemoryStore:
             name: of the table in that schema.
             rows: the bytes of each value, in the order of the columns; None: NULL.
         """
+        self.flush()
         table = self.tables[owner, name]
         for row in rows:
             self.next_row += 1
@@ -361,15 +368,39 @@ class MemoryStore:
         """Copy what is committed; the answer brings it back, as a crash that loses commits or a restore does."""
         if self.locks:
             raise BugError("a copy now would hold what open transactions have written")
+        self.flush()
         processes = {key: replace(process, sessions={}) for key, process in self.processes.items()}
         kept = copy.deepcopy({name: getattr(self, name) for name in _COMMITTED} | {"processes": processes})
 
         def restore() -> None:
             self.end_life()
+            self.unflushed.clear()
             for name, value in copy.deepcopy(kept).items():
                 setattr(self, name, value)
 
         return restore
+
+    def flush(self, count: int | None = None) -> None:
+        """Make commits durable, oldest first; a commit that waits for the disk makes all before it so.
+
+        Args:
+            count: so many at most; None: all.
+        """
+        for _ in range(len(self.unflushed) if count is None else min(count, len(self.unflushed))):
+            self.is_durable(self.unflushed.popleft()[1])
+
+    def is_durable(self, commit: StoredCommit) -> None:
+        """Tell `on_durable`: no crash takes this commit, nor one before it."""
+        if self.on_durable is not None:
+            self.on_durable(commit)
+
+    def crash(self) -> int:
+        """The server dies and starts again: open transactions, and commits that are not flushed, are gone. Returns how many of these."""
+        self.end_life()
+        lost = len(self.unflushed)
+        while self.unflushed:
+            self.unflushed.pop()[0]()
+        return lost
 
     def end_life(self) -> None:
         """As the server's end and its next start: no session survives, and no epoch."""

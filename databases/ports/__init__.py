@@ -21,6 +21,7 @@ from databases.ports.destination import (
     ForeignKey,
     FoundRows,
     Instantiation,
+    LogPositions,
     OtherCopy,
     PartOf,
     ScnRange,
@@ -55,4 +56,4 @@ from databases.ports.planning import (
 from databases.ports.row_marks import MarkedColumn, MarkedField, MarkedLabel, MarkedPart, RowMark
 from databases.ports.source import NEVER_CAPTURED, CapturedTable, Snapshot, SourceDatabase, SourceTable
 
-__all__ = ["BEGUN", "NEVER_CAPTURED", "ROWS_THERE", "ApplyProgress", "CapturedTable", "ComputedColumn", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "Diversion", "DomainColumn", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogStream", "LoggedTable", "MarkedColumn", "MarkedField", "MarkedLabel", "MarkedPart", "NamedType", "OtherCopy", "PartOf", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowMark", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TakenErrors", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]
+__all__ = ["BEGUN", "NEVER_CAPTURED", "ROWS_THERE", "ApplyProgress", "CapturedTable", "ComputedColumn", "ConflictRecord", "DecodedChunk", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "DictionaryBuild", "DictionaryTable", "Diversion", "DomainColumn", "EnumLabels", "ErrorEdit", "ErrorTransaction", "Finding", "ForeignKey", "FoundRows", "HandlerSql", "Instantiation", "LastChange", "LogChunk", "LogDecoder", "LogNeed", "LogPositions", "LogStream", "LoggedTable", "MarkedColumn", "MarkedField", "MarkedLabel", "MarkedPart", "NamedType", "OtherCopy", "PartOf", "PlannedApply", "PlannedStatement", "RowInTheWay", "RowMark", "RowQuestion", "ScnRange", "ShapedPartition", "Snapshot", "SourceDatabase", "SourceTable", "SqlResult", "StreamOptions", "TableShape", "TakenErrors", "TruncatedTable", "Write", "WriteTimes", "are_comparable"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streams.scn import Scn
     from streams.table_name import TableName
 
-__all__ = ["BEGUN", "ROWS_THERE", "ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "Diversion", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "OtherCopy", "PartOf", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
+__all__ = ["BEGUN", "ROWS_THERE", "ApplyProgress", "DestinationColumn", "DestinationDatabase", "DestinationSession", "DestinationTable", "Diversion", "ErrorTransaction", "ForeignKey", "FoundRows", "Instantiation", "LogPositions", "OtherCopy", "PartOf", "ScnRange", "TruncatedTable", "Write", "are_comparable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +221,16 @@ class ScnRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogPositions:
+    """Two positions in a database's own log: every commit that was answered before is at or below `written`, and durable at or below `flushed`."""
+
+    written: int
+    flushed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyProgress:
-    """What is durable at a destination for one apply process.
+    """What is committed at a destination for one apply process; durable but for the last commits of lazy sessions (`LogPositions`).
 
     Args:
         epoch: of the incarnation that wrote last.
@@ -732,6 +740,20 @@ class DestinationDatabase(Protocol):
         """
         ...
 
+    def log_positions(self, topology: str, apply: str, epoch: int) -> LogPositions:
+        """How far this database's log is written and on disk, in the life of the server in which the epoch began.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+            epoch: as `raise_epoch` answered.
+
+        Raises:
+            FencedError: a newer epoch exists.
+            DestinationRestarted: see the class: the log may go on otherwise than it was written.
+        """
+        ...
+
     def describe_apply(self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Keep what an apply process says of itself, for people; nothing is decided by it.
 
@@ -746,6 +768,7 @@ class DestinationDatabase(Protocol):
 
     def open_session(
         self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "",
+        is_lazy: bool = False,
     ) -> DestinationSession:
         """Open one apply server's session. Ends the session of an older incarnation, and an older one of its own.
 
@@ -757,6 +780,8 @@ class DestinationDatabase(Protocol):
             tag: marks the session's changes; empty: their tag is NULL.
             incarnation: of the server within the epoch. A lower one than the highest that was ever seen ends nothing.
             source: the site whose changes it applies: what users' SQL writes in its transactions counts as that site's. Empty: none runs.
+            is_lazy: commits of rows alone do not wait until they are durable: `log_positions` tells. A crash of the server takes the
+                last of them, rows and progress together.
 
         Raises:
             FencedError: a newer epoch or a newer incarnation exists.

@@ -102,6 +102,7 @@ class ApplyConfig:
         dependencies: its virtual dependency definitions.
         on_error: what becomes of others when a transaction enters the error queue.
         handlers: users' handlers, with their code.
+        commits_lazily: commits of rows do not wait for the destination's disk (`spark_apply.driver.flushes`).
     """
 
     topology: str
@@ -123,6 +124,7 @@ class ApplyConfig:
     dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES
     on_error: OnError = OnError.HOLD_DEPENDENTS
     handlers: HandlerRules = NO_HANDLERS
+    commits_lazily: bool = True
 
     def fits(self, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> TableFits:
         """How tables fit, for whoever hashes rows of this apply process: with all that makes one row depend on another.

@@ -369,7 +369,7 @@ class ApplyControl:
         """Up to here every table has everything; 0: one is not copied yet. On the coordinator's thread."""
         if cores.reader.strangers or any(table.state not in _BOUNDED for table in list(self.tables.values())):
             return 0
-        return int(cores.host.joins.bounded(cores.coordinator.low_watermark))
+        return int(cores.host.joins.bounded(cores.host.kept_scn))
 
     def _read(self, cores: Cores) -> pb.ApplyStatus:
         """Read the status; runs on the coordinator's thread."""
@@ -379,7 +379,7 @@ class ApplyControl:
         numbers |= {
             "batches_received": seen.batches, "rows_received": seen.rows, "returned_changes": seen.returned_changes,
             "rows_applied_before": seen.rows_applied_before, "rows_instantiated": seen.rows_instantiated,
-            "rows_discarded": seen.rows_discarded, "told_scn": int(cores.host.told_scn),
+            "rows_discarded": seen.rows_discarded, "told_scn": int(cores.host.told_scn), "durable_scn": int(cores.host.recorded_scn), "kept_scn": int(cores.host.kept_scn),
         }
         status = pb.ApplyStatus(
             state=cores.coordinator.state, reader_state=reader.state, detail=cores.host.problem, epoch=cores.epoch,

@@ -14,8 +14,8 @@ States (V$STREAMS_APPLY_COORDINATOR.STATE)
     SHUTTING DOWN CLEANLY   what servers write is awaited, nothing more is handed out, memory only.
 
 Durable when
-    A group is durable when its server reports it: data and progress are committed together at the destination.
-    `durable_scn` is a lower bound of the position that the destination would report after a crash at this moment.
+    A group is done when its server reports it: data and progress are committed together at the destination. `durable_scn` is a lower bound of the
+    position that the destination reports. Whether a crash can take the last commits is not known here: see `spark_apply.driver.flushes`.
 
 Worked flow (two servers, low watermark 10)
     run 10..20, run 20..30 (other keys), run 30..40 (keys of the first)
@@ -219,7 +219,7 @@ class ApplyCoordinator:
 
     @property
     def durable_scn(self) -> Scn:
-        """The low watermark that is certainly recorded at the destination."""
+        """The low watermark that is certainly recorded at the destination, on disk or not."""
         return self._durable
 
     @property

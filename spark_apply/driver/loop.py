@@ -13,8 +13,8 @@ States
     See `reader` and `coordinator`; here only which stream belongs to which apply server, memory only.
 
 Durable when
-    An SCN is reported to the queue only when the destination has it durably: `ApplyCoordinator.durable_scn`,
-    or a low watermark that moved without data, after it was recorded.
+    An SCN is reported to the queue only when the destination has it durably: `ApplyCoordinator.durable_scn`, as far as
+    `FlushGate` found it on the destination's disk, or a low watermark that moved without data, after it was recorded.
 
 Threads
     The loop's thread runs the cores and every call to the destination that they need. gRPC's threads, the feed's and
@@ -44,6 +44,7 @@ from protos.apply_link import ServerStream
 from protos.codec import BatchHeader
 from spark_apply.described import configuration_of, said_of, state_of
 from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
+from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.server_streams import ApplyServers
 from spark_apply.groups import Failure
@@ -193,11 +194,15 @@ class CoordinatorHost:
         self.joins = TableJoins(
             config.topology, config.apply, epoch=epoch, destination=destination, reader=reader, coordinator=coordinator,
         )
+        self._flushes = FlushGate(
+            destination, config.topology, config.apply, epoch=epoch, scn=coordinator.durable_scn, is_needed=config.commits_lazily,
+        )
         self._join_at = 0.0
         # How error transactions are executed, and who waits for the outcome.
         self._executing: dict[int, tuple[ExecutionRequest, list[queue.SimpleQueue[ErrorOutcome]]]] = {}
         self._deleting: dict[int, int] = {}  # error transactions that are deleted, or not: the answer was lost; and how often to look yet
         self._reported = Scn(0)
+        self._applied_scn = Scn(0)
         self._record_at = self._alter_at = self._describe_at = self._described_at = 0.0
         self._configuration = configuration_of(config)
         self._described: dict[str, Any] = {}
@@ -493,6 +498,8 @@ class CoordinatorHost:
             due.append(join_due_at)
         if self.joins.is_uncertain:
             due.append(self._join_at)
+        if (flush_at := self._flushes.due_at(self._coordinator.durable_scn)) is not None:
+            due.append(flush_at)
         return max(0.0, min(due) - now)
 
     def _handle_events(self, timeout_s: float) -> None:
@@ -632,10 +639,11 @@ class CoordinatorHost:
     def _send(self) -> None:
         if not self._coordinator.is_draining:
             self.servers.send(self._coordinator.messages())
-        durable = self.joins.bounded(self._coordinator.durable_scn)
+        if self._coordinator.durable_scn > self._applied_scn:
+            self._applied_scn, self._last_applied_us = self._coordinator.durable_scn, self._clock.time_us()
+        durable = self.joins.bounded(self.recorded_scn)
         if durable > self._reported:
             self._reported = durable
-            self._last_applied_us = self._clock.time_us()
             self._feed.durable(durable)
 
     def _deliver_outcomes(self) -> None:
@@ -674,6 +682,7 @@ class CoordinatorHost:
 
     def _housekeep(self, now: float) -> None:
         self._record(now)
+        self._look_for_flushes(now)
         if self._reader.unfit is not None and self._coordinator.is_idle:
             if self._alter_at == 0.0:
                 self._alter_at = now + ALTER_RETRY_S
@@ -723,6 +732,30 @@ class CoordinatorHost:
         except DatabaseUnavailable as error:
             self._problem = error.message
 
+    def _look_for_flushes(self, now: float) -> None:
+        """Find out what of the servers' commits is on the destination's disk."""
+        try:
+            self._flushes.step(self._coordinator.durable_scn, now)
+        except DatabaseUnavailable as error:
+            self._problem = error.message
+            return
+        if self.joins.bounded(self.recorded_scn) > self._reported:
+            self._send()
+
+    @property
+    def recorded_scn(self) -> Scn:
+        """The low watermark that the destination has on disk: no crash of it takes that back."""
+        return self._flushes.durable_scn(self._coordinator.durable_scn)
+
+    @property
+    def kept_scn(self) -> Scn:
+        """Everything up to here is applied or in the error queue, but for tables that are copied, and no crash of the destination takes it.
+
+        More than `recorded_scn` where the low watermark moved without data, which is not recorded at once.
+        """
+        recorded = self.recorded_scn
+        return self._coordinator.low_watermark if recorded == self._coordinator.durable_scn else recorded
+
     def _record(self, now: float) -> None:
         """Record a low watermark that moved without data, so that the source can discard its log."""
         scn = self._coordinator.unrecorded_scn
@@ -737,4 +770,5 @@ class CoordinatorHost:
             return
         self._problem = ""
         self._coordinator.recorded(scn)
+        self._flushes.flushed(scn)
         self._send()

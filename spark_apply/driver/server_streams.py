@@ -169,7 +169,7 @@ class ApplyServers:
             epoch=self._epoch, tag=self._config.tag, source=self._config.source.site, group_rows=self._config.group_rows,
             destination=access_to_wire(self._config.destination), incarnation=_COPY_INCARNATIONS_MAX + server.attempts,
             conflicts=self._config.conflicts.to_bytes(), dependencies=self._config.dependencies.to_bytes(),
-            handlers=self._config.handlers.to_bytes(),
+            handlers=self._config.handlers.to_bytes(), commits_lazily=self._config.commits_lazily,
         )))
 
     def heard(self, stream: ServerStream, message: pb.ServerMessage) -> None:

@@ -295,6 +295,7 @@ def _server_factory() -> Callable[[pb.Welcome, str, str, int], ApplyServer]:
             apply=apply, source=welcome.source,
             open_session=lambda: destination.open_session(
                 topology, apply, server=index, epoch=welcome.epoch, tag=welcome.tag, incarnation=welcome.incarnation, source=welcome.source,
+                is_lazy=welcome.commits_lazily,
             ),
             decode=codec.decode, encode=codec.encode, error_batches=destination.error_batches,
             copied_scns=lambda: copied_scns(each for each in destination.instantiations(topology, apply) if each.source == welcome.source),

@@ -83,6 +83,27 @@ def test_low_watermark_that_was_recorded_survives_a_crash_whatever_the_database_
     assert harness.destination().raise_epoch(TOPOLOGY, APPLY).low_watermark == 500
 
 
+def test_lazy_commit_is_durable_when_the_log_is_flushed_to_where_it_was_written(harness, destination, open_session):
+    session = open_session(0, is_lazy=True)
+    table = keyed(harness, session)
+    epoch = destination.progress(TOPOLOGY, APPLY).epoch
+    commit(session, insert(table, [(int4(1), b"x", None)]), applied=ranges((0, 10)))
+    written = destination.log_positions(TOPOLOGY, APPLY, epoch).written
+    destination.record_low_watermark(TOPOLOGY, APPLY, epoch, 0)  # waits for the disk, and takes what was committed before there
+    assert destination.log_positions(TOPOLOGY, APPLY, epoch).flushed >= written
+    commit(session, insert(table, [(int4(2), b"x", None)]), applied=ranges((10, 20)))
+    harness.crash()
+    found = harness.destination()
+    with pytest.raises(DestinationRestarted):
+        found.log_positions(TOPOLOGY, APPLY, epoch)
+    # The server may have taken the second one to disk by itself: if not, rows and progress are gone.
+    progress = found.raise_epoch(TOPOLOGY, APPLY)
+    assert progress.low_watermark == 10 * len(harness.rows("t"))
+    assert progress.low_watermark >= 10
+    with pytest.raises(FencedError):
+        found.log_positions(TOPOLOGY, APPLY, progress.epoch - 1)
+
+
 def test_epoch_ends_with_a_crash_and_nothing_is_recorded_for_it_afterwards(harness, destination, open_session):
     """Another server's lost commit must not disappear below a low watermark that is recorded after the crash."""
     commit(open_session(0), applied=ranges((0, 10)))

@@ -116,7 +116,7 @@ def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDesti
     assert dict(shown("parameter, value", "dba_apply_parameters")) == {
         "allow_duplicate_rows": "N", "check_foreign_keys": "N", "column_mismatch": "WAIT", "commit_serialization": "DEPENDENT_TRANSACTIONS",
         "compare_key_only": "N", "conflict_history_age_s": "2592000", "conflict_history_count": "100000", "detached_partitions": "ASK", "disable_on_error": "Y",
-        "group_rows": "10000", "group_transactions": "1000", "handler_timeout_s": "30", "on_error": "DISABLE", "parallelism": "3",
+        "group_rows": "10000", "group_transactions": "1000", "handler_timeout_s": "30", "on_error": "DISABLE", "parallelism": "3", "synchronous_commit": "off",
     }
     assert shown("rule_set_type, schema_name, object_name, include_tagged_lcr, rule_condition", "dba_streams_rules") == [
         ("POSITIVE", "hr", "*", "NO", None), ("POSITIVE", "hr", "t", "NO", "new.id > 5"), ("NEGATIVE", "hr", "x", "YES", None),
@@ -203,17 +203,17 @@ def test_parameters_that_were_set_are_shown_as_they_are(database: PostgresDestin
         key_columns=(KeyColumns(owner="hr", name="t", columns=("a", "b")),), detached_partitions="follow",
     )
     changed = config(
-        commits_in_order=True, conflicts=ConflictRules(compare_key_only=True, history=HistoryBounds(count=5, age_s=60.0)), on_error=OnError.CONTINUE,
+        commits_in_order=True, commits_lazily=False, conflicts=ConflictRules(compare_key_only=True, history=HistoryBounds(count=5, age_s=60.0)), on_error=OnError.CONTINUE,
         destination=replace(config().destination, tables=tables),
     )
     database.describe_apply("top", "a", EPOCH, configuration_of(changed), state())
     shown = dict(rows(destination_database, "SELECT parameter, value FROM headrace.dba_apply_parameters"))
     assert {name: shown[name] for name in (
         "allow_duplicate_rows", "check_foreign_keys", "column_mismatch", "commit_serialization", "compare_key_only", "conflict_history_age_s",
-        "conflict_history_count", "detached_partitions", "disable_on_error", "on_error",
+        "conflict_history_count", "detached_partitions", "disable_on_error", "on_error", "synchronous_commit",
     )} == {
         "allow_duplicate_rows": "Y", "check_foreign_keys": "hr.t, hr.x", "column_mismatch": "ERROR", "commit_serialization": "FULL",
-        "compare_key_only": "Y", "conflict_history_age_s": "60", "conflict_history_count": "5", "detached_partitions": "FOLLOW", "disable_on_error": "N", "on_error": "CONTINUE",
+        "compare_key_only": "Y", "conflict_history_age_s": "60", "conflict_history_count": "5", "detached_partitions": "FOLLOW", "disable_on_error": "N", "on_error": "CONTINUE", "synchronous_commit": "on",
     }
     assert rows(destination_database, "SELECT object_owner, object_name, column_name FROM headrace.dba_apply_key_columns") == [("hr", "t", "a"), ("hr", "t", "b")]
 

@@ -27,6 +27,7 @@ from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.groups import CoordinatorMessage, OnError, ServerMessage
@@ -75,6 +76,7 @@ class Engine:
         on_error: what becomes of others when a transaction fails.
         handlers: users' handlers.
         dependencies: its virtual dependency definitions.
+        commits_lazily: its servers' commits of rows do not wait for the destination's disk; None: in every second history.
     """
 
     def __init__(
@@ -85,8 +87,9 @@ class Engine:
         topology: str = TOPOLOGY, apply: str = APPLY, source: str = SOURCE, tag: bytes = b"\x00",
         conflicts: ConflictRules = NO_CONFLICT_RULES, site: str = "", commits_in_order: bool = False,
         on_error: OnError = OnError.HOLD_DEPENDENTS, handlers: HandlerRules = NO_HANDLERS, tables: TableSettings = NO_TABLE_SETTINGS,
-        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES,
+        dependencies: VirtualDependencies = NO_VIRTUAL_DEPENDENCIES, commits_lazily: bool | None = None,
     ) -> None:
+        self.commits_lazily = seed % 2 == 0 if commits_lazily is None else commits_lazily
         self.tables, self.dependencies = tables, dependencies
         self.tracks = TrackLog()
         self.topology, self.apply, self.source, self.tag = topology, apply, source, tag
@@ -128,6 +131,9 @@ class Engine:
         self.joins = TableJoins(
             self.topology, self.apply, epoch=self.epoch, destination=self.destination, reader=self.reader, coordinator=self.coordinator,
         )
+        self.flushes = FlushGate(
+            self.destination, self.topology, self.apply, epoch=self.epoch, scn=progress.low_watermark, is_needed=self.commits_lazily,
+        )
         self.joins.hold(min(copied, default=None))
         self.piece = None
         self.servers: dict[int, ApplyServer] = {}
@@ -154,7 +160,7 @@ class Engine:
             apply=self.apply, source=self.source, decode=codec.decode, encode=codec.encode,
             error_batches=self.destination.error_batches,
             open_session=lambda: self.destination.open_session(
-                self.topology, self.apply, server=number, epoch=self.epoch, tag=self.tag,
+                self.topology, self.apply, server=number, epoch=self.epoch, tag=self.tag, is_lazy=self.commits_lazily,
             ),
             conflicts=self.conflicts, dependencies=self.dependencies, handlers=self.handlers, tables=self.tables,
         )
@@ -180,9 +186,9 @@ class Engine:
         return self.reader.unfit is not None and passed_on and self.coordinator.is_idle
 
     def run(self, steps_max: int = STEPS_MAX) -> None:
-        """Run until everything is applied."""
+        """Run until everything is applied, and durable."""
         through = self.batches[-1].through_scn if self.batches else 0
-        while self.coordinator.low_watermark < through or self.coordinator.state == "APPLYING":
+        while self.coordinator.low_watermark < through or self.coordinator.state == "APPLYING" or self.flushes.due_at(self.coordinator.durable_scn) is not None:
             self.steps += 1
             assert self.steps < steps_max, f"no end: {self.coordinator.status()} {self.state()}"
             self.step()
@@ -271,11 +277,14 @@ class Engine:
         for number, message in self.coordinator.messages():
             if number in self.to_server:
                 self.to_server[number].append(message)
-        self.told = max(self.told, self.joins.bounded(self.coordinator.durable_scn))
+        recorded = self.coordinator.durable_scn
+        self.flushes.step(recorded, self.now)
+        self.told = max(self.told, self.joins.bounded(self.flushes.durable_scn(recorded)))
         scn = self.coordinator.unrecorded_scn
         if scn is not None and self.rng.random() < 0.2 and not self.joins.is_uncertain:
             self.destination.record_low_watermark(self.topology, self.apply, self.epoch, scn)
             self.coordinator.recorded(scn)
+            self.flushes.flushed(scn)
 
     def _receive(self, number: int) -> None:
         while self.to_server[number] and self.rng.random() < 0.8:

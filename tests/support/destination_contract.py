@@ -82,7 +82,7 @@ class MemoryHarness:
         """Nothing to do: what is committed is."""
 
     def crash(self) -> None:
-        self._store.end_life()
+        self._store.crash()
 
     def lose_times(self, until_us: int) -> None:
         """Lose the commit times of what users did; only that it was committed before a moment stays known."""

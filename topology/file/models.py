@@ -721,6 +721,7 @@ class ApplyModel(_Model):
     group_transactions: Annotated[int, Field(ge=1, le=GROUP_TRANSACTIONS_MAX)] | None = None
     group_rows: Annotated[int, Field(ge=1, le=GROUP_ROWS_MAX)] | None = None
     commit_serialization: CommitSerialization = "dependent_transactions"
+    synchronous_commit: bool | None = None
     value_dependencies: dict[str, list[ValueColumnsModel]] = {}
     object_dependencies: list[ObjectDependencyModel] = []
     combined: Combined = "auto"
@@ -749,6 +750,7 @@ class TopologyModel(_Model):
     segment_bytes: Size | None = None
     heartbeat_s: Annotated[float, Field(ge=0.1, le=3600)] | None = None
     combined: Combined = "auto"
+    synchronous_commit: bool | None = None
     split: SplitMode = "auto"
     split_threshold: SplitThreshold | None = None
     merge_threshold: MergeThreshold | None = None

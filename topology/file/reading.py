@@ -197,10 +197,11 @@ class _Reader:
         return spec
 
     def _with_defaults(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
-        """An apply process with what the file says of conflicts and errors: of it alone, else of all of them."""
+        """An apply process with what the file says of conflicts, errors and commits: of it alone, else of all of them."""
         own = self._applies.get(apply.name)
         said = replace(apply, conflicts=conflict_rules(top, own, apply.site), tables=table_settings(top, own))
-        return _with(said, on_error=(own.on_error if own is not None else None) or top.on_error)
+        waits = next((each.synchronous_commit for each in (own, top) if each is not None and each.synchronous_commit is not None), None)
+        return _with(said, on_error=(own.on_error if own is not None else None) or top.on_error, commits_lazily=None if waits is None else not waits)
 
     def _topology_name(self, name: object) -> str:
         if isinstance(name, str) and not valid_name(name):
@@ -474,8 +475,7 @@ def _apply(name: str, model: ApplyModel) -> ApplySpec:
         combined=model.combined == "auto", commits_in_order=model.commit_serialization == "full", dependencies=virtual_dependencies(model),
     )
     return _with(
-        spec, parallelism=model.parallelism, group_transactions=model.group_transactions,
-        group_rows=model.group_rows,
+        spec, parallelism=model.parallelism, group_transactions=model.group_transactions, group_rows=model.group_rows,
     )
 
 

@@ -32,6 +32,7 @@ from databases.ports import (
     ErrorTransaction,
     Finding,
     Instantiation,
+    LogPositions,
     MarkedColumn,
     OtherCopy,
     PlannedApply,
@@ -50,6 +51,7 @@ from databases.postgres.destination.fencing import (
     EPOCH_LIVES,
     SessionIdentity,
     commit_durably,
+    log_positions,
     raise_epoch,
     refuse_epoch,
     take_apply_lock,
@@ -247,6 +249,11 @@ class PostgresDestination:
             if done.rowcount == 0:
                 _refuse(connection, topology, apply, epoch)
 
+    def log_positions(self, topology: str, apply: str, epoch: int) -> LogPositions:
+        """See `DestinationDatabase.log_positions`."""
+        with self._use("asking what is on disk") as connection:
+            return log_positions(connection, topology, apply, epoch)
+
     def describe_apply(self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """See `DestinationDatabase.describe_apply`."""
         with self._use("describing an apply process") as connection, connection.transaction():
@@ -255,13 +262,13 @@ class PostgresDestination:
             connection.execute(_DESCRIBE, (topology, apply, epoch, json.dumps(configuration), json.dumps(state)))
 
     def open_session(
-        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "",
+        self, topology: str, apply: str, *, server: int, epoch: int, tag: bytes, incarnation: int = 1, source: str = "", is_lazy: bool = False,
     ) -> PostgresSession:
         """See `DestinationDatabase.open_session`."""
         identity = SessionIdentity(
             topology=topology, apply=apply, server=server, epoch=epoch, incarnation=incarnation, tag=tag, source=source
         )
-        return PostgresSession(self._dsn, identity, self._settings)
+        return PostgresSession(self._dsn, identity, self._settings, is_lazy=is_lazy)
 
     # ------------------------------------------------------------------ error queue
 

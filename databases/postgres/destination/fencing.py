@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import psycopg
 
-from databases.ports import ROWS_THERE
+from databases.ports import ROWS_THERE, LogPositions
 from databases.postgres.connection import translated
 from databases.postgres.origins import origin_name
 from databases.postgres.partitions import members_below
@@ -32,7 +32,7 @@ from databases.progress import check_epoch
 from streams.errors import DatabaseError, DatabaseUnavailable, FencedError
 
 __all__ = [
-    "EPOCH_LIVES", "STAMP_FUNCTION", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "raise_epoch",
+    "COMMIT_LAZILY", "EPOCH_LIVES", "STAMP_FUNCTION", "SessionIdentity", "apply_lock_key", "claim", "commit_durably", "log_positions", "raise_epoch",
     "refuse_epoch", "take_apply_lock", "take_origin", "take_over", "take_server_lock",
 ]
 
@@ -49,6 +49,12 @@ _EMPTIED = "the destination's server crashed, or another one took over: the tabl
 EPOCH_LIVES = """EXISTS (SELECT FROM headrace.apply_epoch e
     WHERE (e.topology, e.apply, e.epoch) = (p.topology, p.apply, p.epoch) AND e.relation = e.tableoid
     AND e.server_started_at = pg_catalog.pg_postmaster_start_time())"""
+
+# Lets the open transaction's COMMIT return before the log is on disk. Not where a standby has to have it too, and not where the
+# operator asked for `remote_apply`: a server that loses its machine is replaced by that standby, and `off` would not wait for it.
+COMMIT_LAZILY = """pg_catalog.set_config('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_standby_names') = ''
+    AND pg_catalog.current_setting('synchronous_commit') <> 'remote_apply' THEN 'off'
+    ELSE pg_catalog.current_setting('synchronous_commit') END, true)"""
 
 # The first epoch of all, and the first one in a life of the server, is the time in milliseconds: a restore or a failover takes
 # epochs back, the row itself too, and an epoch whose driver may still run must not be given out again.
@@ -253,6 +259,31 @@ def refuse_epoch(connection: psycopg.Connection[Any], topology: str, apply: str,
         f"SELECT epoch, {EPOCH_LIVES} FROM headrace.apply_process p WHERE topology = %s AND apply = %s", (topology, apply),
     ).fetchone() or (0, False)
     check_epoch(row[0], apply=apply, epoch=epoch, lives=row[1])
+
+
+def log_positions(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> LogPositions:
+    """How far the server's log is written and on disk; see `DestinationDatabase.log_positions`.
+
+    Args:
+        connection: to the destination.
+        topology: name of the topology.
+        apply: name of the apply process.
+        epoch: of the caller.
+
+    Raises:
+        FencedError: a newer epoch exists.
+        DestinationRestarted: the epoch has ended with the server's life.
+        DatabaseUnavailable: the epoch was raised meanwhile; ask again.
+    """
+    row = connection.execute(
+        "SELECT pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0'), pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), '0/0')"
+        " FROM headrace.apply_process p"
+        f" WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}", (topology, apply, epoch),
+    ).fetchone()
+    if row is None:
+        refuse_epoch(connection, topology, apply, epoch)
+        raise DatabaseUnavailable(f"the row of apply process {apply} changed while it was read")
+    return LogPositions(written=int(row[0]), flushed=int(row[1]))
 
 
 def _refuse(connection: psycopg.Connection[Any], identity: SessionIdentity) -> NoReturn:

@@ -41,10 +41,12 @@ __all__ = ["ADMINISTRATIVE_NAME", "has_rows", "preflight", "preflight_tables"]
 
 ADMINISTRATIVE_NAME = "headrace destination"  # what administrative sessions call themselves
 _ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
-_ORIGIN_FUNCTIONS = {
+_FUNCTIONS = {
     "pg_catalog.pg_replication_origin_create(text)": "without which changes cannot be tagged",
     "pg_catalog.pg_replication_origin_session_setup(text)": "without which changes cannot be tagged",
     STAMP_FUNCTION: "without which what is applied has the commit time of its session's first transaction, also where it is captured again",
+    "pg_catalog.pg_current_wal_insert_lsn()": "without which nobody knows which commits are on disk",
+    "pg_catalog.pg_current_wal_flush_lsn()": "without which nobody knows which commits are on disk",
 }
 # Besides the apply servers, and an administrative session of each apply process: the topology's claim, and one for `status` or `errors`.
 _OTHER_SESSIONS = 2
@@ -168,7 +170,7 @@ def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[
             path=path, problem="the role may not switch off triggers for its own changes (session_replication_role)",
             fix=f"GRANT SET ON PARAMETER session_replication_role TO {role};",
         )
-    for signature, reason in _ORIGIN_FUNCTIONS.items():
+    for signature, reason in _FUNCTIONS.items():
         function = signature.removeprefix("pg_catalog.").partition("(")[0]
         may = connection.execute("SELECT has_function_privilege(%s, 'EXECUTE')", (signature,)).fetchone()
         if may is not None and not may[0]:

@@ -17,7 +17,10 @@ States (memory only; the database has the durable truth)
 
 Durable when
     COMMIT was answered, with the log on disk whatever `synchronous_commit` the server, the role or the database has
-    (`fencing.commit_durably`). `commit` moves the server's row in headrace.apply_progress by compare-and-set (epoch,
+    (`fencing.commit_durably`). A session that was opened with `is_lazy` does not wait for the disk in the COMMIT of rows alone: these
+    are durable when the server's flushed position says so (`DestinationDatabase.log_positions`), and a crash before takes rows and
+    progress together. What is told to an operator or read by other processes is always waited for: a transaction that writes or takes
+    error transactions, and all that is no `commit`. `commit` moves the server's row in headrace.apply_progress by compare-and-set (epoch,
     sequence) in the transaction of the data: of two sessions that believe to be the same server at most one
     commits, and after a newer epoch none of the older ones. An epoch ends with the server's life in which it began
     (`fencing`): what a crash, a failover or a restore took back is not hidden below what later commits record.
@@ -69,6 +72,7 @@ from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import FIRST_USER_TYPE, SAME_FORM, CatalogTable, CheckedKey, describe_table
 from databases.postgres.destination.error_queue import delete_errors, put_error, take_errors
 from databases.postgres.destination.fencing import (
+    COMMIT_LAZILY,
     SessionIdentity,
     apply_lock_key,
     claim,
@@ -213,13 +217,14 @@ class _State(Enum):
 class PostgresSession:
     """See the module, and `databases.ports.DestinationSession`. Used by one thread."""
 
-    def __init__(self, dsn: str, identity: SessionIdentity, settings: TableSettings = NO_TABLE_SETTINGS) -> None:
+    def __init__(self, dsn: str, identity: SessionIdentity, settings: TableSettings = NO_TABLE_SETTINGS, *, is_lazy: bool = False) -> None:
         """Open the session; ends a predecessor's that is still there.
 
         Args:
             dsn: of the destination.
             identity: which server of which incarnation.
             settings: of its apply process: how it sees the tables.
+            is_lazy: its transactions of rows alone do not wait for the disk; see the module.
 
         Raises:
             FencedError: a newer epoch or a newer incarnation of the server exists.
@@ -227,7 +232,7 @@ class PostgresSession:
             DatabaseUnavailable: no connection, or the predecessor cannot be ended.
             DatabaseError: a right is missing (`headrace check` names it).
         """
-        self._dsn, self._identity, self._settings = dsn, identity, settings
+        self._dsn, self._identity, self._settings, self._is_lazy = dsn, identity, settings, is_lazy
         self._open()
 
     def _open(self) -> None:
@@ -242,6 +247,7 @@ class PostgresSession:
             self._state = _State.IDLE
             self._pending: list[Statement] = []
             self._ahead = WrittenAhead()
+            self._waits_for_disk = False  # the open transaction holds what is told to an operator
             self._is_changed = False  # by users' SQL; that does not all go with a rollback
             self._guard = SessionGuard(self._connection, self._identity, _SETTINGS)
             self._sets = 0  # that are noted of this transaction
@@ -276,6 +282,7 @@ class PostgresSession:
         take_server_lock(connection, identity)
         self._may_stamp = take_origin(connection, identity)
         self._advance = _ADVANCE.replace(" FROM moved", f", {identity.stamp} FROM moved") if self._may_stamp else _ADVANCE
+        self._advance_lazily = self._advance.replace(" FROM moved", f", {COMMIT_LAZILY} FROM moved")
 
     def _read_progress(self) -> None:
         """Take over the server's row; see `take_over` for the errors."""
@@ -321,6 +328,7 @@ class PostgresSession:
         if self._state is not _State.IDLE:
             raise BugError(f"begin in a session that is {self._state.value}")
         self._state = _State.PENDING
+        self._waits_for_disk = False
         self._pending = [_BEGIN]
         self._end_handlers()
         self._checked.clear()
@@ -377,7 +385,7 @@ class PostgresSession:
         watermark = max(self._low_watermark, low_watermark)
         ranges = merge_ranges([*self._applied, *applied], watermark)
         advance = Statement(
-            sql=self._advance, prepared=True, parameters=(
+            sql=self._advance_lazily if self._is_lazy and not self._waits_for_disk else self._advance, prepared=True, parameters=(
                 identity.topology.encode(), identity.apply.encode(), _int4(identity.server), _int8(identity.epoch),
                 _int8(self._sequence), _int8(watermark), _int8_array(ranges_to_bounds(ranges)),
             ),
@@ -997,6 +1005,7 @@ class PostgresSession:
         *, part: int, readable: Sequence[str] = (),
     ) -> int:
         """See `DestinationSession.put_error`."""
+        self._waits_for_disk = True
         with self._own_statements("writing to the error queue"):
             return put_error(
                 self._connection, self._identity.topology, transaction, batch, key_hashes, part=part,
@@ -1005,11 +1014,13 @@ class PostgresSession:
 
     def delete_error(self, number: int) -> bool:
         """See `DestinationSession.delete_error`."""
+        self._waits_for_disk = True
         with self._own_statements("deleting an error transaction"):
             return bool(delete_errors(self._connection, self._identity.topology, (number,), outcome="EXECUTED"))
 
     def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
         """See `DestinationSession.take_errors`."""
+        self._waits_for_disk = True
         with self._own_statements("deleting error transactions"):
             return take_errors(self._connection, self._identity.topology, numbers, bytes_max=bytes_max)
 

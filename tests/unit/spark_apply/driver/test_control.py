@@ -55,7 +55,7 @@ def test_status_of_a_busy_coordinator_says_since_when_it_is_known(monkeypatch: A
 def test_nothing_is_caught_up_while_a_table_is_copied(state: str, is_bounded: bool) -> None:
     """The snapshot of a table that is copied beside can be later than what `headrace wait` waits for, and the table still be empty."""
     cores = SimpleNamespace(
-        reader=SimpleNamespace(strangers=()), coordinator=SimpleNamespace(low_watermark=Scn(70)), host=SimpleNamespace(joins=SimpleNamespace(bounded=lambda scn: min(scn, 50))),
+        reader=SimpleNamespace(strangers=()), host=SimpleNamespace(kept_scn=Scn(70), joins=SimpleNamespace(bounded=lambda scn: min(scn, 50))),
     )
     control = ApplyControl(config=SimpleNamespace())  # type: ignore[arg-type]
     control.table_moved(TableProgress(owner="public", name="a", state="DONE"))

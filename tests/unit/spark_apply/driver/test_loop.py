@@ -35,6 +35,7 @@ from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.executions import ExecutionRequest
+from spark_apply.driver.flushes import POLL_INTERVAL_S
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
@@ -170,7 +171,7 @@ class Driver:
         mine = MemoryDestination(store=self.store)
         open_session = partial(
             mine.open_session, TOPOLOGY, APPLY, server=number, epoch=welcome.epoch, tag=welcome.tag,
-            incarnation=welcome.incarnation,
+            incarnation=welcome.incarnation, is_lazy=welcome.commits_lazily,
         )
         server = ApplyServer(
             apply=APPLY, source=SOURCE, open_session=open_session, decode=codec.decode, encode=codec.encode,
@@ -215,6 +216,7 @@ def test_batches_of_the_queue_are_applied_by_every_server_and_reported_durable(d
         driver.start_task(number)
     driver.run()
     driver.assert_applied()
+    driver.store.flush()
     driver.clock.advance(host_module.RECORD_INTERVAL_S)
     driver.host.turn(0.0)
     assert driver.feed.durables == sorted(driver.feed.durables)
@@ -235,6 +237,35 @@ def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it
     assert recorded is not None
     assert driver.feed.durables[-1] <= recorded.low_watermark
     assert driver.coordinator.low_watermark == through + 500
+
+
+def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver) -> None:
+    begun, through = driver.host.kept_scn, driver.batches[-1].through_scn
+    driver.start_task(0)
+    driver.run()
+    assert driver.store.unflushed, "commits do not wait for the disk"
+    assert driver.coordinator.low_watermark == through
+    assert not driver.feed.durables
+    assert (driver.host.recorded_scn, driver.host.kept_scn) == (begun, begun)
+    driver.clock.advance(POLL_INTERVAL_S)
+    driver.store.flush()
+    driver.host.turn(0.0)
+    assert driver.feed.durables == [driver.host.recorded_scn]
+    assert driver.host.kept_scn == through
+
+
+def test_driver_ends_when_the_destination_lost_commits_and_the_next_one_applies_them_again(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.run()
+    assert driver.store.crash() > 0
+    driver.clock.advance(POLL_INTERVAL_S)
+    with pytest.raises(DestinationRestarted):
+        driver.host.turn(0.0)
+    assert not driver.feed.durables
+    driver.start_driver()
+    driver.start_task(0)
+    driver.run()
+    driver.assert_applied()
 
 
 def test_unique_index_made_at_the_destination_orders_transactions_after_a_while(driver: Driver) -> None:

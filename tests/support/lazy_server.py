@@ -1,0 +1,64 @@
+"""A destination's server of a test alone, whose WAL writer leaves commits in memory for so long that an immediate stop finds them there and loses them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from databases.embedded import EmbeddedServer
+from tests.fix_postgres import SETTINGS
+
+__all__ = ["lazy_server", "unflushed_bytes", "wal_in_memory"]
+
+# The operating system keeps what was written: only what sits in the server's own buffers is lost with its processes.
+_LAZY_WRITER = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
+
+
+@contextmanager
+def lazy_server(folder: Path, **settings: str) -> Iterator[EmbeddedServer]:
+    """Start one, and remove it.
+
+    Args:
+        folder: of this session's servers.
+        settings: of the server, besides those of all tests.
+    """
+    own = folder / "lazy-commits"
+    own.mkdir(mode=0o711)
+    server = EmbeddedServer(own / "destination", name="destination", settings=SETTINGS | _LAZY_WRITER | settings)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.destroy()
+        shutil.rmtree(own, ignore_errors=True)
+
+
+@contextmanager
+def wal_in_memory(dsn: str) -> Iterator[None]:
+    """Let a running server's WAL writer be as lazy, until the block ends.
+
+    Args:
+        dsn: of a superuser.
+    """
+    with psycopg.connect(dsn, autocommit=True) as session:
+        for name, value in _LAZY_WRITER.items():
+            session.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
+        session.execute("SELECT pg_reload_conf()")
+    try:
+        yield
+    finally:
+        with psycopg.connect(dsn, autocommit=True) as session:
+            for name in _LAZY_WRITER:
+                session.execute(f"ALTER SYSTEM RESET {name}".encode())
+            session.execute("SELECT pg_reload_conf()")
+
+
+def unflushed_bytes(connection: psycopg.Connection) -> int:
+    """How much of the server's log is in its memory alone."""
+    row = connection.execute("SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()").fetchone()
+    assert row is not None
+    return int(row[0])
