@@ -1,11 +1,13 @@
 """The database of a simulated site: a source and a destination at once, on one content.
 
 `MemorySource` has the users' tables and the log, `MemoryStore` the transactions of apply processes. What users commit is put into
-the store; what an apply process commits is put into the log, with its tag, as in a real database whose log has everything.
+the store; what an apply process commits is put into the log, with its tag, as in a real database whose log has everything. Its commits
+need not wait for the disk; who reads the log gets them when they are there, and a crash takes those that are not.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 from databases.memory.source import MemorySource, MemoryTransaction
@@ -27,17 +29,18 @@ class SiteDatabase:
         clock: the simulation's.
         gulp_bytes: most bytes of the log in one read, called before each.
         has_log: capture processes mine its log; False: what apply processes commit need not be in it.
-        committed: called with every commit: the site, the commit SCN (0: not in the log), who made it ("": a user) and the changes.
+        committed: called with every commit: the site, the commit SCN (0: not in the log, or not yet), who made it ("": a user) and the changes.
+        logged: called with the commit of an apply process that is in the log: the site, the commit SCN and the changes.
     """
 
     def __init__(
         self, site: str, clock: Clock, gulp_bytes: Callable[[], int], *, has_log: bool,
-        committed: Callable[[str, Scn, str, Sequence[StoredChange]], None],
+        committed: Callable[[str, Scn, str, Sequence[StoredChange]], None], logged: Callable[[str, Scn, Sequence[StoredChange]], None],
     ) -> None:
-        self.site, self.has_log, self._committed = site, has_log, committed
+        self.site, self.has_log, self._committed, self._logged = site, has_log, committed, logged
         self.source = MemorySource(system_identifier=f"memory-{site}", gulp_bytes=gulp_bytes)
         self.store = MemoryStore(clock=clock)
-        self.store.on_commit = self._applied
+        self.store.on_commit, self.store.on_durable = self._applied, self._flushed
         self.is_down = False  # its log does not answer
 
     def create(self, table: Table) -> None:
@@ -71,6 +74,7 @@ class SiteDatabase:
             tag: that the user gave it; None: none.
             changes: of rows that no open transaction of an apply process has touched.
         """
+        self.store.flush()  # a user's commit waits for the disk, and takes all before it there
         made: list[StoredChange] = []
         with self.source.transaction(None if tag is None else Tag(value=tag)) as transaction:
             for change in changes:
@@ -99,16 +103,28 @@ class SiteDatabase:
         stored.put(number, new)
         return StoredChange(table.owner, table.name, change.command, old, new)
 
+    def write_log(self, rng: random.Random, share: float) -> None:
+        """The server's WAL writer takes its turn.
+
+        Args:
+            rng: decides how far it comes.
+            share: of its turns in which it does anything.
+        """
+        if self.store.unflushed and rng.random() < share:
+            self.store.flush(rng.randrange(1, 4))
+
     def _applied(self, commit: StoredCommit) -> None:
-        scn = Scn(0)
-        if self.has_log and commit.changes:
-            tag = Tag(value=commit.tag, topology=commit.topology, apply=commit.apply) if commit.tag else None
-            with self.source.transaction(tag) as transaction:
-                transaction.labels += commit.labels
-                for change in commit.changes:
-                    self._log(transaction, change)
-            scn = Scn(self.source.log[-1].commit_scn)
-        self._committed(self.site, scn, commit.apply, commit.changes)
+        self._committed(self.site, Scn(0), commit.apply, commit.changes)
+
+    def _flushed(self, commit: StoredCommit) -> None:
+        if not self.has_log or not commit.changes:
+            return
+        tag = Tag(value=commit.tag, topology=commit.topology, apply=commit.apply) if commit.tag else None
+        with self.source.transaction(tag) as transaction:
+            transaction.labels += commit.labels
+            for change in commit.changes:
+                self._log(transaction, change)
+        self._logged(self.site, Scn(self.source.log[-1].commit_scn), commit.changes)
 
     def _log(self, transaction: MemoryTransaction, change: StoredChange) -> None:
         name = f"{change.owner}.{change.name}"

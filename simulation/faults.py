@@ -87,6 +87,7 @@ class Faults:
                 sim.fired[name] += 1
         if "crash" in self._kinds:
             self._kill_in_a_gap()
+            self._crash_before_the_disk()
 
     def later(self, heal: Callable[[], object], seconds_max: float = 3.0) -> None:
         """Do something in a while.
@@ -160,9 +161,16 @@ class Faults:
         self.later(lambda: setattr(database, "is_down", False))
 
     def _stop_destination(self) -> None:
-        database = self._database(is_destination=True)
-        self._sim.trace.note(f"database {database.site}", "down")
-        database.store.end_life()
+        self._stop(self._database(is_destination=True))
+
+    def _crash_before_the_disk(self) -> None:
+        """Commits are on disk soon: wait for the moment in which some are not."""
+        for database in self._sim.databases.values():
+            if database.store.unflushed and self._rng.random() < _HARM:
+                self._stop(database)
+
+    def _stop(self, database: SiteDatabase) -> None:
+        self._sim.crash(database.site)
         database.store.is_reachable = False
         self.later(lambda: setattr(database.store, "is_reachable", True))
 

@@ -51,6 +51,9 @@ __all__ = ["Simulation", "small"]
 SECONDS_DEFAULT = 30.0  # of load: long enough that redo is purged several times
 _TRANSACTIONS_PER_S = 3.0  # of all users together: redo and queues are small, so that these fill them
 _STEP_S = 0.0147  # virtual, on average, with twenty turns
+# Of the steps those in which a database's WAL writer flushes: one in which no commit waits for long, one with some that wait, and one whose wal_writer_delay is so
+# long that only commits that wait for the disk take others there.
+_FLUSHING_SHARES = (0.3, 0.03, 0.0)
 _SETTLE_ROUNDS = 4000  # turns of each component, once nothing breaks any more: twenty times what was needed at most
 _CALM_ROUNDS = 300  # of harm after the last transaction: a topology that is hit all the time may never catch up
 
@@ -111,6 +114,7 @@ class Simulation:
         refuse_unsupported(spec)
         self.seed, self.folder = seed, folder
         self.rng = random.Random(seed)
+        self._flushes = random.Random(seed)  # apart: what a disk does decides nothing else
         self.clock = SimulatedClock()
         self.trace = Trace(self.clock)
         self.fired: Counter[str] = Counter()  # faults and deeds of the operator
@@ -127,6 +131,7 @@ class Simulation:
         self._logs: dict[str, list[tuple[Scn, int, int, int]]] = {}
         self._scns: dict[tuple[int, int], dict[str, int]] = {}
         self.databases: dict[str, SiteDatabase] = {}
+        self._flushing_shares: dict[str, float] = {}
         self.site_observers: dict[str, SiteObserver] = {}
         for site in self.topology.sites:
             if site.database.kind != "none":
@@ -166,8 +171,9 @@ class Simulation:
         """A database with every table, empty."""
         database = self.databases[site] = SiteDatabase(
             site, self.clock, lambda: self.rng.choice([1, 200, 1000, 65536]),
-            has_log=any(capture.source == site for capture in self.topology.captures), committed=self._committed,
+            has_log=any(capture.source == site for capture in self.topology.captures), committed=self._committed, logged=self._logged,
         )
+        self._flushing_shares[site] = self._flushes.choice(_FLUSHING_SHARES)
         for table in self.workload.tables:
             database.create(table)
         for _, shaped in self.workload.expected.at(site):
@@ -282,6 +288,20 @@ class Simulation:
             self.trace.note(f"database {site}", f"{apply} committed {len(made)} changes")
         self.site_observers[site].committed(scn, apply, made)
 
+    def _logged(self, site: str, scn: Scn, changes: Any) -> None:
+        self.trace.note(f"database {site}", f"{len(changes)} changes of a commit are on disk", site, scn - 1, scn)
+        self.site_observers[site].logged(scn, tuple(changes))
+
+    def crash(self, site: str) -> None:
+        """A site's server stops at once and comes back: commits that are not on its disk are gone."""
+        lost = self.databases[site].store.crash()
+        self.fired["commits lost"] += lost
+        self.trace.note(f"database {site}", f"crashed, and lost {lost} commits")
+        self.site_observers[site].rescan()
+        for apply in self.applies.values():
+            if apply.spec.site == site:
+                apply.observer.crashed()
+
     # ------------------------------------------------------------------ running
 
     def run(self, progress: Callable[[float], None] = lambda _: None) -> None:
@@ -336,6 +356,8 @@ class Simulation:
         rng = self.rng
         self.clock.advance((rng.choice([0.001, 0.005, 0.02]) if rng.random() < 0.99 else 0.6) * self._pace)
         rng.choice(self._turns)()
+        for site, database in self.databases.items():
+            database.write_log(self._flushes, self._flushing_shares[site])
         for apply in self.applies.values():
             apply.observer.check()
         self.operator.check()

@@ -95,6 +95,20 @@ class SiteObserver:
             self._last[key] = max(self._last.get(key, 0), number)
             touched.add(key)
 
+    def logged(self, scn: Scn, changes: Sequence[StoredChange]) -> None:
+        """What an apply process committed is in the site's log.
+
+        Args:
+            scn: of the commit there.
+            changes: of it.
+        """
+        for change in changes:
+            ledger = self._sim.workload.ledger_of(change.owner, change.name)
+            if ledger is not None and change.new is not None and change.new[0] is not None:
+                kind, number = ledger_entry(change.new[0])
+                if kind == "journal":
+                    self._sim.published(self.site, scn, stream_of(change.new[0]), ledger.number, number)
+
     def _check_place(self, apply: str, change: StoredChange) -> None:
         """A row's stream tells whether it may come here, and by whom."""
         row = change.new or change.old
@@ -277,6 +291,10 @@ class ApplyObserver:
     def restored(self) -> None:
         """The destination is as it was: everything may be behind, and comes again."""
         self.is_restored_below = max(self.is_restored_below, self.low_watermark)
+        self.low_watermark, self._checked, self._checked_arrivals, self._commits = FIRST_SCN, 0, 0, -1
+
+    def crashed(self) -> None:
+        """The destination may have lost what it had not told: it may be behind by that, and nothing may be missing from the redo or the queues."""
         self.low_watermark, self._checked, self._checked_arrivals, self._commits = FIRST_SCN, 0, 0, -1
 
     def begun_anew(self) -> None:

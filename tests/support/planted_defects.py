@@ -35,6 +35,7 @@ from rules.user_code.calling import CustomCalls
 from simulation import apply_process
 from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.server import collapse
 from spark_apply.server.group_work import Work
@@ -347,6 +348,8 @@ PLANTED = (
     Planted("a group does not wait for those that it depends on", _set(ApplyCoordinator, "_still", lambda self, group: set()), first=16),
     Planted("dependencies are not seen", _hash_nothing),
     Planted("received counts as durable", _set(ApplyCoordinator, "durable_scn", property(lambda self: self._received_through)), first=5),
+    Planted("a commit is told when it is answered, and not when it is on disk", _set(FlushGate, "durable_scn", lambda self, recorded: recorded)),
+    Planted("a hub tells a commit when it is answered", _set(FlushGate, "durable_scn", lambda self, recorded: recorded), "hub_and_spoke"),
     Planted("the low watermark passes over a gap", _set(ApplyCoordinator, "_advance", _advance_over_gaps), "fan_out", first=9, is_slow=True),
     Planted("what a dead server was doing counts as committed", _set(ApplyCoordinator, "_settle", _doubt_counts_as_made)),
     Planted("what a dead server was doing counts as lost", _set(ApplyCoordinator, "_settle", _doubt_counts_as_lost), first=2, is_slow=True),
@@ -361,6 +364,6 @@ PLANTED = (
     Planted("a combined capture process loses credit", _set(CombinedCore, "grant", _nothing), "one_way", first=3, is_slow=True),
     Planted("no redo is kept for the capture process of a split stream", _around(RequiredCheckpoints, "register", _keep_no_redo_for_clones), "fan_out"),
     Planted("a stream is merged before its queue holds anything for it", _around(Splitting, "_advanced", _merge_at_once), "fan_out", is_slow=True),
-    Planted("a stream is merged before its destination has what its queue does not hold", _around(Splitting, "_has_all", _held_is_enough), "fan_out", is_slow=True),
+    Planted("a stream is merged before its destination has what its queue does not hold", _around(Splitting, "_has_all", _held_is_enough), "fan_out", first=21, is_slow=True),
     Planted("a queue goes on holding for a stream that is split off", _around(split, "with_splits", _hold_on), "fan_out"),
 )
