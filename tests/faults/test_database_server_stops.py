@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 import pytest
 
 from tests.fix_cluster import TABLES
 from tests.support.faults import pgbench_through
-from tests.support.system import System
+from tests.support.lazy_server import unflushed_bytes, wal_in_memory
+from tests.support.system import System, wait_until
 from tests.support.writers import writing
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.mark.fault("immediate stop of the destination server")
-def test_destination_server_stops_immediately_and_comes_back(one_way: System):
-    server = one_way.servers["dst"]
-    with pgbench_through(one_way) as running:
+def test_destination_server_stops_immediately_and_what_it_had_in_memory_alone_comes_again(one_way: System):
+    """Nothing is told upstream that is not on the destination's disk: `pgbench_through` finds everything there, and once."""
+    server, before = one_way.servers["dst"], _lost(one_way)
+    with wal_in_memory(server.dsn()), pgbench_through(one_way) as running:
         running.wait_arriving()
         old = server.pid()
+        with psycopg.connect(server.dsn(), autocommit=True) as look:
+            wait_until("a commit that is not on disk", lambda: unflushed_bytes(look))
         server.restart(immediate=True)
         assert server.pid() not in {None, old}
+    assert _lost(one_way) == before, "nobody was told what it lost"
+
+
+def _lost(system: System) -> list[Any]:
+    """What each subscriber is known to have lost of what it had acknowledged."""
+    return [(each["subscriber"], each["lost"]) for component in system.wait_overview()["components"] for each in component.get("subscribers", ())]
 
 
 @pytest.mark.fault("immediate stop of the source server")

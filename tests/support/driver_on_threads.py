@@ -14,7 +14,7 @@ from spark_apply.application import runs
 from spark_apply.application.task_access import TaskAccess
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.gate import Gate
-from streams.errors import PropagationError
+from streams.errors import DestinationRestarted, PropagationError
 
 WAIT_S = 240.0  # far more than it takes: machines that run other things as well
 
@@ -32,8 +32,8 @@ class Run:
         self.results: list[bytes] = []
 
         def work(number: int) -> None:
-            # A driver that ends before it has welcomed a task: to Spark that is a task that failed.
-            with contextlib.suppress(PropagationError):
+            # A driver that ends before it has welcomed a task, or a destination that crashed: to Spark that is a task that failed.
+            with contextlib.suppress(PropagationError, DestinationRestarted):
                 self.results.extend(code(access, runner.config.topology, runner.config.apply, number, iter(items[number::tasks])))
 
         self._threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(tasks)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -53,7 +52,7 @@ class NetworkSite:
         if self.captures:
             self.source.prepare(spec.name, spec.capture_rules(name))
             self.writer = LogWriter(
-                folder, name, decoder_factory=PostgresLogDecoder, dictionary_build=partial(self.source.dictionary_build, spec.name),
+                folder, name, decoder_factory=PostgresLogDecoder, dictionary_build=lambda **options: self.source.dictionary_build(spec.name, **options),
                 segment_bytes=1 << 20, redo_bytes_max=1 << 30,
             )
             self.stream = self.source.open_stream(spec.name, self.writer.start_scn)
@@ -65,6 +64,18 @@ class NetworkSite:
         target = self.source.write_marker(b"caught up?")
         while self.writer.position.scn < target or self.writer.awaits_build:
             self.writer.step(READ_TIMEOUT_S)
+
+    def reconnect(self) -> None:
+        """After the site's server was stopped and started again. The destination connects by itself."""
+        self.user.close()
+        self.user = psycopg.connect(self.dsn, autocommit=True)
+        if self.captures:
+            self.writer.detach()
+            self.stream.close()
+            self.source.close()
+            self.source = PostgresSource(self.dsn, site=self.name)
+            self.stream = self.source.open_stream(self.spec.name, self.writer.start_scn)
+            self.writer.attach(self.stream)
 
     def close(self) -> None:
         for miner in self.miners.values():
@@ -132,7 +143,7 @@ class PostgresNetwork:
             seed=number, batches=[], destination=self.sites[apply.site].destination, parallelism=apply.parallelism if self._is_parallel else 1,
             group_transactions=1, topology=self.spec.name, apply=apply.name, source=apply.source, tag=apply.tag or b"", returned_from=returned_from,
             conflicts=apply.conflicts, site=apply.site, handlers=apply.handlers, tables=apply.tables, commits_in_order=apply.commits_in_order,
-            dependencies=apply.dependencies,
+            dependencies=apply.dependencies, commits_lazily=apply.commits_lazily,
         )
 
     def settle(self, *, held: Sequence[str] = ()) -> None:

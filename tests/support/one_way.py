@@ -1,0 +1,253 @@
+"""One way from a real server to another in one process: the real hosts and one whole driver on threads, without Ray and Spark."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from actors import runtime
+from actors.capture import CaptureHost
+from actors.downstream_database import RedoReceiver
+from actors.host import Host
+from actors.site.connection import redo_folder
+from actors.staging.propagation_host import PropagationHost
+from actors.staging.queue_host import QueueHost
+from databases.connectors import DatabaseAccess, decoder_for
+from databases.postgres.source.database import PostgresSource
+from protos.redo_link import RedoServer
+from redo.log_writer import LogWriter
+from redo.mining import Miner
+from spark_apply.driver import apply_driver, feed, forming
+from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+from streams.errors import PropagationError, Retry, StreamsError
+from streams.table_name import TableName
+from tests.support.apply_driver import answer_no_more, execute
+from tests.support.driver_on_threads import Runner
+from topology.combined import capture_of
+from topology.downstream import redo_receivers
+from topology.edits.changes import components_of
+from topology.file.reading import read_topology
+from topology.spec import TopologySpec
+
+__all__ = ["CAPTURE", "DOWNSTREAM", "ONE_WAY", "WAIT_S", "OneWay", "create_tables", "load"]
+
+ONE_WAY = """
+topology: combined_test
+state_dir: state
+sites:
+  dbs1: {database: {kind: postgres, dsn: "${SOURCE}"}}
+  dbs2: {database: {kind: postgres, dsn: "${DESTINATION}"}}
+replicate:
+  - {tables: [public.first, public.log], from: dbs1, to: [dbs2]}
+"""
+DOWNSTREAM = """
+topology: combined_test
+state_dir: state
+sites:
+  dbs1: {database: {kind: postgres, dsn: "${SOURCE}"}}
+  dbs2: {database: {kind: postgres, dsn: "${DESTINATION}"}}
+queues: {q_dbs1: {site: dbs2}}
+captures: {capture_dbs1: {site: dbs2, source: dbs1, mode: real_time, queue: q_dbs1, rules: {include: [{table: public.first}, {table: public.log}]}}}
+applies: {apply_from_dbs1: {site: dbs2, source: dbs1, queue: q_dbs1}}
+"""
+CAPTURE = "capture:capture_dbs1"
+WAIT_S = 240.0  # far more than it takes: machines that run other things as well
+HOSTS = {"capture": CaptureHost, "queue": QueueHost, "propagation": PropagationHost, "redo": RedoReceiver}
+
+
+class OneWay:
+    """Everything of the topology but its controller; `take` is what that would do with an edit, and `tend` what the apply process's actor does.
+
+    Args:
+        folder: for redo, and what queues keep.
+        source, destination: DSNs, of databases with `create_tables`.
+        monkeypatch: the hosts find each other through it.
+        more: of the topology's file.
+        text: of the file without that: `ONE_WAY`, or `DOWNSTREAM`.
+    """
+
+    def __init__(
+        self, folder: Path, source: str, destination: str, monkeypatch: pytest.MonkeyPatch, more: str = "", text: str = ONE_WAY,
+    ) -> None:
+        self._text = text
+        self._folder, self.source_dsn, self.destination_dsn = folder, source, destination
+        self.restarts = 0  # of the driver, by `tend`
+        self.spec = self.read(more)
+        self.hosts: dict[str, Host] = {}
+        monkeypatch.setattr(runtime, "resolver", lambda *_: self.resolve)
+        monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
+        monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+        # So that a few megabytes are more than the apply process takes.
+        monkeypatch.setattr(feed, "CREDIT_BYTES", 1 << 20)
+        monkeypatch.setattr(forming, "_PENDING_BYTES_MAX", 1 << 20)
+        redo = self.spec.state_dir / "sites" / "dbs1" / "redo"
+        monkeypatch.setattr(
+            CaptureHost, "_new_miner",
+            lambda host, scn: Miner(redo_folder(self.spec, source="dbs1", site=host._capture.site), "dbs1", scn, host._capture.rules, decoder_for),
+        )
+        answer_no_more(source)
+        self._source = PostgresSource(source, site="dbs1")
+        self._source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
+        redo.mkdir(parents=True)
+        self.writer = LogWriter(
+            redo, "dbs1", decoder_factory=decoder_for, dictionary_build=partial(self._source.dictionary_build, self.spec.name),
+            segment_bytes=1 << 18, redo_bytes_max=1 << 30,
+        )
+        (capture,) = self.spec.captures
+        if capture.is_downstream:
+            self.writer.shipping.register({each.name: each.is_sync for each in redo_receivers(self.spec)})
+        else:
+            self.writer.required_checkpoints.register(capture.name)
+        self.writer.attach(self._source.open_stream(self.spec.name, self.writer.start_scn))
+        self.redo = RedoServer(self.spec.name, "dbs1", self.writer, shipper=self.writer.shipping)
+        self._stop = threading.Event()
+        self._writing = threading.Thread(target=self._write_redo, daemon=True)
+        self._writing.start()
+        for component in components_of(self.spec):
+            self._begin(component.name)
+        self.driver = self._driver()
+        self.driver.start()
+
+    def read(self, more: str = "") -> TopologySpec:
+        file = self._folder / "topology.yaml"
+        file.write_text(self._text + more)
+        return read_topology(file, {"SOURCE": self.source_dsn, "DESTINATION": self.destination_dsn})
+
+    def resolve(self, name: str) -> str:
+        if name == "site:dbs1":
+            return self.redo.endpoint
+        host = self.hosts.get(name)  # asked by the components' threads, while the test ends and begins others
+        if host is None:
+            raise PropagationError(f"{name} does not run")
+        return host.endpoint()
+
+    def take(self, more: str = "") -> None:
+        """Run by another text of the file."""
+        before = {component.name for component in components_of(self.spec)}
+        spec = self.read(more)
+        after = {component.name for component in components_of(spec)}
+        for name in before - after:
+            self._end(name)
+        self.spec = spec
+        for name in sorted(after - before, reverse=True):
+            kind, _, short = name.partition(":")
+            if kind == "queue":
+                shutil.rmtree(spec.state_dir / "sites" / spec.queue(short).site / "queues" / short, ignore_errors=True)
+            self._begin(name)
+        self.hosts[CAPTURE].reconfigure(spec, "")
+
+    def replace_capture(self) -> None:
+        self._end(CAPTURE)
+        self._begin(CAPTURE)
+
+    def is_combined(self) -> bool:
+        return self.hosts[CAPTURE].status().get("subscribers", [{}])[0].get("connected", False)
+
+    @property
+    def required_scn(self) -> int:
+        """What the apply process's capture process needs redo from: below that, it may be purged."""
+        (receiver,) = [host for host in self.hosts.values() if isinstance(host, RedoReceiver)] or [None]
+        kept = self.writer if receiver is None else receiver._log
+        assert kept is not None
+        return int(kept.required_checkpoints.lowest or 0)
+
+    def tend(self) -> None:
+        """Start the driver again where time heals what ended it, such as its destination's crash; any other end of it is raised."""
+        try:
+            self.driver.outcome()
+        except StreamsError as error:
+            if error.retry is not Retry.TIMED:
+                raise
+            assert self.driver.join(WAIT_S)
+            self.restarts += 1
+            self.driver = self._driver()
+            self.driver.start()
+
+    def close(self) -> None:
+        self.driver.stop(5.0)
+        has_ended = self.driver.join(60.0)
+        for name in list(self.hosts):
+            self._end(name)
+        self.redo.stop()
+        self._stop.set()
+        self._writing.join(20.0)
+        self.writer.close()
+        self._source.remove(self.spec.name)
+        self._source.close()
+        assert has_ended
+        self.driver.outcome()
+
+    def _driver(self) -> apply_driver.ApplyDriver:
+        access = partial(DatabaseAccess, kind="postgres")
+        (apply,) = self.spec.applies
+        config = ApplyConfig(
+            topology=self.spec.name, apply=apply.name, source=access(site="dbs1", dsn=self.source_dsn),
+            destination=access(site="dbs2", dsn=self.destination_dsn), queue=apply.queue, parallelism=2,
+            tables=tuple(
+                TableToInstantiate(
+                    identity=table.identity, source=TableName.of(table), destination=TableName.of(table), may_empty=True,
+                    object_numbers=tuple(int(number) for number in table.object_numbers),
+                )
+                for table in self._source.captured(self.spec.name)
+            ),
+        )
+        return apply_driver.ApplyDriver(config, queue=self._dequeues_from, application=lambda: None)  # type: ignore[arg-type,return-value]
+
+    def _dequeues_from(self) -> str:
+        (apply,) = self.spec.applies
+        capture = capture_of(self.spec, apply)
+        return self.resolve(f"queue:{apply.queue}" if capture is None else f"capture:{capture.name}")
+
+    def _begin(self, name: str) -> None:
+        kind, _, short = name.partition(":")
+        if kind in HOSTS:
+            self.hosts[name] = HOSTS[kind](self.spec, short, "")
+            self.hosts[name].start()
+
+    def _end(self, name: str) -> None:
+        assert self.hosts.pop(name).end()
+
+    def _write_redo(self) -> None:
+        while not self._stop.is_set():
+            self.writer.step(0.01)
+            self.redo.announce()
+
+
+@contextmanager
+def load(dsn: str) -> Iterator[list[int]]:
+    """Write a transaction after the other; the number of the last one."""
+    stop, last = threading.Event(), [0]
+
+    def write() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not stop.wait(0.005):
+                number = last[0] + 1
+                with connection.transaction():
+                    connection.execute("INSERT INTO first VALUES (%s, 'new')", (10_000 + number,))
+                    connection.execute("UPDATE first SET v = v || 'x' WHERE id = %s", (number % 500 + 1,))
+                    connection.execute("INSERT INTO log VALUES (%s)", (number,))
+                last[0] = number
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield last
+    finally:
+        stop.set()
+        writer.join()
+
+
+def create_tables(source: str, destination: str) -> None:
+    """The tables of the topology, at both ends; 500 rows are there before anything is replicated."""
+    for dsn in (source, destination):
+        execute(dsn, "CREATE TABLE first (id integer PRIMARY KEY, v text)")
+        execute(dsn, "CREATE TABLE log (number integer)")  # no key: a row that comes twice stays
+        execute(dsn, "ALTER TABLE log REPLICA IDENTITY FULL")
+    execute(source, "INSERT INTO first SELECT i, 'v' FROM generate_series(1, 500) i")
