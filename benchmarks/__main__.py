@@ -4,8 +4,8 @@ Both peers run alternately on the same two servers. In each run, both peers catc
 checkpointed; the peer's backlog is written at the source. The clock starts with the peer and stops
 with the snapshot in which the last transaction is visible and the destination's cheap sums equal the source's. Then every value is compared. The first
 round is a warm-up and does not count. The native peer runs twice per round: with the subscription's
-`synchronous_commit = off` (PostgreSQL's default) and with `on`, which is what Headrace runs with. `ratio` compares
-with the faster of the two, `ratio_same_synchronous_commit` with the second. More than 1 is faster than native.
+`synchronous_commit = off` (PostgreSQL's default) and with `on`. Headrace runs with `off`, its default, or with what BENCH_SYNCHRONOUS_COMMIT
+says. `ratio` compares with the faster of native's two, `ratio_same_synchronous_commit` with the same setting. More than 1 is faster than native.
 Headrace runs twice per round, too: with combined capture and apply (`headrace`), and through queues and a propagation (`queued`).
 `benchmarks.networks` measures several flows at once.
 """
@@ -31,7 +31,7 @@ from benchmarks.native import NativePeer
 from benchmarks.networks import NETWORKS, Network, measure
 from benchmarks.processes import Footprint, ProcessSampler, Usage, footprint
 from benchmarks.product import HeadracePeer
-from benchmarks.runs import Run, compared, middle, progress_line
+from benchmarks.runs import SYNCHRONOUS_COMMIT, Run, compared, middle, progress_line
 from benchmarks.servers import Pair, Servers, bench_servers
 from benchmarks.workloads import (
     MARK_TABLE,
@@ -175,7 +175,7 @@ class Bench:
             other.wait_caught_up() if name == "headrace" else other.start()
             other.stop()
             if isinstance(peer, NativePeer):
-                peer.set_synchronous_commit("on")  # as in Headrace's apply servers
+                peer.set_synchronous_commit(SYNCHRONOUS_COMMIT)
             peer.start()
             if peer is self.headrace:
                 peer.go_through_queues(is_wanted=name == "queued")
@@ -246,7 +246,7 @@ def _is_database(stage: str) -> bool:
 
 def show(result: dict[str, object]) -> None:
     """Print the report as text."""
-    _say("\nratio: against the faster of native's two settings; same commit: against native with synchronous_commit = on")
+    _say("\nratio: against the faster of native's two settings; same commit: against native with Headrace's synchronous_commit")
     _say(f"{'workload':16} {'native s':>9} {'headrace s':>11} {'ratio':>6} {'same commit':>12} {'native rows/s':>14} "
          f"{'headrace rows/s':>16}  verified")
     for entry in result["workloads"]:  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from benchmarks.runs import SYNCHRONOUS_COMMIT
 from benchmarks.servers import Pair, wait_slot_free
 from databases.postgres.source.catalog import slot_name
 
@@ -43,7 +44,8 @@ class HeadraceTopology:
         self._sources, self._environment = dict(sources), dict(environment)
 
     def bring_up(self, text: str) -> None:
-        """Make the running topology this one: nothing is done if it is."""
+        """Make the running topology this one, with the `synchronous_commit` that is measured: nothing is done if it is."""
+        text += f"synchronous_commit: {SYNCHRONOUS_COMMIT}\n"
         if self.file.exists() and self.file.read_text(encoding="utf-8") == text:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
