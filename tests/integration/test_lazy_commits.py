@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -15,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 from databases.embedded import EmbeddedServer
 from databases.ports import ScnRange
 from databases.postgres.destination.database import PostgresDestination
-from streams.errors import DestinationRestarted
+from streams.errors import DatabaseUnavailable, DestinationRestarted
 from streams.scn import Scn
 from tests.support.apply_engine import APPLY, TOPOLOGY
 from tests.support.apply_world import World
@@ -79,6 +81,31 @@ def test_crash_takes_a_lazy_commit_with_its_progress_and_log_positions_said_so(o
     assert not after.above, "the crash took the commit: this test sees losses"
 
 
+def test_backend_that_is_killed_takes_lazy_commits_of_others_and_ends_the_epoch(own: OwnServer) -> None:
+    """The postmaster goes on, and so does its start time; what the server has in memory is gone all the same."""
+    destination = own.place.destination
+    destination.prepare(TOPOLOGY)
+    epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+    started, number = own.place.admin.execute("SELECT pg_postmaster_start_time(), pg_backend_pid()").fetchone() or (None, 0)
+    _commit(_session(own, epoch), 100)
+    os.kill(number, signal.SIGKILL)
+    deadline = time.monotonic() + WAITED_S
+    while True:
+        try:
+            destination.log_positions(TOPOLOGY, APPLY, epoch)  # until the postmaster has ended this session
+        except DestinationRestarted:
+            break
+        except DatabaseUnavailable:
+            pass
+        assert time.monotonic() < deadline, "the epoch goes on"
+        time.sleep(0.05)
+    after = destination.progress(TOPOLOGY, APPLY)
+    assert after is not None
+    assert not after.above
+    own.place.admin = psycopg.connect(own.server.dsn(), autocommit=True)
+    assert own.place.admin.execute("SELECT pg_postmaster_start_time()").fetchone() == (started,)
+
+
 def test_commit_that_is_told_to_an_operator_or_awaited_by_a_standby_waits_for_the_disk(own: OwnServer) -> None:
     destination = own.place.destination
     destination.prepare(TOPOLOGY)
@@ -140,7 +167,7 @@ def test_role_that_may_not_ask_for_the_positions_is_told_by_the_preflight(own: O
         user.execute("REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn(), pg_current_wal_insert_lsn() FROM PUBLIC")
 
         def asked() -> list[str]:
-            with closing(PostgresDestination(dsn)) as destination:
+            with contextlib.closing(PostgresDestination(dsn)) as destination:
                 found = destination.preflight(TOPOLOGY, sessions=1)
             return [finding.fix for finding in found if "_lsn" in finding.problem]
 
