@@ -656,7 +656,7 @@ class Controller(Host):
                 return None  # it has no redo yet, or is away: then what is missing is found when it is mined
 
         def applied_scn(apply: ApplySpec) -> Scn | None:
-            found = statuses.get(f"apply:{apply.name}", {}).get("low_watermark_scn")
+            found = statuses.get(f"apply:{apply.name}", {}).get("recorded_scn")  # what is above comes again after a crash of the destination
             return Scn(int(found)) if found else None
 
         return scn_findings(before, self._spec, oldest_scn=oldest_scn, applied_scn=applied_scn)

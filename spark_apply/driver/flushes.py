@@ -72,12 +72,15 @@ class FlushGate:
         """When `step` has something to ask, by the clock of its callers; None: nothing waits."""
         return self._asked_at + POLL_INTERVAL_S if self.is_needed and recorded > self._durable else None
 
-    def step(self, recorded: Scn, now: float) -> None:
+    def step(self, recorded: Scn, now: float) -> bool:
         """Ask the destination, when it is time.
 
         Args:
             recorded: `ApplyCoordinator.durable_scn` of this moment.
             now: monotonic seconds.
+
+        Returns:
+            Whether it was asked, and answered.
 
         Raises:
             FencedError: a newer driver runs.
@@ -86,7 +89,7 @@ class FlushGate:
         """
         due_at = self.due_at(recorded)
         if due_at is None or now < due_at:
-            return
+            return False
         self._asked_at = now
         found = self._destination.log_positions(self._topology, self._apply, self._epoch)
         if self._waiting is not None and found.flushed >= self._waiting[1]:
@@ -102,3 +105,4 @@ class FlushGate:
             self._destination.record_low_watermark(self._topology, self._apply, self._epoch, FIRST_SCN)
             self.flushed(recorded)
             self._waiting = None
+        return True

@@ -735,10 +735,14 @@ class CoordinatorHost:
     def _look_for_flushes(self, now: float) -> None:
         """Find out what of the servers' commits is on the destination's disk."""
         try:
-            self._flushes.step(self._coordinator.durable_scn, now)
+            is_answered = self._flushes.step(self._coordinator.durable_scn, now)
         except DatabaseUnavailable as error:
             self._problem = error.message
             return
+        if self.joins.is_uncertain:
+            return
+        if is_answered:
+            self._problem = ""  # under load nothing else asks, and the problem would be told for good
         if self.joins.bounded(self.recorded_scn) > self._reported:
             self._send()
 

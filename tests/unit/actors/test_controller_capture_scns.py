@@ -67,21 +67,21 @@ def test_a_capture_process_that_moves_to_redo_which_begins_too_late_is_refused_b
     started(before, actors, steps=12)
     assert "redo:a@b" in actors.running
     actors.oldest |= {"redo:a@b": 500, "site:a": 100}
-    actors.statuses["apply:x"] = {"low_watermark_scn": 300}
+    actors.statuses["apply:x"] = {"low_watermark_scn": 600, "recorded_scn": 300}
     controller = started(moved(before), actors)
     (found,) = findings(controller)
     assert found.startswith(
         "captures.c: would mine the redo of a at b, which begins at SCN 0/000001F4, and apply process x has applied only up to 0/0000012C: the changes in between"
     )
     assert controller.details()["phase"] == "REFUSED"
-    actors.statuses["apply:x"] = {"low_watermark_scn": 500}
+    actors.statuses["apply:x"] = {"low_watermark_scn": 600, "recorded_scn": 500}
     assert findings(started(moved(before), actors, steps=12)) == []
 
 
 def test_a_capture_process_that_moves_to_a_new_receiver_finds_the_oldest_redo_of_the_source(spec, actors):
     started(spec, actors, steps=12)
     actors.oldest |= {"site:a": 100}
-    actors.statuses["apply:x"] = {"low_watermark_scn": 300}
+    actors.statuses["apply:x"] = {"low_watermark_scn": 600, "recorded_scn": 300}
     assert findings(started(moved(spec), actors)) == []
 
 

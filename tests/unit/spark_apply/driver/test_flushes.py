@@ -36,7 +36,13 @@ def _history(seed: int, *, is_wrong: bool = False, conflicts: int = 0) -> tuple[
             place.store.flush(rng.randrange(1, 4))  # the WAL writer
         if rng.random() < 1 / CRASH_EVERY:
             crashes += 1
+            recorded = engine.flushes.durable_scn(engine.coordinator.durable_scn)
+            kept = engine.coordinator.low_watermark if recorded == engine.coordinator.durable_scn else recorded  # `CoordinatorHost.kept_scn`
             lost += place.store.crash()
+            left = place.destination.progress(engine.topology, engine.apply)
+            for scn in {int(scn) for batch in engine.batches if batch.row_count for scn in batch.transactions.commit_scn if scn <= kept}:
+                is_there = scn <= left.low_watermark or any(found.after < scn <= found.through for found in left.above)
+                assert is_there or is_wrong, f"who waited for {kept} was told that {scn} is applied, and the crash took it"
         engine.flushes.is_needed = not is_wrong
 
     engine = world.engine(seed, parallelism=2, crash=0.01, commits_lazily=True)

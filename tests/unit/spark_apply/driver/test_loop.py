@@ -254,6 +254,23 @@ def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver)
     assert driver.host.kept_scn == through
 
 
+def test_an_answer_of_the_destination_ends_the_problem_that_there_was_none(driver: Driver) -> None:
+    """Without a pause in the load nothing else would ask, and `status` would tell it for good."""
+    driver.start_task(0)
+    driver.run()
+    assert driver.coordinator.durable_scn > driver.host.recorded_scn
+    driver.store.is_reachable = False
+    driver.clock.advance(POLL_INTERVAL_S)
+    driver.host._look_for_flushes(driver.clock.monotonic())
+    assert driver.host.problem
+    driver.store.is_reachable = True
+    driver.host._look_for_flushes(driver.clock.monotonic())
+    assert driver.host.problem, "it was not asked"
+    driver.clock.advance(POLL_INTERVAL_S)
+    driver.host._look_for_flushes(driver.clock.monotonic())
+    assert not driver.host.problem
+
+
 def test_driver_ends_when_the_destination_lost_commits_and_the_next_one_applies_them_again(driver: Driver) -> None:
     driver.start_task(0)
     driver.run()
@@ -746,11 +763,16 @@ def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monke
 
     monkeypatch.setattr(driver.host.joins._destination, "join_tables", lose)
     monkeypatch.setattr(driver.host, "_send", lambda: (sent.append(driver.host.joins.is_uncertain), send()))
+    driver.host.joins.hold(driver.record.scn)
     joined = driver.host.joins.join([driver.record])
     while not lost:
         driver.step()
     assert driver.host.joins.is_uncertain
+    assert driver.host.told_scn < driver.record.scn, "something is told as soon as it is found on disk"
     driver.host.execute_errors([7])
+    driver.step(5)
+    driver.store.flush()
+    driver.clock.advance(POLL_INTERVAL_S)
     driver.step(5)
     assert True not in sent
     monkeypatch.undo()
