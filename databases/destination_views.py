@@ -112,7 +112,7 @@ VIEWS: tuple[View, ...] = (
         ), each="configuration.parameters",
     ),
     View(
-        "dba_apply_progress", "How far an apply process is, as the destination has it durably.",
+        "dba_apply_progress", "How far an apply process is, as a reader of the destination sees it: with `synchronous_commit: off` a crash may take what the last second brought.",
         (
             *_OF,
             Column("epoch", "epoch of the newest driver", "progress.epoch"),

@@ -26,13 +26,15 @@ from streams.scn import FIRST_SCN, Scn
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase
 
-__all__ = ["FORCE_AFTER_S", "POLL_INTERVAL_S", "FlushGate"]
+__all__ = ["FORCE_AFTER_S", "POLL_INTERVAL_S", "RETRY_S", "FlushGate"]
 
 # One query of a fraction of a millisecond, and only while commits wait for the disk. What is told later only lets go of redo later.
 POLL_INTERVAL_S = 0.05
 # The WAL writer takes commits to disk within three times wal_writer_delay: 0.6 s by default, so that this is rare there. It may be set to 10 s, and it leaves
 # what other transactions wrote behind the last commit. Then the driver's own commit does it, once a second at most, and only while something waits.
 FORCE_AFTER_S = 1.0
+# After the destination did not answer. Each attempt to connect may take ten seconds of the loop's thread, and a server that recovers logs each.
+RETRY_S = 1.0
 
 
 class FlushGate:
@@ -54,7 +56,7 @@ class FlushGate:
         self.is_needed = is_needed
         self._durable = scn
         self._waiting: tuple[Scn, int] | None = None  # a recorded low watermark, and the position that makes it durable
-        self._asked_at = self._since = 0.0
+        self._due_at = self._since = 0.0
 
     def durable_scn(self, recorded: Scn) -> Scn:
         """What of the recorded low watermark is durable. Called before any commit above it when tables join, which sets it back."""
@@ -70,7 +72,15 @@ class FlushGate:
 
     def due_at(self, recorded: Scn) -> float | None:
         """When `step` has something to ask, by the clock of its callers; None: nothing waits."""
-        return self._asked_at + POLL_INTERVAL_S if self.is_needed and recorded > self._durable else None
+        return self._due_at if self.is_needed and recorded > self._durable else None
+
+    def is_away(self, now: float) -> None:
+        """The destination did not answer: it is asked again after a while.
+
+        Args:
+            now: monotonic seconds, when that was known.
+        """
+        self._due_at = now + RETRY_S
 
     def step(self, recorded: Scn, now: float) -> bool:
         """Ask the destination, when it is time.
@@ -85,12 +95,12 @@ class FlushGate:
         Raises:
             FencedError: a newer driver runs.
             DestinationRestarted: the server has lost what was not flushed, or may have.
-            DatabaseUnavailable: no answer; call again.
+            DatabaseUnavailable: no answer; call `is_away`, and then again.
         """
         due_at = self.due_at(recorded)
         if due_at is None or now < due_at:
             return False
-        self._asked_at = now
+        self._due_at = now + POLL_INTERVAL_S
         found = self._destination.log_positions(self._topology, self._apply, self._epoch)
         if self._waiting is not None and found.flushed >= self._waiting[1]:
             self.flushed(self._waiting[0])

@@ -738,6 +738,7 @@ class CoordinatorHost:
             is_answered = self._flushes.step(self._coordinator.durable_scn, now)
         except DatabaseUnavailable as error:
             self._problem = error.message
+            self._flushes.is_away(self._clock.monotonic())
             return
         if self.joins.is_uncertain:
             return

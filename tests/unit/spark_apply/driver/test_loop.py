@@ -35,7 +35,7 @@ from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.executions import ExecutionRequest
-from spark_apply.driver.flushes import POLL_INTERVAL_S
+from spark_apply.driver.flushes import POLL_INTERVAL_S, RETRY_S
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
@@ -254,20 +254,31 @@ def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver)
     assert driver.host.kept_scn == through
 
 
-def test_an_answer_of_the_destination_ends_the_problem_that_there_was_none(driver: Driver) -> None:
-    """Without a pause in the load nothing else would ask, and `status` would tell it for good."""
+def test_destination_that_is_away_is_not_asked_all_the_time_and_its_answer_ends_the_problem(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt to connect may block the loop for seconds. Without a pause in the load nothing else would ask, and `status` would tell the problem for good."""
     driver.start_task(0)
     driver.run()
     assert driver.coordinator.durable_scn > driver.host.recorded_scn
+    destination, asked = driver.host._flushes._destination, []
+    positions = destination.log_positions
+
+    def ask(*arguments: Any) -> Any:
+        asked.append(driver.clock.monotonic())
+        if not driver.store.is_reachable:
+            driver.clock.advance(10.0)  # until the attempt is given up
+        return positions(*arguments)
+
+    monkeypatch.setattr(destination, "log_positions", ask)
     driver.store.is_reachable = False
-    driver.clock.advance(POLL_INTERVAL_S)
-    driver.host._look_for_flushes(driver.clock.monotonic())
+    for _ in range(5):
+        driver.clock.advance(POLL_INTERVAL_S)
+        driver.host._look_for_flushes(driver.clock.monotonic())
+    assert len(asked) == 1
     assert driver.host.problem
     driver.store.is_reachable = True
+    driver.clock.advance(RETRY_S)
     driver.host._look_for_flushes(driver.clock.monotonic())
-    assert driver.host.problem, "it was not asked"
-    driver.clock.advance(POLL_INTERVAL_S)
-    driver.host._look_for_flushes(driver.clock.monotonic())
+    assert len(asked) == 2
     assert not driver.host.problem
 
 
