@@ -61,10 +61,7 @@ from databases.postgres.source.supplemental_logging import logged_tables, loggin
 from databases.postgres.source.transactions import are_visible
 from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
-from streams.errors import (
-    DatabaseUnavailable,
-    UnsupportedType,
-)
+from streams.errors import DatabaseUnavailable, UnsupportedType
 from streams.lcr_batch import TableVersion
 from streams.scn import Scn, scn_text
 
