@@ -160,7 +160,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: with the server taken away
     folder = Path(tempfile.mkdtemp(prefix="headrace-kernels-"))
     folder.chmod(0o711)
-    server = EmbeddedServer(folder / "server", name="kernels")
+    # While a kernel is compiled nobody answers the server, on a slow machine for more than the minute that it waits by default.
+    server = EmbeddedServer(folder / "server", name="kernels", settings={"wal_sender_timeout": "0"})
     try:
         server.start()
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
