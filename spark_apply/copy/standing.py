@@ -289,7 +289,7 @@ def brought_up(source: TableName, *, may_be_copied: bool) -> str:
         return f"`headrace copy FILE {source}` copies the table again"
     return (
         f"others write the table too, so it is not copied again: `headrace verify FILE {source}` names the rows that differ: correct them at the destination alone"
-        f" ({correct_alone()})"
+        f" ({correct_alone()}); a hub sends such corrections on to its other sites"
     )
 
 
