@@ -146,7 +146,14 @@ class ArrivingTables:
             parts: which of them are partitions.
         """
         self._note_parts(parts or {})
-        self._starts |= {self._key(name): _LEFT_OUT for name in names}
+        keys = {self._key(name) for name in names}
+        # The copy of a table has its partitions, also those that were to be copied alone.
+        for number, (name, part) in list(self._parts.items()):
+            if part.table in keys:
+                del self._parts[number]
+                self._starts.pop(self._key(name), None)
+                self.truncated_parts.pop(name, None)
+        self._starts |= dict.fromkeys(keys, _LEFT_OUT)
 
     def admit(self, parts: Mapping[tuple[str, str], Scn]) -> None:
         """Apply these partitions from a TRUNCATE of their tables on, which empties them.

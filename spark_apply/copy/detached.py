@@ -89,7 +89,7 @@ class DetachedPartitions:
             if not how:
                 continue
             since = joins.truncated_tables[table.identity][0] if how == "empty" else self._since[table.identity, number]
-            if not self._is_applied(joins, since, waits=waits):
+            if not self.is_applied(since, waits=waits):
                 is_early = True
                 continue
             problem = self._remove(table, number, name, how)
@@ -115,7 +115,16 @@ class DetachedPartitions:
         self._since.setdefault(key, seen[0][0])
         self._seen[key] = seen
 
-    def _is_applied(self, joins: JoinCalls, scn: Scn, *, waits: bool) -> bool:
+    def is_applied(self, scn: Scn, *, waits: bool) -> bool:
+        """Whether everything before a position is applied.
+
+        Args:
+            scn: the position.
+            waits: wait a moment for it.
+        """
+        joins = self.joins
+        if joins is None:
+            return False
         deadline = time.monotonic() + (_APPLIED_WAIT_S if waits else 0.0)
         while joins.applied_scn < scn or not joins.is_joined:
             if time.monotonic() >= deadline:

@@ -260,6 +260,7 @@ class TableInstantiation:
     def _look(self, joins: JoinCalls) -> float:
         """One round over what is pending; seconds until the next look."""
         found = self._standings()
+        self._left_out &= {each.table.destination for each in found}  # not a partition that left, or whose table is copied: another one may get its name
         followed, _ = self._renames.follow(found)
         if followed:
             return 0.0

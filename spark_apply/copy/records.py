@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from databases.ports import BEGUN, Instantiation
+from databases.ports import BEGUN, Instantiation, PartOf
 from spark_apply.copy.parts import begun_part, parts_of
 from spark_apply.copy.restarts import TableRestarts
 from spark_apply.copy.standing import Standing, remade_problem, rename_fix, standings
@@ -91,6 +91,7 @@ class TableRecords:
     changed: dict[str, str] = field(default_factory=dict)
     restarts: TableRestarts = field(default_factory=TableRestarts)
     obsolete: Counter[TableName] = field(default_factory=Counter)
+    _shown_parts: set[TableName] = field(default_factory=set)  # names of partitions that had a record the last time
     _parts: dict[TableName, str] = field(default_factory=dict)  # partitions that have not joined, by the names of their tables at the source
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
@@ -105,6 +106,10 @@ class TableRecords:
         self._parts = {
             each.table.part_of: str(each.table.source) for each in found if each.table.part_of is not None and not (each.is_finished and not each.is_joining)
         }
+        for name in self._shown_parts - {each.table.destination for each in found}:  # their table is copied again
+            if name in self.progress:
+                self._show_gone(name)
+        self._shown_parts = {each.table.destination for each in found if each.table.part_of is not None}
         for each in found if show else ():
             if each.table.identity in self.gone or self._is_of_its_table(each):
                 continue
@@ -139,8 +144,15 @@ class TableRecords:
             parts: their names here, by their numbers at the source.
         """
         assert whole.record is not None
+        recorded = self.destination.instantiations(self.config.topology, self.config.apply)
         for number, name in parts.items():
-            self.settle(begun_part(whole.record, number, name))
+            # One that left and had this name. Two records of a name would be one start (`table_starts`).
+            former = [
+                each.identity for each in recorded if TableName.of(each) == name and (part := PartOf.of(each.identity)) is not None and part.table == whole.table.identity
+            ]
+            record = begun_part(whole.record, number, name)
+            self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record, replaces=former)
+            self.show_recorded(name, record)
 
     def forget_part(self, part: Standing, whole: Standing) -> None:
         """A partition that is copied, or was to be, left its table.

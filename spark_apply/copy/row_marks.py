@@ -18,8 +18,9 @@ Worked flow
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from databases.ports import MarkedPart, RowMark
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
     from spark_apply.driver.config import TableToInstantiate
+    from streams.scn import Scn
 
 __all__ = ["ChangedRows", "MarkedTable", "TableMarks", "columns_here", "compare_marks", "marked_table"]
 
@@ -130,6 +132,7 @@ class _Changes:
 
 def compare_marks(
     source: SourceDatabase, destination: DestinationDatabase, tables: Sequence[MarkedTable], recorded: Mapping[str, RowMark], now: Mapping[str, RowMark],
+    is_ready: Callable[[MarkedTable, str, MarkedPart], bool] = lambda table, number, part: True,  # noqa: ARG005
 ) -> ChangedRows:
     """Find the tables whose rows changed without events since their marks were recorded.
 
@@ -139,6 +142,7 @@ def compare_marks(
         tables: whose rows are at the destination.
         recorded: marks, by identity.
         now: marks, by identity; of a table without one nothing is said.
+        is_ready: asked of a partition that was attached, by its number, whether everything is applied that was before.
 
     Raises:
         DatabaseUnavailable: one of them does not answer.
@@ -177,9 +181,19 @@ def compare_marks(
         # What else changed of all rows takes a copy of the table, which has them.
         alone, grants = ({}, ()) if found.is_of_all else _copied_alone(source, destination, table, came)
         came = {number: part for number, part in came.items() if number not in alone}
+        early = {number for number, part in alone.items() if not is_ready(table, number, part)}
+        alone = {number: part for number, part in alone.items() if number not in early}
         if alone:
             attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
-            settled[table.identity] = was = replace(was, parts=was.parts | alone)
+            # One that left and had the name of one that came has no rows here any more: the copy empties that partition.
+            names = {_here(part, table) for part in alone.values()}
+            gone = {number: name for number, name in gone.items() if name not in names}
+            departed = {identity: parts for identity, parts in {**departed, table.identity: gone}.items() if parts}
+            left = {number: part for number, part in left.items() if _here(part, table) not in names}
+            before = {number: part for number, part in was.parts.items() if number in present.parts or _here(part, table) not in names}
+            settled[table.identity] = was = replace(was, parts=before | alone)
+        if early and not (found.is_of_all or came or left):
+            continue  # its mark is the earlier one until these begin
         if follows(table) and departed.get(table.identity) and not (found.is_of_all or came or left):
             continue  # its mark is the earlier one until they are gone
         if found.is_of_all or came or left:
@@ -354,7 +368,8 @@ class TableMarks:
     source: SourceDatabase
     detached: DetachedPartitions = field(init=False)
     _look_at: float = 0.0
-    _is_early: bool = False  # a partition waits until what was before it left is applied
+    _is_early: bool = False  # a partition waits until what was before it came, or left, is applied
+    _came: dict[tuple[str, str, str], Scn] = field(default_factory=dict)  # by table, number and joining: attached partitions were there at that position
 
     def __post_init__(self) -> None:
         self.detached = DetachedPartitions(source=self.source, destination=self.records.destination)
@@ -397,13 +412,13 @@ class TableMarks:
             names = {each.identity: TableName.of(each) for each in self.source.captured(config.topology)}
             recorded = destination.row_marks(config.topology, config.apply, config.source.site)
             tables = [self._marked(each, recorded, now) for each in found if each.is_finished and each.table.part_of is None]
-            changed = compare_marks(self.source, destination, tables, recorded, now)
+            self._is_early = False
+            changed = compare_marks(self.source, destination, tables, recorded, now, partial(self._is_ready, is_asked))
             # Recorded before the mark that has them: a driver that dies between finds them again.
             for each in found:
                 if each.table.identity in changed.attached:
                     self.records.begin_parts(each, changed.attached[each.table.identity])
             self._record(changed.settled, was=recorded)
-            self._is_early = False
             problems, is_done = self._settle_left(tables, changed, now, is_asked=is_asked)
             if is_done:
                 return self.look(found, is_asked=True) or bool(changed.attached)  # what is gone is no finding any more
@@ -414,6 +429,17 @@ class TableMarks:
         self._look_at = time.monotonic() + (_LOOK_AGAIN_S if self._is_early else _LOOK_S)
         self.records.note_changed(found, {identity: str(each) for identity, each in (problems | _exchanged(tables, names, config.apply)).items()})
         return bool(changed.attached)
+
+    def _is_ready(self, is_asked: bool, table: MarkedTable, number: str, part: MarkedPart) -> bool:  # noqa: FBT001
+        """Whether everything is applied that was before a partition was attached: the log may have its rows as those of another one, which left or gave them up."""
+        key = table.identity, number, part.joined
+        if key not in self._came:
+            self._came[key] = self.source.current_scn()
+        if not self.detached.is_applied(self._came[key], waits=is_asked):
+            self._is_early = True
+            return False
+        del self._came[key]
+        return True
 
     def _marked(self, each: Standing, recorded: Mapping[str, RowMark], now: Mapping[str, RowMark]) -> MarkedTable:
         table = each.table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,9 @@ from spark_apply.driver import apply_driver
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.joining import JoinCalls
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
-from tests.support.driver_on_threads import WAIT_S, Runner
+from tests.support.driver_on_threads import Runner
+
+WAIT_S = 50.0
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -272,3 +275,59 @@ def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_sinc
     sites.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="ev")]))
     sites.settle()
     sites.assert_same()
+
+
+def test_what_the_log_has_of_the_rows_before_the_attach_is_applied_before_they_are_copied(sites: Sites) -> None:
+    for dsn in (sites.source, sites.destination):
+        execute(dsn, "CREATE TABLE ev_d PARTITION OF ev DEFAULT")
+    execute(sites.source, "INSERT INTO ev SELECT g, 2, 'of the default' FROM generate_series(1, 50) g")
+    sites.settle()
+    execute(sites.source, "ALTER TABLE other ADD COLUMN n int; INSERT INTO other VALUES (1, 'x', 1)")
+    wait_for("apply to wait for the column", lambda: "ALTER" in str(sites.driver.control.status()), WAIT_S)
+    execute(
+        sites.source, "BEGIN; CREATE TABLE ev_2 (LIKE ev INCLUDING ALL); INSERT INTO ev_2 SELECT * FROM ev WHERE day = 2; DELETE FROM ev WHERE day = 2;"
+        " ALTER TABLE ev ATTACH PARTITION ev_2 FOR VALUES FROM (2) TO (3); COMMIT",
+    )
+    for _ in range(3):
+        sites.driver.control.look_at_tables()
+        time.sleep(1.0)
+    execute(sites.destination, "ALTER TABLE other ADD COLUMN n int")
+    sites.settle()
+    sites.assert_same()
+
+
+def test_a_copy_of_the_table_has_a_partition_whose_own_copy_failed(sites: Sites) -> None:
+    execute(sites.destination, "ALTER TABLE ev_2 ADD CONSTRAINT no CHECK (v <> 'bulk')")
+    execute(sites.source, ATTACH.format(2))
+    wait_for("it to fail", lambda: sites.driver.control.look_at_tables() and sites.states().get("ev_2") == "FAILED", WAIT_S)
+    execute(sites.destination, "ALTER TABLE ev_2 DROP CONSTRAINT no")
+    sites.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="ev")]))
+    sites.settle()
+    execute(sites.source, "UPDATE ev SET v = 'later' WHERE id < 10; INSERT INTO ev VALUES (7000, 2, 'later')")
+    sites.settle()
+    sites.assert_same()
+
+
+def test_a_second_partition_of_the_name_of_one_that_left_is_left_out_by_the_next_driver_too(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute(sites.source, ATTACH.format(2))
+    sites.settle()
+    with monkeypatch.context() as patched:
+        patched.setattr(CopyBoard, "add", lambda self, pieces: list(pieces))
+        execute(sites.source, "ALTER TABLE ev DETACH PARTITION ev_2; DROP TABLE ev_2")
+        execute(sites.source, ATTACH.format(2))
+        wait_for("its copy to begin", lambda: sites.driver.control.look_at_tables() is not None and execute(
+            sites.destination, "SELECT 1 FROM headrace.instantiation WHERE state = 'COPYING' AND scn > 1"), WAIT_S)
+        sites.stop()
+        begun = "SELECT scn FROM headrace.instantiation WHERE state = 'COPYING'"
+        before = execute(sites.destination, begun)
+        sites.start()
+        wait_for("it to begin again", lambda: execute(sites.destination, begun) not in ([], before), WAIT_S)
+        time.sleep(1.0)
+        execute(sites.source, "BEGIN; INSERT INTO ev VALUES (7000, 2, 'x'); INSERT INTO other VALUES (7000, 'x'); COMMIT")
+        wait_for("it to be applied", lambda: execute(sites.destination, "SELECT 1 FROM other"), WAIT_S)
+        assert execute(sites.destination, "SELECT count(*) FROM ev WHERE day = 2") == [(0,)]
+        sites.stop()
+    sites.start()
+    sites.settle()
+    sites.assert_same()
+    assert sites.problem() == ""
