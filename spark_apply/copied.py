@@ -10,6 +10,7 @@ import numpy as np
 
 from databases.ports import PartOf
 from streams.cutting import row_transactions, select_rows
+from streams.lcr_batch import Command
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rules.evaluation import RuleEvaluation
     from streams.lcr_batch import LcrBatch, TableVersion
 
-__all__ = ["FirstScn", "copied_scns", "emptied_tables", "keys_of", "truncated_before", "without_copied"]
+__all__ = ["FirstScn", "copied_scns", "emptied_tables", "keys_of", "moved_before", "truncated_before", "without_copied"]
 
 FirstScn = Callable[["TableVersion"], int]
 """Changes of a table with an order SCN below this are left out."""
@@ -60,6 +61,28 @@ def truncated_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> 
             if version.partition is None and order_scn < copied.get(("", version.qualified_name), 0):
                 return version.qualified_name
     return ""
+
+
+def moved_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> str:
+    """A table of which an error transaction deletes rows in front of those of a partition that was copied later; empty: there is none.
+
+    It may be the one that attached the partition, and took these rows out of another one: the partition has them here. Behind its rows, nobody else's can be in its bounds.
+
+    Args:
+        batch: of one transaction.
+        copied: see `copied_scns`.
+    """
+    if not batch.groups:
+        return ""
+    order_scn, firsts = int(batch.transactions.order_scn[0]), dict[int, int]()
+    others: list[tuple[int, TableVersion]] = []
+    for group in batch.groups:
+        version, row = batch.tables[group.table], int(group.row_numbers[0])
+        if order_scn < copied.get(("", str(int(version.object_number))), 0):
+            firsts[int(version.table_number)] = min(row, firsts.get(int(version.table_number), row))
+        elif group.command is Command.DELETE:
+            others.append((row, version))
+    return next((version.qualified_name for row, version in others if row < firsts.get(int(version.table_number), 0)), "")
 
 
 def keys_of(version: TableVersion) -> tuple[tuple[str, str], ...]:

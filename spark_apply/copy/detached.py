@@ -2,7 +2,8 @@
 
     ask     they stay, and `status` names them. A TRUNCATE of everything that the table had left empties them, too: the source's table had no row then.
     keep    they stay, and nothing names them but `verify`, which leaves them out (`RowMark.kept`).
-    follow  they are detached here, too, and dropped if the source has dropped them, when everything before is applied.
+    follow  they are detached here, too, and dropped if the source has dropped them, when everything before is applied. Where the source's table has another one of the name
+            by now, only the rows are removed.
 
 Nothing is removed while the source's table has rows that would be in such a partition: of another partition that took its place, or of the default one. That is
 asked while nobody can write the destination's table, so that no row that is applied meanwhile is removed with it.
@@ -15,15 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spark_apply.copy.parts import here
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError
 from streams.scn import FIRST_SCN
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, RowMark, SourceDatabase
     from spark_apply.copy.row_marks import MarkedTable
     from spark_apply.driver.joining import JoinCalls
     from streams.scn import Scn
-    from streams.table_name import TableName
 
 __all__ = ["DetachedPartitions", "Outcome"]
 
@@ -46,10 +48,12 @@ class DetachedPartitions:
     """See the module. One thread at a time; nothing is durable: another driver finds the partitions again.
 
     Args:
+        topology: its name.
         source, destination: the databases.
         joins: says what is applied; None: nothing is yet.
     """
 
+    topology: str
     source: SourceDatabase
     destination: DestinationDatabase
     joins: JoinCalls | None = None
@@ -84,11 +88,13 @@ class DetachedPartitions:
         for number in left:
             self._note((table.identity, number), frozenset(map(int, mark.parts)))
         is_done, problems, is_early = False, [], False
+        names_now = {here(part, table.source, table.destination) for part in mark.parts.values()}
         for number, name in left.items():
             how = self._how(joins, table, number)
             if not how:
                 continue
             since = joins.truncated_tables[table.identity][0] if how == "empty" else self._since[table.identity, number]
+            how = "empty" if name in names_now else how  # the source has another one there by now, whose changes need it
             if not self.is_applied(since, waits=waits):
                 is_early = True
                 continue
@@ -135,7 +141,9 @@ class DetachedPartitions:
     def _remove(self, table: MarkedTable, number: str, name: TableName, how: str) -> str:
         """Why a partition was not removed; empty: it was."""
         def may(rows: str) -> bool:
-            return not self.source.partition_rows(number) and not self.source.holds(table.source, rows)
+            # By its name of now: another table may have the one that it had when the driver started.
+            name = next((TableName.of(each) for each in self.source.captured(self.topology) if each.identity == table.identity), None)
+            return name is not None and not self.source.partition_rows(number) and not self.source.holds(name, rows)
 
         try:
             # First without a lock: what may not be removed is looked at again and again.

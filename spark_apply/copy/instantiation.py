@@ -379,9 +379,9 @@ class TableInstantiation:
         facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         found = self.source.captured(self.config.topology)
-        captured = {TableName.of(t): t.identity for t in found} | captured_parts(pending, found)
+        captured = {TableName.of(t): t.identity for t in found} | captured_parts(pending, self.source, self.config.topology)
         pending = self._without_dropped(pending, facts, captured)
-        facts |= part_facts(pending, facts, self.source_reader)
+        facts |= part_facts(pending, facts, captured, self.source_reader)
         chosen = list(pending) if self._joins is None else smallest(pending, facts, waiting=self._records.waits)
         self._records.failing = {
             each.table.destination: f"{each.record.problem}; it is being copied again" for each in chosen

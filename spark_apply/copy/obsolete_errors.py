@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protos import codec
-from spark_apply.copied import copied_scns, keys_of, without_copied
+from spark_apply.copied import copied_scns, keys_of, moved_before, without_copied
 from streams.errors import ProtocolError, counted
 from streams.table_name import TableName
 
@@ -94,12 +94,12 @@ class ObsoleteErrors:
         )
 
     def _has_copied(self, number: int, copied: Mapping[tuple[str, str], int]) -> bool:
-        """Whether an error transaction has rows that copies have, all of them or some."""
+        """Whether an error transaction has rows that copies have, all of them or some, and may be executed without them."""
         try:
             batches = [codec.decode(data) for data in self.destination.error_batches(number)]
         except ProtocolError:
             return False
-        return any(_without(whole, copied).row_count < whole.row_count for whole in batches)
+        return not any(moved_before(whole, copied) for whole in batches) and any(_without(whole, copied).row_count < whole.row_count for whole in batches)
 
     def _copied_last(self, number: int, copied: Mapping[tuple[str, str], int]) -> TableName | None:
         """Of the tables of an error transaction, whose rows are all in copies, the one that was copied last; None: not all are, or it has none."""

@@ -31,7 +31,7 @@ from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import CapturedTable, MarkedPart, SourceTable
+    from databases.ports import MarkedPart, SourceDatabase, SourceTable
     from spark_apply.copy.standing import Standing
 
 __all__ = ["begun_part", "captured_parts", "copies_parts", "here", "part_facts", "parts_of"]
@@ -97,12 +97,15 @@ def begun_part(whole: Instantiation, number: str, name: TableName) -> Instantiat
     )
 
 
-def part_facts(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], reader: TableReader) -> dict[TableName, SourceTable]:
-    """What the source says of partitions that are to be copied, by their names there.
+def part_facts(
+    pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], captured: Mapping[TableName, str], reader: TableReader,
+) -> dict[TableName, SourceTable]:
+    """What the source says of partitions that are to be copied, by their names there; nothing of one that it calls otherwise by now.
 
     Args:
         pending: what is to be copied.
         facts: of the source's tables, by their names there.
+        captured: identities of the source's tables and partitions, by their names there.
         reader: of the source's tables.
 
     Raises:
@@ -111,7 +114,7 @@ def part_facts(pending: Sequence[Standing], facts: Mapping[TableName, SourceTabl
     found = {}
     for each in pending:
         table = each.table
-        if table.part_of is None or table.part_of not in facts:
+        if table.part_of is None or table.part_of not in facts or captured.get(table.source) != table.identity:
             continue
         size = sum(piece.bytes for piece in reader.plan(*table.source, {}).pieces)
         found[table.source] = replace(
@@ -120,15 +123,15 @@ def part_facts(pending: Sequence[Standing], facts: Mapping[TableName, SourceTabl
     return found
 
 
-def captured_parts(pending: Sequence[Standing], captured: Iterable[CapturedTable]) -> dict[TableName, str]:
-    """The identities of partitions that are to be copied, by their names at the source, as long as their tables have them.
+def captured_parts(pending: Sequence[Standing], source: SourceDatabase, topology: str) -> dict[TableName, str]:
+    """The identities of partitions that are to be copied, by the names that the source has for them now, as long as their tables have them.
 
     Args:
         pending: what is to be copied.
-        captured: the source's tables.
+        source: the source database.
+        topology: its name.
     """
-    numbers = {table.identity: set(map(int, table.object_numbers)) for table in captured}
-    return {
-        each.table.source: each.table.identity for each in pending
-        if (part := PartOf.of(each.table.identity)) is not None and part.number in numbers.get(part.table, set())
-    }
+    wanted = {each.table.identity: part for each in pending if (part := PartOf.of(each.table.identity)) is not None}
+    marks = source.row_marks(topology) if wanted else {}
+    found = {identity: marks[part.table].parts.get(str(part.number)) for identity, part in wanted.items() if part.table in marks}
+    return {TableName(part.owner, part.name): identity for identity, part in found.items() if part is not None}

@@ -171,8 +171,10 @@ def compare_marks(
         }
         left = {number: part for number, part in found.left.items() if destination.may_hold(table.destination, _here(part, table))}
         kept = {number: part for number, part in left.items() if table.detached == "keep"}
+        names_now = {_here(part, table) for part in present.parts.values()}  # of one that another one replaced only the rows are to leave
         gone = {} if table.detached == "keep" else {
-            number: name for number, part in found.left.items() if destination.partition_rows(table.destination, name := _here(part, table))
+            number: name for number, part in found.left.items()
+            if destination.partition_rows(table.destination, name := _here(part, table)) and (number in left or name not in names_now)
         }
         if gone:
             departed[table.identity] = gone
@@ -372,7 +374,7 @@ class TableMarks:
     _came: dict[tuple[str, str, str], Scn] = field(default_factory=dict)  # by table, number and joining: attached partitions were there at that position
 
     def __post_init__(self) -> None:
-        self.detached = DetachedPartitions(source=self.source, destination=self.records.destination)
+        self.detached = DetachedPartitions(topology=self.records.config.topology, source=self.source, destination=self.records.destination)
 
     def note(self, found: Sequence[Standing], snapshot: str) -> None:
         """Record the marks of tables that are copied, or kept, under a snapshot.

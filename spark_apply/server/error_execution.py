@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import python_values
 from rules.user_code.handlers import ExecutionHandler
-from spark_apply.copied import keys_of, truncated_before, without_copied
+from spark_apply.copied import keys_of, moved_before, truncated_before, without_copied
 from spark_apply.groups import Failure, GroupAssignment, GroupResult, ServerMessage
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
@@ -43,6 +43,10 @@ _IN_THE_COPY = (
 )
 _PART_COPIED = (
     "it truncates {table}, and a partition of that was attached and copied since, which it would empty: delete it and what waits behind it (headrace errors delete), then `headrace copy FILE {table}`"
+)
+_PART_HAS_THEM = (
+    "it deletes rows of {table} before it changes those of a partition that was attached and copied since, which may have these rows now: delete it and what waits behind it"
+    " (headrace errors delete), then `headrace verify FILE` names what differs"
 )
 
 _NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
@@ -128,7 +132,7 @@ class ExecuteWork(Work):
                 return False  # a streamed transaction: only its last part says when it was committed
             whole = context.decode(parts[0])
             batch = without_copied(whole, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
-            if (whole.row_count and not batch.row_count) or truncated_before(batch, copied):
+            if (whole.row_count and not batch.row_count) or truncated_before(batch, copied) or moved_before(whole, copied):
                 return False  # all of it is in a copy, or would empty one, which is a failure of its own
             touched |= {key for version in whole.tables for key in keys_of(version)}
             rows += batch.row_count
@@ -178,6 +182,8 @@ class ExecuteWork(Work):
             left_out += whole.row_count - batch.row_count
             if table := truncated_before(batch, copied):
                 return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_COPIED.format(table=table))
+            if table := moved_before(whole, copied):
+                return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_HAS_THEM.format(table=table))
             failure = self._apply(batch, resolution)
             if failure is not None:
                 return failure

@@ -331,3 +331,22 @@ def test_a_second_partition_of_the_name_of_one_that_left_is_left_out_by_the_next
     sites.settle()
     sites.assert_same()
     assert sites.problem() == ""
+
+
+def test_rows_that_an_error_transaction_moves_into_the_partition_stay(sites: Sites) -> None:
+    for dsn in (sites.source, sites.destination):
+        execute(dsn, "CREATE TABLE ev_d PARTITION OF ev DEFAULT")
+    execute(sites.source, "INSERT INTO ev SELECT g, 2, 'of the default' FROM generate_series(1, 50) g")
+    sites.settle()
+    execute(
+        sites.source, "BEGIN; CREATE TABLE ev_2 (LIKE ev INCLUDING ALL); INSERT INTO ev_2 SELECT * FROM ev WHERE day = 2; DELETE FROM ev WHERE day = 2;"
+        " ALTER TABLE ev ATTACH PARTITION ev_2 FOR VALUES FROM (2) TO (3); UPDATE ev SET v = 'moved' WHERE (id, day) = (1, 2); COMMIT",
+    )
+    wait_for("the error", sites.errors, WAIT_S)
+    sites.settle()
+    ((number,),) = execute(sites.destination, "SELECT number FROM headrace.apply_error")
+    name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(numbers=[number])) and "again"
+    (outcome,) = wait_for("it to be refused", lambda: sites.driver.control.execution_outcomes(name, 1.0).outcomes, WAIT_S)
+    assert "which may have these rows now" in outcome.failure.message
+    list(sites.driver.control.delete_errors(pb.ErrorsRequest(numbers=[number])))
+    sites.assert_same()
