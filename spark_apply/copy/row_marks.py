@@ -169,13 +169,7 @@ def compare_marks(
             number: part for number, part in found.came.items()
             if number in was.parts or (number not in copied and not source.began_empty(number))
         }
-        left = {number: part for number, part in found.left.items() if destination.may_hold(table.destination, _here(part, table))}
-        kept = {number: part for number, part in left.items() if table.detached == "keep"}
-        names_now = {_here(part, table) for part in present.parts.values()}  # of one that another one replaced only the rows are to leave
-        gone = {} if table.detached == "keep" else {
-            number: name for number, part in found.left.items()
-            if destination.partition_rows(table.destination, name := _here(part, table)) and (number in left or name not in names_now)
-        }
+        left, kept, gone = _departed(destination, table, found.left, present)
         if gone:
             departed[table.identity] = gone
         if kept or follows(table):
@@ -187,24 +181,49 @@ def compare_marks(
         alone = {number: part for number, part in alone.items() if number not in early}
         if alone:
             attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
-            # One that left and had the name of one that came has no rows here any more: the copy empties that partition.
-            names = {_here(part, table) for part in alone.values()}
-            gone = {number: name for number, name in gone.items() if name not in names}
+            gone, left, was = _without_replaced(table, alone, gone, left, was, present)
             departed = {identity: parts for identity, parts in {**departed, table.identity: gone}.items() if parts}
-            left = {number: part for number, part in left.items() if _here(part, table) not in names}
-            before = {number: part for number, part in was.parts.items() if number in present.parts or _here(part, table) not in names}
-            settled[table.identity] = was = replace(was, parts=before | alone)
-        if early and not (found.is_of_all or came or left):
-            continue  # its mark is the earlier one until these begin
-        if follows(table) and departed.get(table.identity) and not (found.is_of_all or came or left):
-            continue  # its mark is the earlier one until they are gone
-        if found.is_of_all or came or left:
+            settled[table.identity] = was
+        has_problem = bool(found.is_of_all or came or left)
+        if not has_problem and (early or (follows(table) and departed.get(table.identity))):
+            continue  # its mark is the earlier one until these begin, and those are gone
+        if has_problem:
             problems[table.identity] = _problem(table, replace(found, came=came, left=left, grants=grants))
         else:
             now_known = replace(taken_over(was, present, here), kept=kept)
             if now_known != recorded[table.identity]:
                 settled[table.identity] = now_known
     return ChangedRows(problems=problems, settled=settled, attached=attached, left=departed)
+
+
+def _departed(
+    destination: DestinationDatabase, table: MarkedTable, parts: Mapping[str, MarkedPart], present: RowMark,
+) -> tuple[dict[str, MarkedPart], dict[str, MarkedPart], dict[str, TableName]]:
+    """Of partitions that the source has no longer: those whose rows may be here, those of them that are kept, and the names here of those to be removed."""
+    left = {number: part for number, part in parts.items() if destination.may_hold(table.destination, _here(part, table))}
+    if table.detached == "keep":
+        return left, dict(left), {}
+    names_now = {_here(part, table) for part in present.parts.values()}  # of one that another one replaced only the rows are to leave
+    return left, {}, {
+        number: name for number, part in parts.items()
+        if destination.partition_rows(table.destination, name := _here(part, table)) and (number in left or name not in names_now)
+    }
+
+
+def _without_replaced(
+    table: MarkedTable, alone: Mapping[str, MarkedPart], gone: Mapping[str, TableName], left: Mapping[str, MarkedPart], was: RowMark, present: RowMark,
+) -> tuple[dict[str, TableName], dict[str, MarkedPart], RowMark]:
+    """What is left of partitions that are gone, that left, and of the mark, when others are copied alone.
+
+    One that had the name of one that came has no rows here any more: the copy empties that partition.
+    """
+    names = {_here(part, table) for part in alone.values()}
+    before = {number: part for number, part in was.parts.items() if number in present.parts or _here(part, table) not in names}
+    return (
+        {number: name for number, name in gone.items() if name not in names},
+        {number: part for number, part in left.items() if _here(part, table) not in names},
+        replace(was, parts=before | dict(alone)),
+    )
 
 
 def follows(table: MarkedTable) -> bool:

@@ -313,3 +313,46 @@ def test_rows_of_a_partition_that_left_are_said_where_the_destination_has_one_ta
     assert tables.look() == {}
     here, there = tables.both("SELECT * FROM app.one ORDER BY 1")
     assert here == there
+
+
+@pytest.mark.parametrize("detached", ["ask", "follow"])
+def test_a_partition_that_is_exchanged_for_another_one_of_its_name_is_no_finding(tables: MarkedTables, detached: str) -> None:
+    made = Partitioned(tables)
+    tables.up(detached=detached)
+    for number in range(2):
+        tables.run("src", f"ALTER TABLE app.ev DETACH PARTITION app.ev_1; ALTER TABLE app.ev_1 RENAME TO old_{number}; CREATE TABLE app.ev_1 (LIKE app.ev INCLUDING ALL)",
+                   f"INSERT INTO app.ev_1 SELECT g, '2024-03-01', 'new' FROM generate_series(1, {number + 5}) g", f"ALTER TABLE app.ev ATTACH PARTITION app.ev_1 {BOUND_1}")
+        assert tables.look() == {}
+        made.assert_same()
+        assert tables.run("dst", "SELECT count(*) FROM headrace.instantiation WHERE identity LIKE '%/%'") == [(1,)]
+    tables.run("both", "TRUNCATE app.ev_1")
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+
+
+def test_a_partition_that_was_dropped_and_created_again_stays_here_without_its_rows(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.up(detached="follow")
+    tables.run("src", "DROP TABLE app.ev_1", f"CREATE TABLE app.ev_1 PARTITION OF app.ev {BOUND_1}")
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+    made.assert_same()
+
+
+def test_a_partition_that_left_is_not_removed_by_what_another_table_of_the_former_name_has(tables: MarkedTables) -> None:
+    Partitioned(tables)
+    tables.up(detached="follow")
+    tables.run("src", "BEGIN; ALTER TABLE app.ev DETACH PARTITION app.ev_1; CREATE TABLE app.ev_d PARTITION OF app.ev DEFAULT; INSERT INTO app.ev SELECT * FROM app.ev_1; ALTER TABLE app.ev RENAME TO ev_old;"
+               " CREATE TABLE app.ev (LIKE app.ev_old) PARTITION BY RANGE (day); COMMIT")
+    tables.look()
+    assert ("app.ev_1",) in tables.run("dst", PARTS_HERE)
+
+
+def test_of_a_partition_that_was_renamed_no_other_table_is_copied(tables: MarkedTables) -> None:
+    Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    assert tables.made._marks.look(tables.made._standings(), is_asked=True)
+    tables.run("src", "ALTER TABLE app.ev_2 RENAME TO ev_2_now", "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)", "INSERT INTO app.ev_2 VALUES (1, '2025-03-01', 'another')")
+    tables.made._look(tables.made._marks.detached.joins)
+    assert "the source calls the partition app.ev_2_now since it was attached" in tables.shown["ev_2"].problem
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_2") == [(0,)]

@@ -42,10 +42,12 @@ def result(
     return report(bench, [workload], latency, memory or {}, {"apply:x": Footprint(footprint_mb, 1)})  # type: ignore[arg-type]
 
 
-def test_figures_are_medians_and_ratio_is_against_the_faster_native_setting() -> None:
+@pytest.mark.parametrize(("setting", "same"), [("off", 0.55), ("on", 1.1)])
+def test_figures_are_medians_and_ratio_is_against_the_faster_native_setting(setting: str, same: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.runs.SYNCHRONOUS_COMMIT", setting)
     (entry,) = result([2.0, 9.0, 2.2], [3.3, 4.4, 9.9], [4.0, 1.0, 4.4])["workloads"]
     assert (entry["name"], entry["native_s"], entry["headrace_s"], entry["verified"]) == ("bulk", 2.2, 4.0, True)
-    assert (entry["ratio"], entry["ratio_same_synchronous_commit"]) == (0.55, 1.1)
+    assert (entry["ratio"], entry["ratio_same_synchronous_commit"]) == (0.55, same)
     assert (entry["native_rows_per_s"], entry["headrace_rows_per_s"]) == (round(350_000 / 2.2), 87_500)
     assert entry["runs"] == {"native": [2.0, 9.0, 2.2], "native_on": [3.3, 4.4, 9.9], "headrace": [4.0, 1.0, 4.4], "queued": [8.0, 2.0, 8.8]}
     assert entry["queued_s"] == 8.0
@@ -88,7 +90,7 @@ def test_both_ratios_stages_and_latency_are_printed(capsys: pytest.CaptureFixtur
     show(result([2.0] * 3, [4.0] * 3, [2.5] * 3))
     printed = capsys.readouterr().out
     line = next(line for line in printed.splitlines() if line.startswith("bulk "))
-    assert line.split() == ["bulk", "2.00", "2.50", "0.80", "1.60", "175,000", "140,000", "True"]
+    assert line.split() == ["bulk", "2.00", "2.50", "0.80", "0.80", "175,000", "140,000", "True"]
     assert "apply driver" in printed
     assert "1.50 s     300.0 MB" in printed
     assert "latency, headrace: p50 10.0 ms, p99 20.0 ms" in printed
@@ -130,12 +132,12 @@ def test_networks_and_idle_cpu_are_reported_and_printed(capsys: pytest.CaptureFi
     bench = SimpleNamespace(runs={})
     found = report(bench, [], {}, {}, {}, networks, idle)  # type: ignore[arg-type]
     first = found["networks"][0]
-    assert (first["name"], first["ratio"], first["ratio_same_synchronous_commit"], first["verified"]) == ("fan_out", 2.0, 3.0, True)
+    assert (first["name"], first["ratio"], first["ratio_same_synchronous_commit"], first["verified"]) == ("fan_out", 2.0, 2.0, True)
     assert found["idle_cpu_percent"] == {"apply driver": 2.5}
     assert shortcomings(found) == ["two_way: source and destination differ"]
     show(found)
     printed = capsys.readouterr().out
-    assert "fan_out: native 4.00 s, Headrace 2.00 s, ratio 2.00, same commit 3.00, verified True" in printed
+    assert "fan_out: native 4.00 s, Headrace 2.00 s, ratio 2.00, same commit 2.00, verified True" in printed
     assert "together                            2.50" in printed
 
 
