@@ -20,21 +20,22 @@ Worked flow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.ports import Instantiation, PartOf
 from spark_apply.driver.config import TableToInstantiate
+from streams.errors import ProtocolError
 from streams.scn import Scn
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.ports import MarkedPart, SourceDatabase, SourceTable
+    from databases.ports import DestinationDatabase, MarkedPart, SourceDatabase, SourceTable
     from spark_apply.copy.standing import Standing
 
-__all__ = ["begun_part", "captured_parts", "copies_parts", "here", "part_facts", "parts_of"]
+__all__ = ["begun_part", "captured_parts", "changes_other_parts", "copies_parts", "here", "part_facts", "parts_of"]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _TO_BE_COPIED = "attached at the source with rows that are not in the log: to be copied"
@@ -135,3 +136,28 @@ def captured_parts(pending: Sequence[Standing], source: SourceDatabase, topology
     marks = source.row_marks(topology) if wanted else {}
     found = {identity: marks[part.table].parts.get(str(part.number)) for identity, part in wanted.items() if part.table in marks}
     return {TableName(part.owner, part.name): identity for identity, part in found.items() if part is not None}
+
+
+def changes_other_parts(destination: DestinationDatabase, number: int, table: TableName, parts: Collection[str]) -> bool:
+    """Whether an error transaction changes rows of a table, and none in some of its partitions: with one there it would not be older than they are.
+
+    Args:
+        destination: has the error transaction.
+        number: of the error transaction.
+        table: at the destination.
+        parts: numbers of the partitions.
+
+    Raises:
+        DatabaseUnavailable: the destination does not answer.
+    """
+    from protos import codec  # numpy: who only looks at marks needs none
+
+    found = set[bool]()
+    for data in destination.error_batches(number):
+        try:
+            batch = codec.decode(data)
+        except ProtocolError:  # nobody knows what it changes
+            return True
+        versions = [batch.tables[group.table] for group in batch.groups]
+        found |= {str(int(version.object_number)) in parts for version in versions if TableName.of(version) == table}
+    return found == {False}

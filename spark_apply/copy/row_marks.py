@@ -34,7 +34,7 @@ from spark_apply.copy.marked_columns import (
     replaced_columns,
     taken_over,
 )
-from spark_apply.copy.parts import copies_parts, here
+from spark_apply.copy.parts import changes_other_parts, copies_parts, here
 from spark_apply.copy.standing import brought_up
 from streams.errors import DatabaseError, DestinationRestarted, FencedError
 from streams.table_name import TableName, quoted, quoted_name
@@ -390,6 +390,8 @@ class TableMarks:
     detached: DetachedPartitions = field(init=False)
     _look_at: float = 0.0
     _is_early: bool = False  # a partition waits until what was before it came, or left, is applied
+    _new: dict[str, set[str]] = field(default_factory=dict)  # numbers of partitions that were not there before, by table
+    _held: set[str] = field(default_factory=set)  # tables whose attached partitions wait for the error queue
     _came: dict[tuple[str, str, str], Scn] = field(default_factory=dict)  # by table, number and joining: attached partitions were there at that position
 
     def __post_init__(self) -> None:
@@ -459,15 +461,31 @@ class TableMarks:
         if not self.detached.is_applied(self._came[key], waits=is_asked):
             self._is_early = True
             return False
+        if self._is_held(table):
+            self._is_early = True  # the next look says so
+            return False
         del self._came[key]
         return True
+
+    def _is_held(self, table: MarkedTable) -> bool:
+        """Whether the error queue has changes of other partitions from before these were attached: of rows that these took over, they would change the copies.
+
+        Asked when all that was before is applied, or in the error queue; then until there are none.
+        """
+        config, new = self.records.config, self._new[table.identity]
+        errors = self.records.destination.errors(config.topology, config.apply)
+        is_held = any(changes_other_parts(self.records.destination, each.number, table.destination, new) for each in errors)
+        (self._held.add if is_held else self._held.discard)(table.identity)
+        return is_held
 
     def _marked(self, each: Standing, recorded: Mapping[str, RowMark], now: Mapping[str, RowMark]) -> MarkedTable:
         table = each.table
         was, present = (marks.get(table.identity, RowMark()).parts for marks in (recorded, now))
-        has_new = any(number not in was or was[number].joined != part.joined for number, part in present.items())
+        self._new[table.identity] = {number for number, part in present.items() if number not in was or was[number].joined != part.joined}
+        marked = marked_table(table)
+        has_new = bool(self._new[table.identity]) and not (table.identity in self._held and self._is_held(marked))
         return replace(
-            marked_table(table),
+            marked,
             # Another topology's apply process may have rows there. That is asked of few tables.
             copies_parts=has_new and copies_parts(table) and not self.records.others(table),
             detached=self.records.config.destination.tables.detached_partitions,

@@ -350,3 +350,25 @@ def test_rows_that_an_error_transaction_moves_into_the_partition_stay(sites: Sit
     assert "which may have these rows now" in outcome.failure.message
     list(sites.driver.control.delete_errors(pb.ErrorsRequest(numbers=[number])))
     sites.assert_same()
+
+
+def test_a_partition_waits_for_error_transactions_that_may_be_of_rows_it_took_over(sites: Sites) -> None:
+    """Nobody knows whether they are older than the ATTACH: executed behind the copy, they could change what it has."""
+    execute(sites.destination, "DELETE FROM ev WHERE (id, day) = (7, 1)")
+    execute(sites.source, "UPDATE ev SET v = 'changed' WHERE (id, day) = (7, 1)")
+    wait_for("the error", sites.errors, WAIT_S)
+    execute(sites.source, ATTACH.format(2))
+
+    def is_told() -> bool:
+        sites.driver.control.look_at_tables()
+        return "ev_2 was attached with rows that are not in the log" in sites.problem()
+
+    wait_for("it to be told", is_told, WAIT_S)
+    assert is_told()
+    assert execute(sites.destination, "SELECT count(*) FROM ev_2") == [(0,)]
+    execute(sites.destination, "INSERT INTO ev VALUES (7, 1, 'first')")
+    name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(all=True)) and "again"
+    wait_for("it to be executed", lambda: sites.driver.control.execution_outcomes(name, 1.0).outcomes, WAIT_S)
+    sites.settle()
+    sites.assert_same()
+    assert sites.problem() == ""
