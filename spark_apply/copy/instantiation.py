@@ -66,9 +66,9 @@ from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.restarts import copy_of_emptied, emptied_tables
 from spark_apply.copy.rounds import CopyRound, has_failed, smallest, wait_captured
-from spark_apply.copy.row_marks import TableMarks
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import table_starts
+from spark_apply.copy.table_marks import TableMarks
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import Scn
 from streams.table_name import TableName

@@ -8,7 +8,7 @@ import pytest
 
 from databases.memory.destination import MemoryDestination
 from databases.ports import MarkedColumn, MarkedPart, RowMark
-from spark_apply.copy.row_marks import TableMarks
+from spark_apply.copy.table_marks import TableMarks
 from streams.errors import DatabaseUnavailable
 from tests.support.table_copies import APPLY, TOPOLOGY, World
 
