@@ -17,8 +17,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 # Of each of the five JVMs: the application master's two, the driver, an executor with a task.
 LOADED = (
-    "org.apache.spark.deploy.raydp.AppMasterEntryPoint", "org.apache.spark.deploy.raydp.RayAppMaster", "org.apache.spark.scheduler.DAGScheduler",
+    "org.apache.spark.deploy.raydp.AppMasterJavaBridge", "org.apache.spark.deploy.raydp.RayAppMaster", "org.apache.spark.scheduler.DAGScheduler",
     "org.apache.spark.executor.RayDPExecutor", "org.apache.spark.api.python.PythonRunner",
+    "org.apache.spark.api.python.PythonGatewayServer",
 )
 
 
