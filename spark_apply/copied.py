@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rules.evaluation import RuleEvaluation
     from streams.lcr_batch import LcrBatch, TableVersion
 
-__all__ = ["FirstScn", "copied_scns", "emptied_tables", "keys_of", "moved_before", "truncated_before", "without_copied"]
+__all__ = ["FirstScn", "beyond_copies", "copied_scns", "emptied_tables", "keys_of", "moved_before", "truncated_before", "without_copied"]
 
 FirstScn = Callable[["TableVersion"], int]
 """Changes of a table with an order SCN below this are left out."""
@@ -88,6 +88,16 @@ def moved_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> str:
 def keys_of(version: TableVersion) -> tuple[tuple[str, str], ...]:
     """Under which a table's rows are found in `copied_scns`."""
     return (version.owner, version.name), ("", str(int(version.object_number)))
+
+
+def beyond_copies(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> LcrBatch:
+    """Leave out rows that are in copies of their tables or partitions; see `without_copied`.
+
+    Args:
+        batch: rows in source order.
+        copied: see `copied_scns`.
+    """
+    return without_copied(batch, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
 
 
 def without_copied(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:

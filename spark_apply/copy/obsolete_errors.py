@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protos import codec
-from spark_apply.copied import copied_scns, keys_of, moved_before, without_copied
+from spark_apply.copied import beyond_copies, copied_scns, moved_before
 from streams.errors import ProtocolError, counted
 from streams.table_name import TableName
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from spark_apply.copy.records import TableRecords
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.joining import JoinCalls
-    from streams.lcr_batch import LcrBatch
 
 __all__ = ["ObsoleteErrors", "held_behind"]
 
@@ -99,7 +98,7 @@ class ObsoleteErrors:
             batches = [codec.decode(data) for data in self.destination.error_batches(number)]
         except ProtocolError:
             return False
-        return not any(moved_before(whole, copied) for whole in batches) and any(_without(whole, copied).row_count < whole.row_count for whole in batches)
+        return not any(moved_before(whole, copied) for whole in batches) and any(beyond_copies(whole, copied).row_count < whole.row_count for whole in batches)
 
     def _copied_last(self, number: int, copied: Mapping[tuple[str, str], int]) -> TableName | None:
         """Of the tables of an error transaction, whose rows are all in copies, the one that was copied last; None: not all are, or it has none."""
@@ -109,15 +108,11 @@ class ObsoleteErrors:
                 whole = codec.decode(data)
             except ProtocolError:  # it is shown, and deleted by hand; the copies go on
                 return None
-            if _without(whole, copied).row_count:
+            if beyond_copies(whole, copied).row_count:
                 return None
             used = {group.table for group in whole.groups} | {table for truncate in whole.truncates for table in truncate.tables}
             tables |= {TableName.of(whole.tables[table]) for table in used}
         return max(tables, key=lambda table: (copied.get(table, 0), table), default=None)
-
-
-def _without(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> LcrBatch:
-    return without_copied(batch, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
 
 
 def held_behind(deleted: Collection[int], errors: Iterable[ErrorTransaction]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from databases.connectors import python_values
 from rules.user_code.handlers import ExecutionHandler
-from spark_apply.copied import keys_of, moved_before, truncated_before, without_copied
+from spark_apply.copied import beyond_copies, keys_of, moved_before, truncated_before
 from spark_apply.groups import Failure, GroupAssignment, GroupResult, ServerMessage
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
@@ -131,7 +131,7 @@ class ExecuteWork(Work):
             if len(parts) != 1:
                 return False  # a streamed transaction: only its last part says when it was committed
             whole = context.decode(parts[0])
-            batch = without_copied(whole, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
+            batch = beyond_copies(whole, copied)
             if (whole.row_count and not batch.row_count) or truncated_before(batch, copied) or moved_before(whole, copied):
                 return False  # all of it is in a copy, or would empty one, which is a failure of its own
             touched |= {key for version in whole.tables for key in keys_of(version)}
@@ -177,7 +177,7 @@ class ExecuteWork(Work):
         copied, touched = self._context.copied_scns(), set[tuple[str, str]]()
         for data in self._context.error_batches(number):
             whole = self._context.decode(data)
-            batch = without_copied(whole, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
+            batch = beyond_copies(whole, copied)
             touched |= {key for version in whole.tables for key in keys_of(version)}
             left_out += whole.row_count - batch.row_count
             if table := truncated_before(batch, copied):

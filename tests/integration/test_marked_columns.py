@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -17,12 +18,9 @@ ROWS = "INSERT INTO app.{t} (id, n, at, a) SELECT g, 1.1234, '2025-07-01 12:00+0
 
 @pytest.fixture
 def tables(source_database: str, destination_database: str) -> Iterator[MarkedTables]:
-    made = MarkedTables(source_database, destination_database)
-    made.run("both", "CREATE SCHEMA app")
-    try:
+    with closing(MarkedTables(source_database, destination_database)) as made:
+        made.run("both", "CREATE SCHEMA app")
         yield made
-    finally:
-        made.close()
 
 
 def copied(tables: MarkedTables, count: int = 1, *, here: str = "") -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -16,15 +17,12 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 @pytest.fixture
 def tables(source_database: str, destination_database: str) -> Iterator[MarkedTables]:
-    made = MarkedTables(source_database, destination_database)
-    made.run("both", "CREATE SCHEMA app", "CREATE TABLE app.t (id int PRIMARY KEY)")
-    made.run("src", "INSERT INTO app.t SELECT generate_series(1, 20)")
-    try:
+    with closing(MarkedTables(source_database, destination_database)) as made:
+        made.run("both", "CREATE SCHEMA app", "CREATE TABLE app.t (id int PRIMARY KEY)")
+        made.run("src", "INSERT INTO app.t SELECT generate_series(1, 20)")
         made.up()
         assert made.look() == {}
         yield made
-    finally:
-        made.close()
 
 
 class Partitioned:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -14,18 +15,15 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 @pytest.fixture
 def tables(source_database: str, destination_database: str) -> Iterator[MarkedTables]:
-    made = MarkedTables(source_database, destination_database)
-    made.run(
-        "both", "CREATE SCHEMA app", "CREATE TYPE app.st AS ENUM ('open', 'done')", "CREATE TYPE app.addr AS (street text, zip text)",
-        "CREATE TABLE app.t (id int PRIMARY KEY, amount int, note text, twice int GENERATED ALWAYS AS (id * 2) STORED, s app.st, many app.st[], home app.addr)",
-    )
-    made.run("src", "INSERT INTO app.t (id, amount, note, s, home) SELECT g, g, 'n', 'open'::app.st, ROW('Elm'::text, '1000'::text)::app.addr FROM generate_series(1, 20) g")
-    try:
+    with closing(MarkedTables(source_database, destination_database)) as made:
+        made.run(
+            "both", "CREATE SCHEMA app", "CREATE TYPE app.st AS ENUM ('open', 'done')", "CREATE TYPE app.addr AS (street text, zip text)",
+            "CREATE TABLE app.t (id int PRIMARY KEY, amount int, note text, twice int GENERATED ALWAYS AS (id * 2) STORED, s app.st, many app.st[], home app.addr)",
+        )
+        made.run("src", "INSERT INTO app.t (id, amount, note, s, home) SELECT g, g, 'n', 'open'::app.st, ROW('Elm'::text, '1000'::text)::app.addr FROM generate_series(1, 20) g")
         made.up()
         assert made.look() == {}
         yield made
-    finally:
-        made.close()
 
 
 CHANGED = {  # by what is said of each: statements at the source, {t} is the table
