@@ -9,7 +9,7 @@ Main path
 When it reads
     Idle: at once, as soon as the first byte is there; the rest of a transaction that has begun is waited for up to a
     millisecond, so that a small transaction is one chunk. Behind (data was there before anybody asked): not before a
-    window since the last read has passed or 64 KiB are there; the window doubles up to 10 ms and ends with the backlog.
+    window since the last read has passed or 128 KiB are there; the window doubles up to 10 ms and ends with the backlog.
 
 When nothing comes
     From 16 on, a server's sender can miss the news of a commit that comes in the moment when it goes to sleep: it looks at
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresLogStream", "format_lsn", "open_log_stream", "parse_lsn"]
 
-ACCUMULATE_BYTES = 64 << 10  # enough for one read to be cheap per row
+ACCUMULATE_BYTES = 128 << 10  # enough for one read to be cheap per row
 WINDOW_MIN_S = 0.000_25
 WINDOW_MAX_S = 0.010  # measured: more gains nothing
 IDLE_S = 0.002  # a wait this long for the first byte means that we keep up
