@@ -7,6 +7,7 @@ import secrets
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from headrace.console import DONE, FINDING
 from headrace.progress import live_lines
@@ -26,7 +27,8 @@ class _AnyValue(dict[str, str]):
         return str(self[key])
 
     def __missing__(self, key: str) -> str:
-        return f"host={key.lower()}.invalid" if "DSN" in key else key.lower()
+        # What a file or a program gives is mostly the whole connection string.
+        return f"host={quote(key.lower(), safe='')}.invalid" if "DSN" in key or ":" in key else key.lower()
 
 
 _SEED_BITS = 32  # short enough to be typed

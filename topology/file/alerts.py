@@ -1,8 +1,7 @@
-"""`alerts:` of a topology file: read, and its secrets taken from the environment."""
+"""`alerts:` of a topology file: read, and its secrets taken from where it refers to."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,13 +9,11 @@ from urllib.parse import urlsplit
 
 from databases.ports import Finding
 from topology.alerts import PER_HOUR_DEFAULT, AlertsSpec, AlertTarget
-from topology.file.connection_strings import references
 from topology.file.document import Document, Path_
 from topology.file.models import AlertsModel, read_shape
+from topology.file.secret_sources import REFERENCE, SecretError, read_secrets, references
 
 __all__ = ["read_alerts"]
-
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class _Unusable(ValueError):  # noqa: N818 - told to the user as a finding
@@ -29,7 +26,7 @@ def read_alerts(content: object, document: Document, environment: Mapping[str, s
     Args:
         content: the section, as plain data.
         document: the file.
-        environment: what `${NAME}` in a webhook or a token refers to.
+        environment: the variables that `${NAME}` in a webhook or a token refers to.
     """
     model = read_shape(AlertsModel, content, ("alerts",), document)
     if model is None:
@@ -66,10 +63,11 @@ def _told_apart(targets: Sequence[AlertTarget]) -> tuple[AlertTarget, ...]:
 
 
 def _substituted(text: str, environment: Mapping[str, str]) -> str:
-    for name in references(text):
-        if not environment.get(name):
-            raise _Unusable(f"the environment variable {name} is not set", f"export {name}=... before the command")
-    return _REFERENCE.sub(lambda match: environment[match[1]].strip(), text)
+    try:
+        values = read_secrets(text, environment)
+    except SecretError as error:
+        raise _Unusable(error.problem, error.fix) from error
+    return REFERENCE.sub(lambda match: values[match[1]].strip(), text)
 
 
 def _url(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -93,8 +91,8 @@ def _url(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
 def _token(text: str | None, environment: Mapping[str, str]) -> str:
     if text is None:
         return ""
-    if not _REFERENCE.fullmatch(text.strip()):
-        raise _Unusable("has a secret in the file", "write ${NAME} in its place, and export NAME")
+    if not REFERENCE.fullmatch(text.strip()):
+        raise _Unusable("has a secret in the file", "write ${NAME} in its place, and export NAME, or ${file:/path} or ${command:program}")
     found = _substituted(text.strip(), environment)
     if not found.isprintable() or " " in found:
         raise _Unusable("is not a token", "it is sent in a header: letters, digits and signs, without blanks")

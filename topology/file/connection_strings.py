@@ -1,6 +1,6 @@
-"""A site's connection string: environment references resolved, secrets in the file refused.
+"""A site's connection string: references resolved, secrets in the file refused.
 
-A reference is `${NAME}`. The variable has the plain value: where it stands for a part of a connection string it
+A reference (`topology.file.secret_sources`) has the plain value: where it stands for a part of a connection string it
 is escaped as that part needs; where it is the whole string it is taken as it is.
 """
 
@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
-__all__ = ["ConnectionStringError", "references", "resolve"]
+from topology.file.secret_sources import SecretError, read_secrets, with_plain_names
+
+__all__ = ["ConnectionStringError", "resolve"]
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _URI = re.compile(r"^(postgres(?:ql)?://)(?:([^@/]*)@)?([^/?]*)(.*)$", re.DOTALL)
@@ -25,30 +27,24 @@ class ConnectionStringError(ValueError):
         self.problem, self.fix = problem, fix
 
 
-def references(text: str) -> tuple[str, ...]:
-    """Names of the environment variables `text` refers to, in order, each once."""
-    return tuple(dict.fromkeys(_REFERENCE.findall(text)))
-
-
 def resolve(text: str, environment: Mapping[str, str]) -> str:
     """Put the environment's values into a connection string.
 
     Args:
-        text: what the file says, with references (`${NAME}`).
+        text: what the file says, with references.
         environment: of the command; a variable with an empty value counts as missing.
 
     Raises:
-        ConnectionStringError: a variable is missing, a password stands in the file, or it is no connection string.
+        ConnectionStringError: a reference has no value, a password stands in the file, or it is no connection string.
     """
-    _refuse_secrets(text)
-    _refuse_broken_references(text)
-    for name in references(text):
-        if not environment.get(name):
-            raise ConnectionStringError(
-                f"the environment variable {name} is not set",
-                f"export {name}=... before the command",
-            )
-    resolved = _substitute(text, environment)
+    plain, names = with_plain_names(text)
+    _refuse_secrets(plain)
+    _refuse_broken_references(plain)
+    try:
+        values = read_secrets(text, environment)
+    except SecretError as error:
+        raise ConnectionStringError(error.problem, error.fix) from error
+    resolved = _substitute(plain, {plain_name: values[name] for plain_name, name in names.items()})
     if not (_URI.match(resolved) or "=" in resolved):
         raise ConnectionStringError(
             "is not a connection string",
@@ -60,7 +56,7 @@ def resolve(text: str, environment: Mapping[str, str]) -> str:
 def _refuse_broken_references(text: str) -> None:
     if "$" in _REFERENCE.sub("", text):
         raise ConnectionStringError(
-            "has a $ that is not a reference to an environment variable", "write ${NAME}, letters, digits and _ only"
+            "has a $ that is not a reference", "write ${NAME}, letters, digits and _ only, ${file:/path} or ${command:program argument}"
         )
 
 
@@ -72,7 +68,7 @@ def _refuse_secrets(text: str) -> None:
     if any(secret and not _REFERENCE.fullmatch(secret) for secret in secrets):
         raise ConnectionStringError(
             "has a password in the file",
-            "move it out: write ${NAME} in its place and export NAME, or use a password file (~/.pgpass)",
+            "move it out: write ${NAME} in its place and export NAME, or ${file:/path} or ${command:program}, or use a password file (~/.pgpass)",
         )
 
 

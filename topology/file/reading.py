@@ -16,7 +16,7 @@ from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
 from topology.file.alerts import read_alerts
 from topology.file.conflicts import conflict_findings, conflict_rules
-from topology.file.connection_strings import ConnectionStringError, references, resolve
+from topology.file.connection_strings import ConnectionStringError, resolve
 from topology.file.dependencies import dependency_findings, virtual_dependencies
 from topology.file.document import Document, Path_, read_document
 from topology.file.functions import read_code, with_functions
@@ -39,6 +39,7 @@ from topology.file.models import (
     read_shape,
     valid_name,
 )
+from topology.file.secret_sources import references
 from topology.file.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.file.table_settings import table_setting_findings, table_settings
 from topology.file.thresholds import threshold_findings, with_thresholds
@@ -106,7 +107,7 @@ def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Ex
 
     Args:
         path: the YAML file.
-        environment: what `${NAME}` in a dsn refers to.
+        environment: the variables that `${NAME}` refers to.
     """
     file = Path(path)
     reader = _Reader(read_document(file), environment)
@@ -120,7 +121,7 @@ def read_topology(path: Path | str, environment: Mapping[str, str] = os.environ,
 
     Args:
         path: the YAML file.
-        environment: what `${NAME}` in a dsn refers to.
+        environment: the variables that `${NAME}` refers to.
         to_start: see `Examination.topology`.
 
     Returns:
@@ -180,9 +181,7 @@ class _Reader:
             applies=components.applies, alerts=alerts,
         )
         if top is not None:
-            spec = _with(
-                spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s, allow_cycle=top.allow_cycle,
-            )
+            spec = _with(spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s, allow_cycle=top.allow_cycle)
             spec = replace(spec, applies=tuple(self._with_defaults(apply, top) for apply in spec.applies))
             code, found = read_code(top, self._folder)
             handlers, of_handlers = read_handlers(top, self._applies, [apply.name for apply in spec.applies], code)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from topology.file.connection_strings import ConnectionStringError, references, resolve
+from topology.file.connection_strings import ConnectionStringError, resolve
+from topology.file.secret_sources import references
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,9 @@ def test_a_connection_string_without_a_password_is_taken(text):
     ("text", "problem"),
     [
         ("${A}", "the environment variable A is not set"),
-        ("host=$A", "has a $ that is not a reference to an environment variable"),
-        ("host=${A", "has a $ that is not a reference to an environment variable"),
-        ("host=${1A}", "has a $ that is not a reference to an environment variable"),
+        ("host=$A", "has a $ that is not a reference"),
+        ("host=${A", "has a $ that is not a reference"),
+        ("host=${1A}", "has a $ that is not a reference"),
         ("somewhere", "is not a connection string"),
         ("", "is not a connection string"),
     ],
