@@ -44,6 +44,7 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.cluster.ray_head import HOOK
+from spark_apply.application.authentication import secret_environment
 from spark_apply.application.environment import LOOPBACK, java_environment
 from streams.durable_file import replace_file
 from streams.errors import StreamsError
@@ -274,7 +275,7 @@ class LocalCluster:
             name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN) and name not in self.secrets
         }
         environment |= {**java_environment(), "PYSPARK_PYTHON": sys.executable}
-        environment |= self.client_environment() | _PRIORITY | _IDLE | _HEAPS | HOOK
+        environment |= self.client_environment() | secret_environment() | _PRIORITY | _IDLE | _HEAPS | HOOK
         return environment | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # there is no other node to drain to
 
     def _wait_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:

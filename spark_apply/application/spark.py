@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from spark_apply.application.authentication import authentication_settings, join_application, write_secret
 from spark_apply.application.class_path import class_path
 from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, java_environment
@@ -210,6 +211,7 @@ class SparkApplication:
                 executor_cores=TASK_SLOTS, executor_memory=f"{resources.memory_mb}m",
                 fault_tolerant_mode=False, configs=configuration,
             )
+            join_application(self._session.sparkContext)
         except Exception as error:
             log.exception("the Spark application of %s did not start", self._config.site)
             message = f"the Spark application did not start: {_reason(error)}"
@@ -230,10 +232,11 @@ class SparkApplication:
             folder = scratch_folder(self._config.state_dir)
             folder.mkdir(parents=True, exist_ok=True)
             write_spark_home(folder / "home")
+            write_secret(folder / "home")
             path = class_path(folder, self._java)
             scratch = {
                 "spark.local.dir": str(folder), FOLDER: str(folder), SPARK_HOME: str(folder / "home"),
-                "spark.preferClassPath": str(path), "spark.ray.preferClassPath": str(path),
+                "spark.preferClassPath": str(path), "spark.ray.preferClassPath": str(path), **authentication_settings(),
             }
             own = [*path.options, *self._jvm_options]
             if " " not in str(folder):  # options are split at blanks

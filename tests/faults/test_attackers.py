@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from spark_apply.application.authentication import SECRET
 from streams.failpoints import FOLDER_ENVIRONMENT
-from tests.support.attackers import ask_for_variable
+from tests.support.attackers import ask_for_variable, send_to_spark
 from tests.support.system import System
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -28,19 +31,22 @@ print(json.dumps(ray.get(ray.remote(num_cpus=0)(lambda: __import__("sys").path).
 """
 
 
-def listening(system: System) -> list[tuple[str, int]]:
-    """Name and port of every process of the topology for each socket that it listens at; all of them inherit one variable."""
-    folder = os.environ[FOLDER_ENVIRONMENT]
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and process.environ().get(FOLDER_ENVIRONMENT) == folder:
-                found += [
-                    (process.name(), each.laddr.port) for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN
-                ]
-        except psutil.Error:
-            continue
+def processes(system: System) -> Iterator[psutil.Process]:
+    """Every process of the topology; all of them inherit one variable."""
     assert system.spec.name
+    folder = os.environ[FOLDER_ENVIRONMENT]
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get(FOLDER_ENVIRONMENT) == folder:
+                yield process
+
+
+def listening(system: System) -> list[tuple[str, int]]:
+    """Name and port of every process of the topology for each socket that it listens at."""
+    found = []
+    for process in processes(system):
+        with contextlib.suppress(psutil.Error):
+            found += [(process.name(), each.laddr.port) for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
     return found
 
 
@@ -50,6 +56,24 @@ def test_no_port_of_a_topology_does_what_another_user_tells_it(one_way: System):
     answers = ask_for_variable([port for _, port in found], FOLDER_ENVIRONMENT)
     told = [each for each in zip(found, answers, strict=True) if os.environ[FOLDER_ENVIRONMENT] in each[1]]
     assert not told
+    one_way.assert_converged(["notes"])
+
+
+def test_no_process_of_spark_reads_what_another_user_sends(one_way: System):
+    """Of an application: its master's port, the driver's two, and one of each executor."""
+    found = listening(one_way)
+    answers = send_to_spark([port for _, port in found])
+    answered = {each: answer for each, answer in zip(found, answers, strict=True) if answer}
+    assert len(answered) >= 5
+    assert not [each for each, answer in answered.items() if "Unknown challenge message" not in answer]
+    # Everybody on the machine reads command lines.
+    secrets, lines = set(), []
+    for process in processes(one_way):
+        with contextlib.suppress(psutil.Error):
+            secrets.add(process.environ().get(SECRET, ""))
+            lines.append(" ".join(process.cmdline()))
+    (secret,) = secrets - {""}
+    assert not [line for line in lines if secret in line]
     one_way.assert_converged(["notes"])
 
 
