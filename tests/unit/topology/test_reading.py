@@ -228,7 +228,7 @@ SITE_PROBLEMS = {
         "sites.x.database.dsn (line 3): the environment variable NONE is not set: export NONE=... before the command",
     "{database: {kind: postgres, dsn: 'postgresql://u:secret@h/d'}}":
         "sites.x.database.dsn (line 3): has a password in the file: move it out: write ${NAME} in its place and export "
-        "NAME, or use a password file (~/.pgpass)",
+        "NAME, or ${file:/path} or ${command:program}, or use a password file (~/.pgpass)",
 }
 
 
