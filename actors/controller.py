@@ -87,7 +87,7 @@ from topology.edits.changes import Component, bypassed_of, components_of
 from topology.edits.overtaken import overtaken
 from topology.edits.receivers import Receivers
 from topology.edits.replaced import moved, replaced
-from topology.edits.stored import PREPARED_FILE, prepared_topology, spec_to_json
+from topology.edits.stored import PREPARED_FILE, entrusted, prepared_topology, spec_to_json
 from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.functions import functions_of
 from topology.proof.meetings import unseen_conflicts
@@ -383,7 +383,7 @@ class Controller(Host):
         try:
             for component in components_of(spec):
                 if component.name not in prepared.get("labels", {}):
-                    self._actors.call(f"site:{component.site}", "begin_anew", spec, (component.name,))
+                    self._actors.call(f"site:{component.site}", "begin_anew", entrusted(spec, f"site:{component.site}"), (component.name,))
         except StreamsError as error:
             log.warning("%s: nothing is split off now: %s", self.name, error.message)
             return  # nothing is recorded: the next step tries again, if the site answers
@@ -430,6 +430,10 @@ class Controller(Host):
         self._sites = tuple(c for c in self._components if c.kind == "site")
         self._bypassed = bypassed_of(spec)
 
+    def _for(self, component: str) -> TopologySpec:
+        """The topology as one of its components gets it."""
+        return entrusted(self._spec, component)
+
     # ------------------------------------------------------------------ reconciling
 
     def reconcile(self) -> None:
@@ -452,7 +456,7 @@ class Controller(Host):
         # Not before everything is prepared: if the change is refused, running components stay unchanged.
         elif self._is_created and self._went_before(component.name, present):
             with contextlib.suppress(StreamsError):  # it does not answer: the next step tries again
-                self._actors.call(component.name, "reconfigure", self._spec, self._edit.labels[component.name])
+                self._actors.call(component.name, "reconfigure", self._for(component.name), self._edit.labels[component.name])
 
     def _may_begin(self, component: Component, present: set[str]) -> bool:
         """Whether every component that must be up to date before this one begins is up to date.
@@ -495,7 +499,7 @@ class Controller(Host):
         spec, label = self._spec, self._edit.labels[component.name]
         if component.kind == "site" and not self._is_created:
             spec, label = self._edit.unprepared(component.name, self._spec)
-        arguments: dict[str, Any] = {"spec": spec, "name": component.name.partition(":")[2], "fingerprint": label}
+        arguments: dict[str, Any] = {"spec": entrusted(spec, component.name), "name": component.name.partition(":")[2], "fingerprint": label}
         if component.kind == "apply":
             arguments |= {"keep_existing": self._kept.get(arguments["name"], ()), "keep_call": self._keep_call}
         environment = {**self._environment, **self._overrides.get(component.name, {})}
@@ -536,7 +540,7 @@ class Controller(Host):
         findings: list[Finding] = []
         self._names.clear()
         for site in self._sites:
-            findings += self._actors.call(site.name, "preflight", self._spec, timeout_s=PREFLIGHT_TIMEOUT_S)
+            findings += self._actors.call(site.name, "preflight", self._for(site.name), timeout_s=PREFLIGHT_TIMEOUT_S)
         identities = {
             site.name.removeprefix("site:"): str(self._actors.call(site.name, "database_identity", timeout_s=PREFLIGHT_TIMEOUT_S)) for site in self._sites
         }
@@ -685,7 +689,7 @@ class Controller(Host):
     def _uncaptured(self) -> list[str]:
         """Source sites with tables that the rules select and that were created after the last `prepare`."""
         sources = sorted({f"site:{capture.source}" for capture in self._spec.captures})
-        return [name for name in sources if self._actors.call(name, "uncaptured", self._spec, timeout_s=PREFLIGHT_TIMEOUT_S)]
+        return [name for name in sources if self._actors.call(name, "uncaptured", self._for(name), timeout_s=PREFLIGHT_TIMEOUT_S)]
 
     def _prepare(self) -> None:
         ending = self._to_end()
@@ -695,7 +699,7 @@ class Controller(Host):
         self._actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
         self._clear_returning()
         for site in self._sites:
-            ran = self._actors.call(site.name, "prepare", self._spec, self._new(), timeout_s=PREPARE_TIMEOUT_S)
+            ran = self._actors.call(site.name, "prepare", self._for(site.name), self._new(), timeout_s=PREPARE_TIMEOUT_S)
             self._statements[site.name] = list(ran)
         # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have ended by
         # now begin again when `up` repeats this.

@@ -16,7 +16,7 @@ from streams.errors import ConfigError
 from streams.plain_data import as_json, from_json
 from topology.spec import TopologySpec
 
-__all__ = ["PREPARED_FILE", "prepared_document", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
+__all__ = ["PREPARED_FILE", "entrusted", "prepared_document", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
 
 PREPARED_FILE = "desired.json"  # in the state folder: what the controller prepared last
 
@@ -52,6 +52,20 @@ def without_secrets(spec: TopologySpec) -> TopologySpec:
         return stored
     to = tuple(dataclasses.replace(each, url=_digest(each.url), token=_digest(each.token)) for each in spec.alerts.to)
     return dataclasses.replace(stored, alerts=dataclasses.replace(spec.alerts, to=to))
+
+
+def entrusted(spec: TopologySpec, component: str) -> TopologySpec:
+    """The topology with the secrets that one of its components needs: a site has the connection string of its database, nobody else has any.
+
+    An apply process asks the sites of its source and its destination for theirs whenever it begins a driver. The controller alone sends alerts.
+
+    Args:
+        spec: the topology.
+        component: full name of a component other than the controller.
+    """
+    kind, _, name = component.partition(":")
+    own = {site.name: site.database.dsn if (kind, name) == ("site", site.name) else "" for site in spec.sites}
+    return dataclasses.replace(_with_dsns(spec, own), alerts=None)
 
 
 def with_secrets_of(spec: TopologySpec, other: TopologySpec) -> TopologySpec:
