@@ -8,11 +8,11 @@ from databases.ports import DestinationTable
 from rules.table_settings import TableSettings
 from streams.errors import DataError, UnfitTableError
 from streams.lcr_batch import OldImage, TableVersion
-from streams.table_name import Named, quoted_name
+from streams.table_name import Named, quoted_name, remark
 
 __all__ = ["missing_key", "unfit_error", "unfit_key", "with_settings"]
 
-_NAME_THERE = " under the name that it has there, if a rule renames it:"
+_NAME_THERE = "under the name that it has there, if a rule renames it: "
 
 
 def with_settings(table: DestinationTable, settings: TableSettings, *, is_hidden: bool) -> DestinationTable:
@@ -83,7 +83,9 @@ def missing_key(version: TableVersion, settings: TableSettings, at_source: Named
         return f"key_columns: leave out {', '.join(lacking)}: the LCRs of {version.qualified_name} do not carry it"
     if version.old_image is OldImage.KEY and version.version and any(not arriving[name].is_key for name in names):
         return (
-            f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL; --{'' if at_source else _NAME_THERE} the log lacks old values of the"
-            f" substitute key ({', '.join(names)}); `headrace verify` and the fix that it prints bring the table up to date if changes were logged without them"
+            f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL; " + remark(
+                f"{'' if at_source else _NAME_THERE}the log lacks old values of the substitute key ({', '.join(names)}); `headrace verify` and the fix that it prints"
+                " bring the table up to date if changes were logged without them"
+            )
         )
     return ""

@@ -28,6 +28,7 @@ from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, everything_runs, notes, summary_line
 from streams.durable_file import remove_file
 from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, PropagationError, StreamsError
+from streams.table_name import literal
 from topology.combined import bypassing
 from topology.edits.changes import bypassed_of, components_of
 from topology.edits.stored import PREPARED_FILE
@@ -650,7 +651,7 @@ class Deployment:
             except StreamsError as error:
                 problems.append(
                     f"{each.name}: what the topology made there could not be removed: {error.message}; it keeps WAL until it is dropped there: "
-                    f"SELECT pg_drop_replication_slot('{each.slot}')"
+                    f"SELECT pg_drop_replication_slot({literal(each.slot)})"
                 )
         return problems
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.console import bytes_text, scn_text, seconds_text
 from headrace.remedies import for_topology
 from streams.errors import COPY_ONE_AGAIN, counted
+from streams.table_name import literal, quoted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -107,9 +108,9 @@ def _left_note(site: Mapping[str, Any]) -> Note:
     """A site that left the file, or is no source any more, and whose database was not cleared yet."""
     what = "was taken out of the file" if site["is_removed"] else "is no source any more"
     keeps = f": its database keeps WAL for slot {site['slot']} until it is dropped" if site["slot"] else ""
-    drop = f"there, SELECT pg_drop_replication_slot('{site['slot']}')"
+    drop = f"there, SELECT pg_drop_replication_slot({literal(site['slot'])})"
     if not site["is_running"]:  # nobody has its connection string
-        return Note(component=f"site:{site['name']}", problem=what + keeps, fix=f"{drop}, and DROP PUBLICATION {site['slot']}", is_remark=True)
+        return Note(component=f"site:{site['name']}", problem=what + keeps, fix=f"{drop}, and DROP PUBLICATION {quoted(site['slot'])}", is_remark=True)
     why = f" ({site['problem']})" if site["problem"] else ""
     return Note(
         component=f"site:{site['name']}", problem=f"{what}, and is not cleared yet{why}{keeps}",

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from streams.lcr_batch import Command
+from streams.table_name import quoted
 
 if TYPE_CHECKING:
     from streams.lcr import LcrValue, RowLcr
@@ -38,7 +39,7 @@ class _Places:
     def condition(self, values: Iterable[tuple[str, LcrValue]]) -> str:
         """All of the values."""
         compared = [(name, value) for name, value in values if value.column.type_name not in _WITHOUT_EQUALITY]
-        return " AND ".join(f"{_quoted(name)} IS NULL" if value.is_null else f"{_quoted(name)} = {self.of(value)}" for name, value in compared)
+        return " AND ".join(f"{quoted(name)} IS NULL" if value.is_null else f"{quoted(name)} = {self.of(value)}" for name, value in compared)
 
 
 def where_clause(lcr: RowLcr, first: int) -> SqlText:
@@ -61,20 +62,16 @@ def row_text(lcr: RowLcr, first: int) -> SqlText:
         first: number of the first place.
     """
     places = _Places(first)
-    table = f"{_quoted(lcr.object_owner)}.{_quoted(lcr.object_name)}"
+    table = f"{quoted(lcr.object_owner)}.{quoted(lcr.object_name)}"
     old, new = (lcr.get_values(kind, use_old=False) for kind in ("old", "new"))
     if lcr.command_type == Command.INSERT.name:
-        names = ", ".join(map(_quoted, new))
+        names = ", ".join(map(quoted, new))
         text = f"INSERT INTO {table} ({names}) VALUES ({', '.join(places.of(value) for value in new.values())})"
     elif lcr.command_type == Command.DELETE.name:
         text = f"DELETE FROM {table} WHERE {places.condition(old.items())}"
     else:
         keys = {name: value for name, value in new.items() if value.column.is_key and name not in old}
         changed = {name: value for name, value in new.items() if name not in keys and (name not in old or old[name].raw != value.raw)} or new
-        sets = ", ".join(f"{_quoted(name)} = {places.of(value)}" for name, value in changed.items())
+        sets = ", ".join(f"{quoted(name)} = {places.of(value)}" for name, value in changed.items())
         text = f"UPDATE {table} SET {sets} WHERE {places.condition((keys | old).items())}"
     return text, tuple(places.values)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

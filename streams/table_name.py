@@ -6,9 +6,16 @@ compares or checks a table keeps both, and says which of the two it uses.
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from typing import NamedTuple, Protocol
 
-__all__ = ["Named", "TableName", "quoted", "quoted_name"]
+__all__ = ["Named", "TableName", "argument", "flow_table", "flow_text", "literal", "quoted", "quoted_name", "remark"]
+
+_PLAIN = re.compile(r'[^\s."-][^\s."]*')  # commands read such a part as it stands; with a hyphen first it would be an option
+_PLAIN_FLOW = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$]*)?", re.ASCII)
+_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})  # what YAML does not read as a text
 
 
 class Named(Protocol):
@@ -48,3 +55,38 @@ def quoted_name(table: Named) -> str:
 def quoted(name: str) -> str:
     """A column's name, or one part of another, for such a statement."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text for a statement, whatever characters it has, and whatever `standard_conforming_strings` is in the session that runs it."""
+    doubled = text.replace("'", "''")
+    return f"""E'{doubled.replace(chr(92), chr(92) * 2)}'""" if "\\" in doubled else f"'{doubled}'"
+
+
+def remark(text: str) -> str:
+    r"""What stands behind a statement as its comment: in one line, for a line break in a name would begin a statement.
+
+    Args:
+        text: of any length; of names in it that have a line break, it shows `\n`.
+    """
+    return "-- " + text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def argument(table: Named) -> str:
+    """A table's name in a command that an operator runs in a shell: `hr.employees`, and quoted where it is an odd one.
+
+    Args:
+        table: as commands know it.
+    """
+    return shlex.quote(".".join(part if _PLAIN.fullmatch(part) else quoted(part) for part in (table.owner, table.name)))
+
+
+def flow_text(text: str) -> str:
+    """A name in a list or a mapping of a topology file, as `[a, b]` and `{name: a}` show it."""
+    is_plain = _PLAIN_FLOW.fullmatch(text) and text.lower() not in _WORDS
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
+def flow_table(table: Named) -> str:
+    """A table in such a list or mapping, as rules name one."""
+    return flow_text(".".join(part if _PLAIN.fullmatch(part) else quoted(part) for part in (table.owner, table.name)))

@@ -14,7 +14,7 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "NOT_FOUND", "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "literal", "pinned_settings", "qualified", "quote", "remedy_of",
+    "NOT_FOUND", "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "pinned_settings", "qualified", "quote", "remedy_of",
     "storable", "translate", "translated",
 ]
 
@@ -66,8 +66,9 @@ _UNAVAILABLE_CLASSES = frozenset({"08", "53", "57", "58"})
 _UNAVAILABLE_STATES = frozenset({"40001", "40003", "40P01", "25006", "25P03", "25P04", NOT_IN_STATE, "55006", "55P03"})
 # A schema, table, column, type or function that is not there.
 NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
-# In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the server speaks.
-_FUNCTION = re.compile(r"""((?:"(?:[^"]|"")+"|[\w$]+))\.(?:"(?:[^"]|"")+"|[\w$]+)\([^()]*\)(?= )""")
+# In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the server speaks. The context holds texts of users,
+# and what is found there is printed in a statement: names and types alone.
+_FUNCTION = re.compile(r"""((?:"(?:[^"]|"")+"|[\w$]+))\.(?:"(?:[^"]|"")+"|[\w$]+)\((?:"[^"]*"|[\w$ .,\[\]])*\)(?= )""")
 # Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
 _VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
 _PORTS = re.compile(r"[0-9, ]*")
@@ -276,11 +277,6 @@ def database_identity(connection: psycopg.Connection[Any]) -> str:
 def quote(name: str) -> str:
     """An identifier, quoted."""
     return sql.Identifier(name).as_string(None)
-
-
-def literal(text: str) -> str:
-    """A text, quoted for SQL where `standard_conforming_strings` is on, as in every session of `connect`."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def qualified(owner: str, name: str) -> str:

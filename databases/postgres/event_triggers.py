@@ -11,6 +11,7 @@ import psycopg
 from databases.ports import Finding
 from databases.postgres.connection import NOT_FOUND, connect, quote, remedy_of, translated
 from streams.errors import DatabaseError
+from streams.table_name import remark
 
 __all__ = ["DESTINATION_TAGS", "DESTINATION_TRIALS", "SOURCE_TAGS", "SOURCE_TRIALS", "event_trigger_findings", "failed_in", "own_ddl", "trial_findings"]
 
@@ -127,5 +128,5 @@ def _failed_in(connection: psycopg.Connection[Any], error: psycopg.Error) -> tup
         return what, "" if error.sqlstate in NOT_FOUND else f"correct the function; or {disabled}"
     return (
         f"{what}, with the rights of the role {role}",
-        f"ALTER FUNCTION {function} SECURITY DEFINER; -- it runs with its owner's rights then; or grant {quote(role)} what it lacks; or {disabled}",
+        f"ALTER FUNCTION {function} SECURITY DEFINER; " + remark(f"it runs with its owner's rights then; or grant {quote(role)} what it lacks; or {disabled}"),
     )

@@ -21,6 +21,7 @@ from databases.postgres.origins import origin_name
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.slot import slot_statement
 from rules.rule import Rule, RuleSet
+from streams.table_name import literal
 
 __all__ = ["plan_destination", "plan_instantiation", "plan_unseen_source"]
 
@@ -153,7 +154,7 @@ def _origin_steps(topology: str, apply: PlannedApply, existing: frozenset[str]) 
     for server in range(apply.parallelism):
         name = origin_name(topology, apply.name, server, apply.tag)
         yield PlannedStatement(
-            statement=f"SELECT pg_replication_origin_create('{name}')",
+            statement=f"SELECT pg_replication_origin_create({literal(name)})",
             effect=f"marks in the log what apply server {server} of {apply.name} writes: its tag",
             lock="EXCLUSIVE on pg_replication_origin, for a moment", is_done=name in existing,
         )

@@ -12,7 +12,6 @@ from difflib import SequenceMatcher
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.rows import dict_row
 
 from databases.ports import DomainColumn, EnumLabels, Finding, ShapedPartition, TableShape
@@ -20,7 +19,7 @@ from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import wider_types
 from databases.postgres.partitions import partition_rows
 from databases.postgres.types import modifier_fits, type_with_modifier
-from streams.table_name import TableName
+from streams.table_name import TableName, literal, remark
 
 __all__ = ["domain_findings", "domain_shapes", "shape_findings", "standalone_tables", "table_shapes"]
 
@@ -312,8 +311,8 @@ def _renamed_fields(here: TableShape, column: DomainColumn, wanted: TableShape) 
             return ""
         owner, _, type_name = old.holder.partition(".")
         statements.append(
-            f"ALTER TYPE {qualified(owner, type_name)} RENAME ATTRIBUTE {quote(name)} TO {quote(other_name)}; -- unless {quote(other_name)} is a new field at the source:"
-            " then DROP ATTRIBUTE and ADD ATTRIBUTE, and a copy of the table"
+            f"ALTER TYPE {qualified(owner, type_name)} RENAME ATTRIBUTE {quote(name)} TO {quote(other_name)}; "
+            + remark(f"unless {quote(other_name)} is a new field at the source: then DROP ATTRIBUTE and ADD ATTRIBUTE, and a copy of the table")
         )
     return "\n".join(statements)
 
@@ -350,16 +349,18 @@ def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:
     renamed, doubtful = _renamed_labels(enum.labels, labels)
     known = {renamed.get(label, label) for label in labels}
     for old, new in renamed.items():
-        yield f"{alter} RENAME VALUE {_literal(old)} TO {_literal(new)}; -- unless {_literal(new)} is a new label at the source, and {_literal(old)} one of this database alone: then ADD VALUE"
+        unless = f"unless {literal(new)} is a new label at the source, and {literal(old)} one of this database alone: then ADD VALUE"
+        yield f"{alter} RENAME VALUE {literal(old)} TO {literal(new)}; {remark(unless)}"
     for before, after in doubtful:
-        yield f"-- {', '.join(after)} stand in the place of {', '.join(before)}: {alter} RENAME VALUE ... TO ...; for what the source renamed, before ADD VALUE for what is new there"
+        in_place = f"{', '.join(after)} stand in the place of {', '.join(before)}"
+        yield remark(f"{in_place}: {alter} RENAME VALUE ... TO ...; for what the source renamed, before ADD VALUE for what is new there")
     known |= {label for _, new in doubtful for label in new}
     for place, label in enumerate(enum.labels):
         if label in known:
             continue
         following = next((other for other in enum.labels if other in known), "")
-        where = f" AFTER {_literal(enum.labels[place - 1])}" if place else f" BEFORE {_literal(following)}" if following else ""
-        yield f"{alter} ADD VALUE {_literal(label)}{where};"
+        where = f" AFTER {literal(enum.labels[place - 1])}" if place else f" BEFORE {literal(following)}" if following else ""
+        yield f"{alter} ADD VALUE {literal(label)}{where};"
 
 
 def _renamed_labels(there: Sequence[str], here: Sequence[str]) -> tuple[dict[str, str], list[tuple[list[str], list[str]]]]:
@@ -375,10 +376,6 @@ def _renamed_labels(there: Sequence[str], here: Sequence[str]) -> tuple[dict[str
         else:
             doubtful.append((old, new))
     return renamed, doubtful
-
-
-def _literal(text: str) -> str:
-    return sql.Literal(text).as_string(None)
 
 
 def _other_keys(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:

@@ -22,9 +22,9 @@ from databases.postgres.compared.named_types import is_same_name
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, conversion_function
 from streams.lcr_batch import Column, TableVersion
-from streams.table_name import TableName
+from streams.table_name import TableName, argument, remark
 
-__all__ = ["column_fits", "conversion_of", "dump_of", "missing_alter", "missing_tables", "modifier_fits", "type_with_modifier"]
+__all__ = ["column_fits", "conversion_of", "dump_of", "immediate", "missing_alter", "missing_tables", "modifier_fits", "type_with_modifier"]
 
 _HEADER_BYTES = 4  # PostgreSQL counts a length word in the modifiers of varchar, bpchar and numeric
 _LENGTH = frozenset({"varchar", "bpchar"})
@@ -84,7 +84,7 @@ def missing_alter(
     renamed, taken = _renamed(version, catalog)
     missing = []
     present = {column.name: column for column in now.columns} if now is not None else {}
-    repair = f"headrace verify FILE {source or TableName.of(version)} and the fix that it prints"
+    repair = f"headrace verify FILE {argument(source or TableName.of(version))} and the fix that it prints"
     for column in version.columns:
         position = catalog.positions.get(column.name)
         wanted = type_with_modifier(column.type_name, column.type_modifier)
@@ -95,12 +95,12 @@ def missing_alter(
             add = f"{alter} ADD COLUMN {name} {wanted}{f' DEFAULT {older}' if older else ''};"
             old = renamed.get(column.name)
             if old is not None:
-                missing.append(f"{alter} RENAME COLUMN {quote(old)} TO {name}; -- or, if {name} is a new column: {add}")
+                missing.append(f"{alter} RENAME COLUMN {quote(old)} TO {name}; " + remark(f"or, if {name} is a new column: {add}"))
             else:
                 before = taken.get(column.name)
                 rename = f"; or, if it was {quote(before)} before: {alter} RENAME COLUMN {quote(before)} TO {name};" if before else ""
                 then = f"then {repair}, if the column has a DEFAULT at the source: rows that are here already lack its values" if older is None else ""
-                missing.append(f"{add} -- {(then + rename).removeprefix('; ')}" if then or rename else add)
+                missing.append(f"{add} {remark((then + rename).removeprefix('; '))}" if then or rename else add)
         elif catalog.table.columns[position].is_generated:
             if not column.is_computed:
                 missing.append(_made_plain(alter, name, wanted, catalog.columns[position]))
@@ -132,7 +132,7 @@ def _retyped(alter: str, name: str, column: Column, repair: str) -> str:
     wanted = type_with_modifier(column.type_name, column.type_modifier)
     # No cast is implicit between a type that is not built in and another one: the text of a value is what both have.
     using = "" if column.type_name.startswith("pg_catalog.") else f" USING {name}::text::{wanted}"
-    return f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; -- then {repair}: rows that are here already may have other values"
+    return f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; " + remark(f"then {repair}: rows that are here already may have other values")
 
 
 def _made_plain(alter: str, name: str, wanted: str, column: CatalogColumn) -> str:
@@ -290,3 +290,12 @@ def _time_with_precision(name: str, precision: int) -> str:
     if name.endswith("tz"):
         return f"{name.removesuffix('tz')}({precision}) with time zone"
     return f"{name}({precision})"
+
+
+def immediate(definition: str) -> str:
+    """A constraint's definition without DEFERRABLE, which stands at its end: a column's name may have the word, too.
+
+    Args:
+        definition: of a key, as `pg_get_constraintdef` spells it.
+    """
+    return definition.removesuffix(" INITIALLY DEFERRED").removesuffix(" DEFERRABLE")

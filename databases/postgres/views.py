@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from databases.destination_views import VIEWS, Column, View
-from databases.postgres.connection import literal
+from streams.table_name import literal
 
 __all__ = ["statements"]
 

@@ -36,6 +36,7 @@ from rules.conditions.condition import ConditionError
 from rules.evaluation import RuleEvaluation
 from rules.transformation import TransformationError
 from spark_apply.copy.standing import correct_alone
+from streams.table_name import argument
 from topology.combined import bypassed_on
 from topology.ways import writes_alone
 
@@ -409,8 +410,8 @@ def _may_be_copied(found: Evidence) -> bool:
 def _brought_up(found: Evidence) -> str:
     """What brings the table's rows up to those of its source."""
     if _may_be_copied(found):
-        return f"copy the table again: headrace copy {found.spec.file} {found.table}"
-    return f"correct the rows that headrace verify {found.spec.file} {found.table} names, at {found.way.apply.site} alone: {correct_alone()}"
+        return f"copy the table again: headrace copy {found.spec.file} {argument(found.table)}"
+    return f"correct the rows that headrace verify {found.spec.file} {argument(found.table)} names, at {found.way.apply.site} alone: {correct_alone()}"
 
 
 def _verdict(found: Evidence, stop: _Stop, facts: Sequence[str], *, scn: int = 0) -> Verdict:

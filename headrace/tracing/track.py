@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.console import DONE, FINDING, scn_text
 from headrace.tracing.following import Tracking, follow
 from streams.errors import ConfigError, StreamsError
+from streams.table_name import literal
 from streams.tracking import LABEL_BYTES_MAX, TRACK_PREFIX
 from topology.edits.changes import components_of
 
@@ -43,8 +44,7 @@ def checked_label(label: str) -> str:
 
 def labelling(label: str) -> str:
     """The statement that labels the transaction it is in: what `headrace.track` does, without a function that a source which is no destination does not have."""
-    text = label.replace("'", "''")
-    return f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', pg_catalog.convert_to('{text}', 'UTF8'));"
+    return f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', pg_catalog.convert_to({literal(label)}, 'UTF8'));"
 
 
 def look(spec: TopologySpec, actors: RayActors, label: str, overview: Mapping[str, Any]) -> Tracking:

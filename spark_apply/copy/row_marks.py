@@ -31,7 +31,7 @@ from spark_apply.copy.marked_columns import (
 )
 from spark_apply.copy.parts import here
 from spark_apply.copy.standing import brought_up
-from streams.table_name import TableName, quoted, quoted_name
+from streams.table_name import TableName, argument, literal, quoted, quoted_name, remark
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, MarkedColumn, SourceDatabase
@@ -295,7 +295,7 @@ def _relabelled(was: RowMark, now: RowMark) -> Iterator[str]:
         before = was.labels.get(number)
         if before is not None and before.label != label.label:
             owner, _, name = label.type_name.partition(".")
-            yield f"ALTER TYPE {quoted_name(TableName(owner, name))} RENAME VALUE {_literal(before.label)} TO {_literal(label.label)}"
+            yield f"ALTER TYPE {quoted_name(TableName(owner, name))} RENAME VALUE {literal(before.label)} TO {literal(label.label)}"
 
 
 def _here(part: MarkedPart, table: MarkedTable) -> TableName:
@@ -304,9 +304,9 @@ def _here(part: MarkedPart, table: MarkedTable) -> TableName:
 
 
 def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
-    verify = f"headrace verify FILE {table.source}"
+    verify = f"headrace verify FILE {argument(table.source)}"
     again = brought_up(table.source, may_be_copied=table.may_be_copied)
-    copy = f"`headrace copy FILE {table.source}`" if table.may_be_copied else again
+    copy = f"`headrace copy FILE {argument(table.source)}`" if table.may_be_copied else again
     ends = f"this stays until then, or until `{verify}` finds no difference" if table.may_be_copied else "this stays until it finds no difference"
     came, left = (", ".join(sorted(f"{part.owner}.{part.name}" for part in parts.values())) for parts in (found.came, found.left))
     if found.relabelled and not (found.rows or found.computed or came or left):
@@ -317,7 +317,7 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     if found.computed and not (found.rows or found.relabelled or came or left):
         return ChangedTable(
             problem="columns that both sides compute have another expression or type at the source since: rows differ here, and a copy does not change that",
-            fix=f"{'; '.join(found.computed)}; -- at the destination, which computes them for all rows then. `{verify}` ends it, too, if it finds no difference",
+            fix=f"{'; '.join(found.computed)}; " + remark(f"at the destination, which computes them for all rows then. `{verify}` ends it, too, if it finds no difference"),
         )
     if left and not (found.is_of_all or came):
         names = ", ".join(str(_here(part, table)) for part in found.left.values())
@@ -344,8 +344,3 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     return ChangedTable(
         problem=f"rows changed without events, and may differ here: {'; '.join(what)}", fix=f"{again}; {ends}",
     )
-
-
-def _literal(text: str) -> str:
-    """A text as SQL writes it."""
-    return "'" + text.replace("'", "''") + "'"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from databases.ports import BEGUN, Finding, Instantiation, PartOf
 from spark_apply.arriving import TableStart
-from streams.table_name import TableName
+from streams.table_name import TableName, argument, literal, quoted
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase
@@ -251,8 +251,8 @@ def rename_fix(
         return f"{rename_statement(old, new)};"
     moved = {was.name for now, was in moves.items() if was.owner == old.owner and now == TableName(new.owner, was.name)}
     if (destination.tables_in(old.owner) or frozenset()) <= moved:
-        return f"ALTER SCHEMA {_quoted(old.owner)} RENAME TO {_quoted(new.owner)};"
-    return f"CREATE SCHEMA IF NOT EXISTS {_quoted(new.owner)}; {rename_statement(old, new)};"
+        return f"ALTER SCHEMA {quoted(old.owner)} RENAME TO {quoted(new.owner)};"
+    return f"CREATE SCHEMA IF NOT EXISTS {quoted(new.owner)}; {rename_statement(old, new)};"
 
 
 def table_findings(
@@ -286,9 +286,9 @@ def brought_up(source: TableName, *, may_be_copied: bool) -> str:
         may_be_copied: nothing else writes the destination table: `headrace copy` refuses others.
     """
     if may_be_copied:
-        return f"`headrace copy FILE {source}` copies the table again"
+        return f"`headrace copy FILE {argument(source)}` copies the table again"
     return (
-        f"others write the table too, so it is not copied again: `headrace verify FILE {source}` names the rows that differ: correct them at the destination alone"
+        f"others write the table too, so it is not copied again: `headrace verify FILE {argument(source)}` names the rows that differ: correct them at the destination alone"
         f" ({correct_alone()}); a hub sends such corrections on to its other sites"
     )
 
@@ -301,11 +301,11 @@ def remade_problem(table: TableName, *, source: TableName, may_be_copied: bool =
         source: at the source, by which commands know it.
         may_be_copied: see `brought_up`.
     """
-    name = f"{_quoted(table.owner)}.{_quoted(table.name)}"
+    name = f"{quoted(table.owner)}.{quoted(table.name)}"
     return (
         "the destination's table was dropped and created again, or exchanged, after it was copied: rows may be missing:"
-        f" {brought_up(source, may_be_copied=may_be_copied)}; if `headrace verify FILE {source}` finds no difference, keep it: UPDATE headrace.instantiation SET relation ="
-        f" {_literal(name)}::regclass WHERE owner = {_literal(table.owner)} AND name = {_literal(table.name)}"
+        f" {brought_up(source, may_be_copied=may_be_copied)}; if `headrace verify FILE {argument(source)}` finds no difference, keep it: UPDATE headrace.instantiation SET relation ="
+        f" {literal(name)}::regclass WHERE owner = {literal(table.owner)} AND name = {literal(table.name)}"
     )
 
 
@@ -319,13 +319,13 @@ def rename_statement(old: TableName, new: TableName) -> str:
     Returns:
         One or two ALTER TABLE in one line, schema first, without a semicolon at the end.
     """
-    moved = f"{_quoted(old.owner)}.{_quoted(old.name)}"
+    moved = f"{quoted(old.owner)}.{quoted(old.name)}"
     statements = []
     if old.owner != new.owner:
-        statements.append(f"ALTER TABLE {moved} SET SCHEMA {_quoted(new.owner)}")
-        moved = f"{_quoted(new.owner)}.{_quoted(old.name)}"
+        statements.append(f"ALTER TABLE {moved} SET SCHEMA {quoted(new.owner)}")
+        moved = f"{quoted(new.owner)}.{quoted(old.name)}"
     if old.name != new.name:
-        statements.append(f"ALTER TABLE {moved} RENAME TO {_quoted(new.name)}")
+        statements.append(f"ALTER TABLE {moved} RENAME TO {quoted(new.name)}")
     return "; ".join(statements)
 
 
@@ -341,13 +341,3 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
         if (part := PartOf.of(each.table.identity)) is not None:
             starts[each.table.destination] = replace(starts[each.table.destination], part=part)
     return starts
-
-
-def _quoted(name: str) -> str:
-    """A name as SQL writes it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    """A text as SQL writes it."""
-    return "'" + text.replace("'", "''") + "'"

@@ -29,7 +29,7 @@ from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecut
 from spark_apply.error_edits import edited_part
 from spark_apply.groups import Failure
 from streams.errors import NOT_REPLICATED, ApplyError, ConfigError, DatabaseUnavailable, StreamsError
-from streams.table_name import TableName
+from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, ErrorEdit, RowMark
@@ -238,7 +238,7 @@ class ApplyControl:
             if now != table.source and wanted & {now, table.source}:
                 raise ApplyError(
                     f"{table.source} is called {now} at {self.config.source.site} since apply process {self.config.apply} was started: it is not copied before a restart",
-                    hint=f"{restart_hint(self.config.apply)}. Then headrace copy FILE {now}",
+                    hint=f"{restart_hint(self.config.apply)}. Then headrace copy FILE {argument(now)}",
                 )
 
     def look_at_tables(self) -> bool:

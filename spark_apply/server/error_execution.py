@@ -42,7 +42,7 @@ _IN_THE_COPY = (
     "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete)"
 )
 _PART_COPIED = (
-    "it truncates {table}, and a partition of that was attached and copied since, which it would empty: delete it and what waits behind it (headrace errors delete), then `headrace copy FILE {table}`"
+    "it truncates {table}, and a partition of that was attached and copied since, which it would empty: delete it and what waits behind it (headrace errors delete), then `headrace copy FILE` with that table"
 )
 _PART_HAS_THEM = (
     "it deletes rows of {table} before it changes those of a partition that was attached and copied since, which may have these rows now: delete it and what waits behind it"

@@ -21,7 +21,7 @@ from databases.ports import ComputedColumn, Finding, TableShape
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable
 from databases.postgres.source.catalog import logged_generated
-from streams.table_name import TableName
+from streams.table_name import TableName, flow_text, remark
 
 __all__ = ["computed_as", "computed_columns", "computed_findings"]
 
@@ -97,6 +97,8 @@ def computed_findings(path: str, wanted: TableShape, here: CatalogTable, compute
                 path=path,
                 problem=f"{column.name} is generated at the source, and its values are not in the log (those of stored columns are, from version 18 on): here it is a plain"
                 " column, which would stay without them",
-                fix=f"ALTER TABLE {table} DROP COLUMN {name}, {made}; -- computed here too. Or, if this site fills it: leave it out of what comes from the source, by"
-                f" transform: [{{delete_columns: [{column.name}]}}] in the rule",
+                fix=f"ALTER TABLE {table} DROP COLUMN {name}, {made}; " + remark(
+                    "computed here too. Or, if this site fills it: leave it out of what comes from the source, by"
+                    f" transform: [{{delete_columns: [{flow_text(column.name)}]}}] in the rule"
+                ),
             )

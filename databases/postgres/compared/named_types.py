@@ -8,16 +8,16 @@ composite types are compared by `databases.postgres.shapes`.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.rows import dict_row
 
 from databases.ports import Finding, NamedType
 from databases.postgres.connection import qualified, quote
-from streams.table_name import TableName
+from streams.table_name import TableName, literal, remark
 
 __all__ = ["is_same_name", "local_names", "named_types", "type_findings"]
 
@@ -130,6 +130,6 @@ def _made(named: NamedType) -> str:
         schema = f"CREATE SCHEMA IF NOT EXISTS {quote(named.owner)}; " if named.owner != "public" else ""
         return f"{schema}CREATE EXTENSION {quote(named.extension)} SCHEMA {quote(named.owner)};"
     if named.kind == "e":
-        labels = ", ".join(sql.Literal(label).as_string(None) for label in named.labels)
+        labels = ", ".join(literal(label) for label in named.labels)
         return f"CREATE TYPE {qualified(named.owner, named.name)} AS ENUM ({labels});"
-    return f"CREATE TYPE {qualified(named.owner, named.name)} AS ...; -- as pg_dump --schema-only --schema={quote(named.owner)} SOURCE_DSN has it"
+    return f"CREATE TYPE {qualified(named.owner, named.name)} AS ...; " + remark(f"as pg_dump --schema-only --schema={shlex.quote(quote(named.owner))} SOURCE_DSN has it")

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from databases.ports import LastChange
-from databases.postgres.connection import literal
 from databases.postgres.destination.kept_session import MEETING_LOCKS
 from databases.postgres.destination.lost_times import PG_EPOCH_US, microseconds, whole_number
 from databases.postgres.destination.writing.pipeline import Statement
+from streams.table_name import literal
 
 if TYPE_CHECKING:
     import psycopg

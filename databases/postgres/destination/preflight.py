@@ -31,11 +31,11 @@ from databases.postgres.event_triggers import (
     trial_findings,
 )
 from databases.postgres.partitions import StoredTable, rows_of_others, stored_tables, without_children
-from databases.postgres.types import conversion_of, dump_of, missing_alter, missing_tables
+from databases.postgres.types import conversion_of, dump_of, immediate, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.lcr_batch import OldImage, TableVersion
-from streams.table_name import TableName
+from streams.table_name import TableName, flow_table, flow_text, remark
 
 __all__ = ["ADMINISTRATIVE_NAME", "has_rows", "preflight", "preflight_tables"]
 
@@ -366,10 +366,9 @@ def _table_findings(
                     fix=f"replicate {referred} too; or have it checked for what is applied: check_foreign_keys: true",
                 )
         elif found["deferrable"]:
-            definition = found["definition"].partition(" DEFERRABLE")[0]
             yield Finding(
                 path=path, problem=f"the constraint {name} is DEFERRABLE: duplicates would enter unnoticed",
-                fix=f"ALTER TABLE {found['relation']} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {definition};",
+                fix=f"ALTER TABLE {found['relation']} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {immediate(found['definition'])};",
             )
     yield from _trigger_findings(path, version, triggers, settings)
     for found in rules:
@@ -433,7 +432,7 @@ def _trigger_findings(path: str, version: TableVersion, triggers: Sequence[dict[
         elif name not in wanted and fires:
             yield Finding(
                 path=path, problem=f"the trigger {quote(name)} is {state}: it also runs for changes that are applied",
-                fix=f"{enable} -- or, if that is wanted, triggers: [{{table: {version.qualified_name}, trigger: {name}, fire: always}}]", is_error=False,
+                fix=f"{enable} " + remark(f"or, if that is wanted, triggers: [{{table: {flow_table(version)}, trigger: {flow_text(name)}, fire: always}}]"), is_error=False,
             )
 
 

@@ -33,7 +33,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from databases.postgres.connection import literal
 from databases.postgres.destination.lost_times import (
     is_of_this_server,
     lost_until,
@@ -45,6 +44,7 @@ from databases.postgres.destination.lost_times import (
 )
 from databases.postgres.destination.noted_sets import is_earlier_set
 from databases.postgres.destination.writing.pipeline import Statement
+from streams.table_name import literal
 
 if TYPE_CHECKING:
     from databases.ports import WriteTimes

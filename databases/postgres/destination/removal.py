@@ -16,6 +16,7 @@ import psycopg
 
 from databases.postgres.destination.row_triggers import drop_triggers
 from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, missing_tables, schema_version
+from streams.table_name import literal
 
 __all__ = ["remove_origins", "remove_rows"]
 
@@ -132,7 +133,7 @@ def _streams_behind(connection: psycopg.Connection[Any]) -> list[str]:
 
 
 def _drop_origin(connection: psycopg.Connection[Any], name: str, behind: list[str]) -> str:
-    statement = f"SELECT pg_replication_origin_drop('{name}')"
+    statement = f"SELECT pg_replication_origin_drop({literal(name)})"
     if behind:
         return f"origin {name} stays until {', '.join(behind)} has read what was written with it; then: {statement}"
     deadline = time.monotonic() + _WAIT_S

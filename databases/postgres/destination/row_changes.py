@@ -35,7 +35,6 @@ import numpy as np
 import psycopg
 
 from databases.ports import LastChange
-from databases.postgres.connection import literal
 from databases.postgres.destination.catalog import CatalogTable
 from databases.postgres.destination.kept_session import MEETING_LOCKS
 from databases.postgres.destination.lost_times import (
@@ -66,6 +65,7 @@ from databases.postgres.destination.writing.writes import (
 from streams.cutting import select_values
 from streams.errors import DatabaseError
 from streams.lcr_batch import Command
+from streams.table_name import literal
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult

@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 
 from databases.ports import DestinationTable, Finding
-from databases.postgres.connection import literal, qualified, quote
+from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import TOMBSTONES
+from streams.table_name import literal
 
 __all__ = ["drop_triggers", "lacking_triggers", "make_triggers", "times_findings", "tombstones_statement"]
 

@@ -64,6 +64,7 @@ from databases.postgres.table_copy import use_snapshot
 from streams.errors import DatabaseUnavailable, UnsupportedType
 from streams.lcr_batch import TableVersion
 from streams.scn import Scn, scn_text
+from streams.table_name import literal
 
 if TYPE_CHECKING:
     from databases.ports import RowMark, TableShape
@@ -315,7 +316,7 @@ class PostgresSource:
         with translated("removing the slot and the publication"):
             connection = self._session()
             if self._release_slot(connection, name):
-                statements.append(f"SELECT pg_drop_replication_slot('{name}')")
+                statements.append(f"SELECT pg_drop_replication_slot({literal(name)})")
             if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None:
                 statements.append(f"DROP PUBLICATION {quote(name)}")
         for statement in statements:

@@ -25,8 +25,10 @@ from databases.postgres.source.catalog import (
     table_names,
     unlogged_tables,
 )
+from databases.postgres.types import immediate
 from databases.postgres.versions import version_findings
 from rules.rule import Rule, RuleSet
+from streams.table_name import TableName, argument, remark
 
 __all__ = ["identity_breaks", "preflight_source"]
 
@@ -341,13 +343,14 @@ def _deferrable_findings(connection: psycopg.Connection[Any], tables: Sequence[C
     names |= {leaf.number: (table.owner, table.name) for table in tables for leaf in table.leaves}
     for number, relation, name, definition in connection.execute(_DEFERRABLE, (list(names),)).fetchall():
         owner, table = names[number]
-        immediate = definition.partition(" DEFERRABLE")[0]
         yield Finding(
             path=f"{path} table {owner}.{table}", is_error=False,
             problem=f"the constraint {quote(name)} is DEFERRABLE, and that of the destination is not: a transaction that gives rows each other's values (pos = 11 - pos,"
             " pos = pos + 1) cannot be written there; it goes into the error queue, and each execution fails",
-            fix=f"ALTER TABLE {relation} DROP CONSTRAINT {quote(name)}, ADD CONSTRAINT {quote(name)} {immediate}; -- then such statements fail here; or, behind such a"
-            f" transaction: headrace errors delete FILE NUMBER, then headrace verify FILE {owner}.{table} and the fix that it prints",
+            fix=f"ALTER TABLE {relation} DROP CONSTRAINT {quote(name)}, ADD CONSTRAINT {quote(name)} {immediate(definition)}; " + remark(
+                "then such statements fail here; or, behind such a transaction: headrace errors delete FILE NUMBER, then"
+                f" headrace verify FILE {argument(TableName(owner, table))} and the fix that it prints"
+            ),
         )
 
 

@@ -18,6 +18,7 @@ from databases.postgres.source.transactions import whole_number
 from databases.timelines import check_timeline
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseSetBack, LogGone
 from streams.scn import FIRST_SCN, Scn, scn_text
+from streams.table_name import literal
 
 __all__ = [
     "MAKES_SLOT", "check_last_transaction", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step", "timelines_left",
@@ -228,7 +229,7 @@ def slot_statement(name: str, *, has_failover: bool) -> str:
         name: of the slot.
         has_failover: the server has failover slots (version 17).
     """
-    return f"{MAKES_SLOT}'{name}', 'pgoutput'{', failover => true' if has_failover else ''})"
+    return f"{MAKES_SLOT}{literal(name)}, 'pgoutput'{', failover => true' if has_failover else ''})"
 
 
 def slot_step(connection: psycopg.Connection[Any], name: str) -> PlannedStatement:
@@ -248,7 +249,7 @@ def slot_step(connection: psycopg.Connection[Any], name: str) -> PlannedStatemen
     if row is not None and not row[0]:
         raise DatabaseError(
             f"slot {name} belongs to another database or plugin",
-            hint=f"drop it (SELECT pg_drop_replication_slot('{name}')), or give the topology another name", slot=name,
+            hint=f"drop it (SELECT pg_drop_replication_slot({literal(name)})), or give the topology another name", slot=name,
         )
     return PlannedStatement(
         statement=slot_statement(name, has_failover=connection.info.server_version >= _FAILOVER_SLOTS_FROM),
