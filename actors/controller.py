@@ -43,6 +43,7 @@ Worked flow
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -115,6 +116,7 @@ MARKER_TIMEOUT_S = 10.0  # a site that is frozen must not hold up the controller
 NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
+_STRETCH = 1 << 14  # of scrypt, with blocks of 8: 16 MiB and a tenth of a second for each guess
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
 
 _WORKING = frozenset({"IDLE", "APPLYING"})  # states of an apply process that works normally
@@ -124,9 +126,15 @@ _COUNTERS = ("rows_total", "bytes_total", "transactions_total")
 def fingerprint_of(spec: TopologySpec) -> str:
     """A hash of the whole topology."""
     # A connection string is not part of a repr (it may contain a password), but a changed one matters.
-    text = repr(spec) + "".join(site.database.dsn for site in spec.sites)
-    text += "".join(target.url + target.token for target in (spec.alerts.to if spec.alerts is not None else ()))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    hidden = "".join(site.database.dsn for site in spec.sites)
+    hidden += "".join(target.url + target.token for target in (spec.alerts.to if spec.alerts is not None else ()))
+    return hashlib.sha256(repr(spec).encode() + _stretched(hidden, spec.name)).hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=16)
+def _stretched(text: str, salt: str) -> bytes:
+    """A hash that takes long, for `status` shows what it is part of, and so do files: whoever reads them cannot guess passwords quickly. No key: each node must find the same."""
+    return hashlib.scrypt(text.encode(), salt=salt.encode(), n=_STRETCH, r=8, p=1, dklen=32) if text else b""
 
 
 def gather(actors: ActorSystem, components: tuple[Component, ...], timeout_s: float = GATHER_TIMEOUT_S) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from actors.cluster.local import HOST
 from actors.cluster.nodes import placement
 from actors.components import Components, Record
+from actors.state_folder import keep_private, make_private
 from spark_apply.application.environment import LOOPBACK
 from streams.errors import ConfigError, PropagationError, StreamsError
 
@@ -681,6 +682,8 @@ class ProcessActor:
 
     def __init__(self, name: str, namespace: str, state_dir: str, environment: Mapping[str, str]) -> None:
         os.environ.update(environment)
+        keep_private()  # Ray of the user's own may have another umask
+        make_private(Path(state_dir))
         _log_to(Path(state_dir) / "logs" / f"{name.replace(':', '.')}.log")
         logging.getLogger("headrace").info("%s: process %d starts", name, os.getpid())
         self._components = Components(_RecordsOfProcess(_Records(namespace), name))

@@ -44,6 +44,7 @@ from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.standby_folders import forget_standby_logs
 from actors.site.wire import admission_of, callers_of, wire_status
 from actors.staging.queue_host import forget_queues
+from actors.state_folder import make_private
 from databases.conflict_lists import conflict_list_findings
 from databases.connectors import decoder_for, log_session_name, open_destination, open_source
 from redo.source_refusal import SourceRefusal
@@ -153,6 +154,9 @@ class DatabaseSite(RedoKeeper, SiteHost):
     def open(self) -> None:
         """Start the embedded server, serve the existing redo, and attach the log writer to a new stream."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._server is not None:
+            self._server.folder.mkdir(exist_ok=True)
+            make_private(self._spec.state_dir)  # the server's user must get through
         if self._ends_source:
             self._drop_writer()
         if self._server is not None:

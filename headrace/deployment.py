@@ -23,6 +23,7 @@ from actors.processes import process_of
 from actors.records.requests import REQUESTS_FILE
 from actors.records.running import Running
 from actors.site.left import left_in
+from actors.state_folder import check_owned
 from headrace.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, everything_runs, notes, summary_line
@@ -98,9 +99,10 @@ class Deployment:
             to_start: see `topology.file.reading.read_topology`.
 
         Raises:
-            ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`).
+            ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`); or its state folder may be another user's.
         """
         spec = read_topology(file, to_start=to_start)
+        check_owned(spec.state_dir)  # before anything in it is believed
         remembered = "" if address else RememberedCluster(spec.state_dir).address()
         return cls(spec, address or remembered, is_remembered=bool(remembered))
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["INTERRUPTED", "main"]
 
+UMASK = 0o077  # what a command and its children write is its user's alone; components do the same (`actors.state_folder`)
 INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 
 
 def main() -> None:
     """Entry point; see `headrace.cli.main`."""
+    os.umask(UMASK)
     try:
         from headrace.cli import main as command_line
     except KeyboardInterrupt:

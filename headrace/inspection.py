@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from actors.earlier_shapes import earlier_of, on_the_way
 from actors.site.connection import access_to, embedded_server
+from actors.state_folder import check_owned, not_owned
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.commands.sequences import collisions
@@ -75,6 +76,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
     findings = list(found.findings)
     spec = found.spec
     if spec is not None:
+        findings += _folder_findings(spec)
         findings += tls_findings(spec)
         # Code that could not be read cannot be loaded either.
         findings += [] if any(finding.is_error for finding in found.findings) else handler_findings(spec)
@@ -93,6 +95,13 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
         ]
         findings += _findings_between(spec, sites, [])
     return Checked(findings=tuple(findings), reach=found.reach)
+
+
+def _folder_findings(spec: TopologySpec) -> Iterator[Finding]:
+    """Refuse a state folder that may be another user's, as every command does."""
+    found = not_owned(spec.state_dir)
+    if found is not None:
+        yield Finding(path="state_dir", problem=found[0], fix=found[1])
 
 
 def _disk_findings(spec: TopologySpec) -> Iterator[Finding]:
@@ -318,9 +327,11 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
 
     Raises:
         TopologyError: the file has problems.
+        ConfigError: the state folder may be another user's.
     """
     found = examine(file)
     spec, checked = found.topology(to_start=False), found.findings
+    check_owned(spec.state_dir)
     prepared, splits = prepared_topology(spec.state_dir), prepared_splits(spec.state_dir)
     if prepared is not None:
         checked = (*checked, *subset_changes(prepared, spec), *shape_changes(prepared, spec))

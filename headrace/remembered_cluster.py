@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.state_folder import make_private
 from streams.durable_file import remove_file, replace_file
 from streams.errors import ConfigError
 from streams.folder_place import is_copy
@@ -51,7 +52,7 @@ class RememberedCluster:
         Raises:
             OSError: it could not be written; what was remembered before still is.
         """
-        self.state_dir.mkdir(parents=True, exist_ok=True)
+        make_private(self.state_dir)
         replace_file(self.state_dir / _FILE, f"{address}\n{self.state_dir}\n")
 
     def forget(self) -> None:

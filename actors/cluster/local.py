@@ -44,6 +44,7 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.cluster.ray_head import HOOK
+from actors.state_folder import make_private
 from spark_apply.application.authentication import secret_environment
 from spark_apply.application.environment import LOOPBACK, java_environment
 from streams.durable_file import replace_file
@@ -156,7 +157,7 @@ class LocalCluster:
         Raises:
             ClusterError: Ray did not start; the message ends with Ray's output.
         """
-        self.state_dir.mkdir(parents=True, exist_ok=True)
+        make_private(self.state_dir)
         with self._locked():
             address = self.address()
             if address is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-__all__ = ["NOBODY", "ask_for_variable", "send_to_spark"]
+__all__ = ["NOBODY", "ask_for_variable", "readable_by_others", "send_to_spark"]
 
 NOBODY = 65534
 """Number of a user that owns nothing; the attacker is this one where the tests run as root, and else their own user."""
@@ -88,3 +90,31 @@ def _spark_answer(answer: bytes) -> str:
     kind, number = struct.unpack_from(">Bq", answer, 8)
     is_answer = kind in {_SPARK_RESPONSE, _SPARK_FAILURE} and number == _REQUEST_NUMBER
     return answer[21:].decode("utf-8", "replace") if is_answer else ""
+
+
+# Reads names of files, and tells which of them opens.
+_READ = """
+import json, os, sys
+os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
+found = []
+for name in json.load(sys.stdin):
+    try:
+        os.listdir(name) if os.path.isdir(name) else open(name, "rb").close()
+        found.append(name)
+    except OSError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def readable_by_others(paths: Sequence[Path]) -> list[Path]:
+    """Which files another user can open, and which folders he can list, where the tests run as root; else those that their modes open to others.
+
+    Args:
+        paths: of a folder that is closed to nobody above it.
+    """
+    if os.geteuid() != 0:
+        return [each for each in paths if each.lstat().st_mode & 0o077]
+    program = [sys.executable, "-I", "-c", _READ.replace("{nobody}", str(NOBODY))]
+    done = subprocess.run(program, input=json.dumps([str(each) for each in paths]), capture_output=True, text=True, check=True, timeout=60, cwd="/")
+    return [Path(each) for each in json.loads(done.stdout)]

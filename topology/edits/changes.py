@@ -111,7 +111,7 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
     Returns:
         The components of `after` in the order of `components_of`, then those that end.
     """
-    before, after = without_secrets(before), without_secrets(after)
+    before, after = without_secrets(before), without_secrets(after, like=before)
     known = {component.name: component for component in components_of(before)}
     classes = ChangeClasses(
         client.rules for spec in (before, after) for clients in (spec.captures, spec.propagations, spec.applies)

@@ -1,30 +1,46 @@
 """A topology as JSON: what is kept on disk of the topology that was prepared last.
 
-Connection strings may hold passwords. In their place stand digests, which tell whether one was changed, and nothing else.
+Connection strings may hold passwords. In their place stand digests, which tell whether one was changed, and nothing else: a password that is easy to guess cannot be tried
+against them without the key, which is in a file of the state folder that its owner alone can read. Earlier versions wrote digests without a key; they are still
+compared with, and replaced the next time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import hmac
 import json
-from collections.abc import Mapping
+import os
+import secrets
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from streams.durable_file import sync_folder
 from streams.errors import ConfigError
 from streams.plain_data import as_json, from_json
 from topology.spec import TopologySpec
 
-__all__ = ["PREPARED_FILE", "entrusted", "prepared_document", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
+__all__ = ["KEY_FILE", "PREPARED_FILE", "entrusted", "prepared_document", "prepared_topology", "spec_from_json", "spec_to_json", "with_secrets_of", "without_secrets"]
 
 PREPARED_FILE = "desired.json"  # in the state folder: what the controller prepared last
 
-_DIGEST = "digest:"
+KEY_FILE = "digest_key"  # beside it
+_KEY_BYTES = 32  # as long as what SHA-256 gives
+_SEALED = "sealed:"
+_UNSALTED = "digest:"  # of earlier versions: SHA-256 without a key
+_unwritten: dict[Path, bytes] = {}
+"""Keys of state folders that have none, for comparisons in this process: nothing that is stored fits them."""
 
 
 def spec_to_json(spec: TopologySpec) -> dict[str, Any]:
-    """The topology as plain data for `json`, without secrets."""
+    """The topology as plain data for `json`, without secrets; the state folder gets its key, if it has none yet.
+
+    Raises:
+        OSError: the key could not be written.
+    """
+    _make_key(spec.state_dir)
     return as_json(without_secrets(spec))
 
 
@@ -45,12 +61,18 @@ def prepared_document(state_dir: Path) -> dict[str, Any]:
     return document
 
 
-def without_secrets(spec: TopologySpec) -> TopologySpec:
-    """The topology with digests in the place of connection strings, and of the secrets of alerts; idempotent."""
-    stored = _with_dsns(spec, {site.name: _digest(site.database.dsn) for site in spec.sites})
+def without_secrets(spec: TopologySpec, *, like: TopologySpec | None = None) -> TopologySpec:
+    """The topology with digests in the place of connection strings, and of the secrets of alerts; idempotent.
+
+    Args:
+        spec: of a state folder, whose key decides on the digests.
+        like: as an earlier version may have stored it: where it has a digest of such a version, and it is one of the same text, that stands here too.
+    """
+    key, old = _key(spec.state_dir), frozenset(_secrets_of(like) if like is not None else ())
+    stored = _with_dsns(spec, {site.name: _digest(site.database.dsn, key, old) for site in spec.sites})
     if spec.alerts is None:
         return stored
-    to = tuple(dataclasses.replace(each, url=_digest(each.url), token=_digest(each.token)) for each in spec.alerts.to)
+    to = tuple(dataclasses.replace(each, url=_digest(each.url, key, old), token=_digest(each.token, key, old)) for each in spec.alerts.to)
     return dataclasses.replace(stored, alerts=dataclasses.replace(spec.alerts, to=to))
 
 
@@ -66,6 +88,12 @@ def entrusted(spec: TopologySpec, component: str) -> TopologySpec:
     kind, _, name = component.partition(":")
     own = {site.name: site.database.dsn if (kind, name) == ("site", site.name) else "" for site in spec.sites}
     return dataclasses.replace(_with_dsns(spec, own), alerts=None)
+
+
+def _secrets_of(spec: TopologySpec) -> Iterator[str]:
+    yield from (site.database.dsn for site in spec.sites)
+    for each in spec.alerts.to if spec.alerts is not None else ():
+        yield from (each.url, each.token)
 
 
 def with_secrets_of(spec: TopologySpec, other: TopologySpec) -> TopologySpec:
@@ -85,10 +113,40 @@ def _with_dsns(spec: TopologySpec, dsns: Mapping[str, str]) -> TopologySpec:
     ))
 
 
-def _digest(dsn: str) -> str:
-    if not dsn or dsn.startswith(_DIGEST):
-        return dsn
-    return _DIGEST + hashlib.sha256(dsn.encode()).hexdigest()[:16]
+def _digest(text: str, key: bytes, old: Collection[str]) -> str:
+    if not text or text.startswith((_SEALED, _UNSALTED)):
+        return text
+    unsalted = _UNSALTED + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return unsalted if unsalted in old else _SEALED + hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def _key(state_dir: Path) -> bytes:
+    try:
+        return (state_dir / KEY_FILE).read_bytes()
+    except OSError:
+        return _unwritten.setdefault(state_dir, secrets.token_bytes(_KEY_BYTES))
+
+
+def _make_key(state_dir: Path) -> None:
+    """Write a key where there is none: whole or not at all, as another process may do so at the same time."""
+    file = state_dir / KEY_FILE
+    if file.exists():
+        return
+    state_dir.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(f"{file.name}.{os.getpid()}.new")
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as written:
+        written.write(_unwritten.pop(state_dir) if state_dir in _unwritten else secrets.token_bytes(_KEY_BYTES))
+        written.flush()
+        os.fsync(written.fileno())
+    try:
+        os.link(aside, file)
+    except FileExistsError:
+        aside.unlink()
+    except OSError:  # a file system without links: who comes last wins, and what another process has stored just now counts as changed
+        aside.replace(file)
+    else:
+        aside.unlink()
+    sync_folder(state_dir)
 
 
 def spec_from_json(document: Any) -> TopologySpec:  # noqa: ANN401 - what `json` made of a file

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from rules.rule import Rule, RuleSet
 from streams.errors import ConfigError
 from tests.support.topologies import SITES, read
 from topology.edits.changes import adopted_first, changes
-from topology.edits.stored import spec_from_json, spec_to_json, with_secrets_of
+from topology.edits.stored import KEY_FILE, spec_from_json, spec_to_json, with_secrets_of
 from topology.edits.subset_changes import leaves_tables, shape_changes, strangers_on_the_way, subset_changes
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.ways import route
@@ -224,3 +226,30 @@ def test_no_two_queues_wait_for_each_other(tmp_path):
     before = replace(before, applies=tuple(each for each in before.applies if each.name not in {"b_at_c", "a_at_d"}))
     after = replace(after, applies=before.applies)
     assert adopted_first(route(before), route(after)) == {"queue:qa": ("queue:qb",)}
+
+
+def test_a_digest_needs_the_key_of_its_state_folder(tmp_path: Path) -> None:
+    """Without it a weak password cannot be tried; with it, what did not change stays the same."""
+    text = EXPLICIT.replace("dbs1: {database: {kind: embedded}}", 'dbs1: {database: {kind: postgres, dsn: "${D}"}}')
+    spec = read(tmp_path, text, {"D": "password=hunter2"})
+    stored = json.dumps(spec_to_json(spec))
+    guesses = {kind(b"password=hunter2").hexdigest()[:16] for kind in (hashlib.sha256, hashlib.md5, hashlib.sha512)}
+    assert not [guess for guess in guesses if guess in stored]
+    key = spec.state_dir / KEY_FILE
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert json.dumps(spec_to_json(spec)) == stored
+    key.unlink()
+    assert json.dumps(spec_to_json(spec)) != stored
+
+
+@pytest.mark.parametrize(("written", "action"), [("password=hunter2", "same"), ("password=hunter3", "restarts")])
+def test_a_digest_of_an_earlier_version_is_understood_and_replaced(tmp_path: Path, written: str, action: str) -> None:
+    text = EXPLICIT.replace("dbs1: {database: {kind: embedded}}", 'dbs1: {database: {kind: postgres, dsn: "${D}"}}')
+    spec = read(tmp_path, text, {"D": "password=hunter2"})
+    old = json.loads(json.dumps(spec_to_json(spec)))
+    (site,) = [each for each in old["sites"] if each["name"] == "dbs1"]
+    site["database"]["dsn"] = "digest:" + hashlib.sha256(written.encode()).hexdigest()[:16]
+    before = spec_from_json(old)
+    assert {c.action for c in changes(before, spec) if c.component == "site:dbs1"} == {action}
+    assert "digest:" not in json.dumps(spec_to_json(spec))
+    assert all(change.action == "same" for change in changes(spec_from_json(spec_to_json(spec)), spec))

@@ -1,0 +1,135 @@
+"""A state folder is its owner's alone: nobody else reads what is in it, and one that somebody else made or can write is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.state_folder import check_owned, make_private, not_owned
+from headrace.deployment import Deployment
+from headrace.inspection import check_topology, plan_topology
+from streams.errors import ConfigError
+from tests.support.attackers import NOBODY, readable_by_others
+
+IS_ROOT = os.geteuid() == 0
+as_root = pytest.mark.skipif(not IS_ROOT, reason="only root makes folders of another user")
+FILE = "topology: closed\nstate_dir: {state_dir}\nsites: {{a: {{database: {{kind: embedded}}}}, b: {{database: {{kind: embedded}}}}}}\nreplicate: [{{schemas: [public], from: a, to: [b]}}]\n"
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder below /tmp that everybody may enter: pytest's own is closed."""
+    folder = Path(tempfile.mkdtemp(prefix="hn-closed-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def filled(state_dir: Path) -> list[Path]:
+    """A state folder as earlier versions left it."""
+    files = ["desired.json", "cluster.json", "logs/site.a.log", "components/a~topology.json", "sites/a/redo/1", "sites/a/identity", "sites/a/database/server.json"]
+    for name in files:
+        file = state_dir / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("secret")
+    every = [state_dir, *sorted(state_dir.rglob("*"))]
+    for each in every:
+        each.chmod(0o755 if each.is_dir() else 0o644)
+    return every
+
+
+def test_what_an_earlier_version_left_open_is_closed(shared: Path):
+    state_dir = shared / "state"
+    every = filled(state_dir)
+    if IS_ROOT:
+        assert set(readable_by_others(every)) == set(every)
+    make_private(state_dir)
+    assert [each for each in readable_by_others(every) if each.name != "server.json"] == []  # `EmbeddedServer` writes that one anew
+    for each in every:
+        assert each.is_dir() or each.read_text() == "secret"
+    make_private(state_dir)
+
+
+@as_root
+def test_another_user_gets_through_to_his_own_folder_and_sees_nothing_on_the_way(shared: Path):
+    """An embedded server that root starts is such a user."""
+    state_dir = shared / "state"
+    data = state_dir / "sites" / "a" / "database" / "data"
+    data.mkdir(parents=True, mode=0o700)
+    os.chown(data, NOBODY, NOBODY)
+    make_private(state_dir)
+    above = [state_dir, state_dir / "sites", state_dir / "sites" / "a", data.parent]
+    assert readable_by_others([*above, data]) == [data]
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+
+
+def test_a_command_and_what_it_starts_write_for_their_user_alone(tmp_path: Path):
+    program = "import headrace.cli, subprocess; headrace.cli.main = lambda: subprocess.run(['touch', 'made'], check=True); from headrace.entry import main; main()"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=60)
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o600
+
+
+def test_own_folders_and_those_that_are_made_later_are_taken(shared: Path):
+    for state_dir in (shared / "later" / "state", shared, shared / "linked"):
+        if state_dir.name == "linked":
+            state_dir.symlink_to(shared / "there")
+            (shared / "there").mkdir()
+        assert not_owned(state_dir) is None
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_a_folder_that_others_may_write_is_refused(shared: Path, mode: int):
+    state_dir = shared / "state"
+    state_dir.mkdir()
+    state_dir.chmod(mode)
+    with pytest.raises(ConfigError, match=f"other users may write {state_dir}") as refused:
+        check_owned(state_dir)
+    (command, _, _) = refused.value.hint.partition(",")
+    subprocess.run(["/bin/sh", "-c", command], check=True)
+    check_owned(state_dir)
+
+
+def test_a_folder_whose_parent_anybody_may_exchange_it_in_is_refused(shared: Path):
+    (shared / "open").mkdir()
+    (shared / "open").chmod(0o777)
+    (shared / "open" / "state").mkdir()
+    with pytest.raises(ConfigError, match=f"other users may write {shared / 'open'} "):
+        check_owned(shared / "open" / "state")
+
+
+@as_root
+@pytest.mark.parametrize("made", ["the folder", "its parent", "a link"])
+def test_whoever_comes_first_in_a_shared_folder_does_not_get_the_topology(shared: Path, made: str):
+    state_dir = shared / "first" / "state"
+    if made == "a link":
+        state_dir = shared / "state"
+        (shared / "elsewhere").mkdir()
+        state_dir.symlink_to(shared / "elsewhere")
+        os.chown(state_dir, NOBODY, NOBODY, follow_symlinks=False)
+    else:
+        state_dir.mkdir(parents=True)
+        os.chown(state_dir if made == "the folder" else state_dir.parent, NOBODY, NOBODY)
+    with pytest.raises(ConfigError, match=str(NOBODY)):
+        check_owned(state_dir)
+
+
+def test_check_plan_and_every_command_refuse_it(shared: Path):
+    state_dir = shared / "state"
+    state_dir.mkdir()
+    state_dir.chmod(0o777)
+    file = shared / "closed.yaml"
+    file.write_text(FILE.format(state_dir=state_dir))
+    (found,) = check_topology(file, ask_databases=False).findings
+    assert (found.path, found.is_error) == ("state_dir", True)
+    assert found.fix.startswith(f"chmod go-w {state_dir}")
+    for read in (lambda: Deployment.read(file), lambda: plan_topology(file, ask_databases=False)):
+        with pytest.raises(ConfigError, match="state_dir: other users may write"):
+            read()
