@@ -49,6 +49,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -114,6 +115,7 @@ CLEAR_INTERVAL_S = 10.0  # between two attempts to clear what an edit left; nobo
 CLEAR_TIMEOUT_S = 30.0  # a log writer ends within ten seconds, and so does a session that reads the slot
 MARKER_TIMEOUT_S = 10.0  # a site that is frozen must not hold up the controller for longer
 NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
+RENEWAL_INTERVAL_S = 86_400.0  # certificates of a year, with months left when it is time: `up` has looked at the beginning
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
 _STRETCH = 1 << 14  # of scrypt, with blocks of 8: 16 MiB and a tenth of a second for each guess
@@ -206,6 +208,7 @@ class Controller(Host):
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
         self._note_at = self._clear_at = 0.0
+        self._renew_at = self._clock.monotonic() + RENEWAL_INTERVAL_S
         self._mark_at: dict[str, float] = {}  # by source: the next attempt to write a marker
         self._left: tuple[LeftSite, ...] = ()  # sites that the last edits left and that have not cleared their databases yet
         self._left_problems: dict[str, str] = {}
@@ -248,6 +251,7 @@ class Controller(Host):
 
     def step(self) -> float:
         """Reconcile, advance the set-up by one step, and collect the status of all components."""
+        self._renew_certificates()
         self._take_calls()
         self.reconcile()
         self._observe()
@@ -761,6 +765,20 @@ class Controller(Host):
                 self._actors.call(each.component, "end_source", timeout_s=CLEAR_TIMEOUT_S)
         left = (each if each.name not in sites else replace(each, is_removed=False) for each in self._left if each.name not in sources)
         self._save_left(tuple(each for each in left if each.slot or each.is_removed))
+
+    def _renew_certificates(self) -> None:
+        """Once a day: a topology may run for longer than the certificates live that `up` made."""
+        if self._clock.monotonic() < self._renew_at:
+            return
+        self._renew_at = self._clock.monotonic() + RENEWAL_INTERVAL_S
+        from actors.security.upkeep import keep_certificates  # cryptography: commands begin without it
+
+        try:
+            made = keep_certificates(self._file, now=datetime.fromtimestamp(self._clock.time_us() / 1e6, UTC))
+        except ConfigError as error:
+            log.warning("%s: certificates are not renewed now: %s", self.name, error.message)  # `check` warns a month before their end
+        else:
+            log.info("%s: certificates renewed: %s", self.name, ", ".join(made) or "none is due")
 
     def _clear_left(self) -> None:
         """Let sites that an edit left clear what is of no use there any more; one that does not answer is asked again."""

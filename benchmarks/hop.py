@@ -11,8 +11,8 @@ import threading
 import time
 from pathlib import Path
 
+from actors.security.authority import make_certificates
 from actors.staging.queue import QueueCore
-from headrace.security.authority import make_certificates
 from protos import codec, transport
 from protos.admission import PUBLISH, SUBSCRIBE, Admission
 from protos.identity import Identity, Peer

@@ -232,8 +232,9 @@ def certs(
     as_json: Json = False,
 ) -> int:
     """Make a private authority and a certificate for every site that has none in DIR. Overwrites nothing."""
-    from headrace.security.authority import make_certificates
+    from actors.security.authority import make_certificates
     from topology.file.reading import read_topology
+    from topology.links import makes_certificates
 
     output = Output(as_json=as_json)
     spec = read_topology(topology, to_start=False)
@@ -246,7 +247,7 @@ def certs(
         output.result(f"made {path}")
     for site in made.kept:
         output.result(f"kept {folder / site}.pem and {folder / site}.key: nothing is overwritten")
-    if not any(site.tls for site in spec.sites):
+    if makes_certificates(spec) or not any(site.tls for site in spec.sites):
         place = folder.resolve()
         if place.is_relative_to(spec.file.parent):
             place = place.relative_to(spec.file.parent)  # paths in the file are relative to it

@@ -34,6 +34,7 @@ from topology.combined import bypassing
 from topology.edits.changes import bypassed_of, components_of
 from topology.edits.stored import PREPARED_FILE
 from topology.file.reading import read_topology
+from topology.links import CERTIFICATES, both_ways, makes_certificates
 from topology.problems import TopologyError, nearest
 from topology.split import fitting, prepared_splits, with_splits
 
@@ -379,18 +380,33 @@ class Deployment:
         )
 
     def _check_certificates(self) -> None:
-        """Refuse to start what could not speak to each other.
+        """Make the certificates of a file that names none, and refuse to start what could not speak to each other.
 
         Raises:
             TopologyError: with every problem of the certificate files.
+            ConfigError: they cannot be made, or the cluster has several nodes.
         """
         if not any(site.tls for site in self.spec.sites):
             return
-        from headrace.security.examination import tls_findings
+        if makes_certificates(self.spec):
+            self._make_certificates()
+            return
+        from actors.security.examination import tls_findings
 
         errors = [finding for finding in tls_findings(self.spec) if finding.is_error]
         if errors:
             raise TopologyError.of(str(self.spec.file), errors)
+
+    def _make_certificates(self) -> None:
+        """Have a certificate for every site in the state folder, which only processes of this machine can read."""
+        from actors.security.upkeep import keep_certificates
+
+        if self.address and (nodes := len(self.connect().nodes())) > 1:
+            raise ConfigError(
+                f"the Ray cluster at {self.address} has {nodes} nodes, and {self.spec.file} has no tls: `up` makes certificates for one machine alone",
+                hint=both_ways(self.spec),
+            )
+        keep_certificates(self.spec)
 
     def _check_handlers(self) -> None:
         """Refuse to start with users' code that cannot be loaded.
@@ -705,7 +721,7 @@ class Deployment:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        for name in ("sites", "components", "logs"):
+        for name in ("sites", "components", "logs", CERTIFICATES):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)

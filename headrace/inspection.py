@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.earlier_shapes import earlier_of, on_the_way
+from actors.security.examination import tls_findings
 from actors.site.connection import access_to, embedded_server
 from actors.state_folder import check_owned, not_owned
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
@@ -17,7 +18,6 @@ from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.commands.sequences import collisions
 from headrace.console import bytes_text
 from headrace.rows_there import Databases, rows_there
-from headrace.security.examination import tls_findings
 from rules.conflict_handlers import NO_CONFLICT_RULES
 from rules.user_code.handlers import NO_HANDLERS, ErrorHandler
 from spark_apply.copy.row_marks import MarkedTable, compare_marks

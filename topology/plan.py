@@ -23,6 +23,7 @@ from topology.checks import check_and_prove
 from topology.combined import apply_of, bypassed, bypassed_on, combination, combined, direct
 from topology.downstream import RedoReceiver, redo_receivers
 from topology.edits.changes import Change, changes
+from topology.links import protection
 from topology.problems import as_line
 from topology.proof.reach import Reach, ReachedSite
 from topology.spec import ApplySpec, SiteSpec, TopologySpec
@@ -125,6 +126,7 @@ class Plan:
     topology: str
     file: str
     state_dir: str
+    links: str
     reach: tuple[Reach, ...]
     ways: tuple[PlannedWay, ...]
     sites: tuple[SitePlan, ...]
@@ -170,6 +172,7 @@ def make_plan(
         topology=spec.name,
         file=str(spec.file),
         state_dir=str(spec.state_dir),
+        links=protection(spec),
         reach=proven.proof.reach() if proven.proof is not None else (),
         ways=tuple(_planned_way(running, way) for apply in spec.applies for way in ways_to(running, apply)),
         sites=tuple(
@@ -421,6 +424,7 @@ def _optimisations(spec: TopologySpec) -> Iterator[Optimisation]:
 def _text(plan: Plan) -> Iterator[str]:
     yield f"Plan of {plan.topology} ({plan.file})"
     yield f"State is kept in {plan.state_dir}"
+    yield f"Links between components: {plan.links}"
     yield from _reach_text(plan)
     yield "\nChanges flow"
     for way in plan.ways:

@@ -68,7 +68,7 @@ class SiteSpec:
         name: of the site.
         database: its database.
         node: Ray custom resources its actors need, as (name, amount) pairs.
-        tls: its certificate; None: its links are not encrypted, and nobody proves who he is.
+        tls: its certificate (`topology.links`); None: its links are not encrypted, and nobody proves who he is.
     """
 
     name: str

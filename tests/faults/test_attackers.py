@@ -15,7 +15,7 @@ import pytest
 
 from spark_apply.application.authentication import SECRET
 from streams.failpoints import FOLDER_ENVIRONMENT
-from tests.support.attackers import ask_for_variable, send_to_spark
+from tests.support.attackers import ask_for_variable, send_to_spark, speak_to
 from tests.support.system import System
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
@@ -74,6 +74,19 @@ def test_no_process_of_spark_reads_what_another_user_sends(one_way: System):
             lines.append(" ".join(process.cmdline()))
     (secret,) = secrets - {""}
     assert not [line for line in lines if secret in line]
+    one_way.assert_converged(["notes"])
+
+
+def test_no_port_of_a_topology_serves_another_user_who_speaks_as_its_components_do(one_way: System):
+    spec = one_way.spec
+    (capture,), (propagation,), (apply,) = spec.captures, spec.propagations, spec.applies
+    calls = [(method, spec.name, capture.name, "src", "src") for method in ("Watch", "Checkpoint", "Ship")]
+    calls += [("Enqueue", spec.name, capture.name, capture.queue, "src"), ("Enqueue", spec.name, propagation.name, apply.queue, "src")]
+    calls += [("Dequeue", spec.name, propagation.name, capture.queue, "src"), ("Dequeue", spec.name, apply.name, apply.queue, "src")]
+    ports = {port: name for name, port in listening(one_way)}
+    secured, served = speak_to(list(ports), calls)
+    assert not served
+    assert len(secured) >= 5, "the redo of src, two queues, the apply process and its Spark application"
     one_way.assert_converged(["notes"])
 
 

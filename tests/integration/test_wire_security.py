@@ -13,6 +13,7 @@ import pytest
 
 from actors.combined import CombinedCore, CombinedOutlet
 from actors.records.refusal import Refusal
+from actors.security.upkeep import keep_certificates
 from actors.site.wire import admission_of, identity_of
 from actors.staging.queue import QueueCore
 from protos import admission as admission_module
@@ -24,7 +25,11 @@ from protos.identity import CertificateError, Identity, Peer
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
 from protos.spark_link import serve_tasks
+from redo.records import RedoPosition
+from redo.standby.shipping import RedoShipping
 from streams.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
+from streams.scn import Scn
+from tests.support.attackers import speak_to
 from tests.support.bounds import STALL_S
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
@@ -387,7 +392,35 @@ def test_stream_that_says_no_hello_ends_in_time_and_others_are_served_meanwhile(
         each.close()
 
 
-def test_topology_without_tls_has_no_identities(tmp_path: Path) -> None:
-    (tmp_path / "plain.yaml").write_text(TOPOLOGY.replace("tls:", "# tls:"))
+@pytest.mark.parametrize("is_secure", [True, False], ids=["certificates that up makes", "none"])
+def test_another_user_is_served_where_the_file_says_none_and_nowhere_else(tmp_path: Path, is_secure: bool, request: pytest.FixtureRequest) -> None:
+    text = TOPOLOGY.replace("tls:", "#" if is_secure else "tls: none #")
+    (tmp_path / "t.yaml").write_text(text)
+    spec = read_topology(tmp_path / "t.yaml")
+    keep_certificates(spec)
+    queue = Queue(spec, tmp_path / "q")
+    request.addfinalizer(queue.server.stop)
+    (tmp_path / "redo").mkdir()
+    shipping = RedoShipping(tmp_path / "redo", "dbs1", lambda: RedoPosition(0, 0, Scn(0)))
+    shipping.register({"receiver": True})
+    redo = RedoServer(spec.name, "dbs1", _Writer(), shipper=shipping, admission=admission_of(spec, "site:dbs1"))
+    request.addfinalizer(redo.stop)
+    capture, subscriber = spec.captures[0].name, spec.propagations[0].name
+    of_queue = [("Enqueue", spec.name, capture, queue.name, "dbs1"), ("Dequeue", spec.name, subscriber, queue.name, "dbs1")]
+    of_redo = [(method, spec.name, name, "dbs1", "dbs1") for method, name in (("Watch", capture), ("Checkpoint", capture), ("Ship", "receiver"))]
+    ports = {int(server.endpoint.rpartition(":")[2]): calls for server, calls in ((queue, of_queue), (redo, of_redo))}
+    secured, served = speak_to(list(ports), [*of_queue, *of_redo])
+    assert secured == (set(ports) if is_secure else set())
+    assert served == (set() if is_secure else {(port, method, component) for port, calls in ports.items() for method, _, component, *_ in calls})
+    # Those of the topology are served.
+    publisher, reader = queue.publisher(identity_of(spec, "dbs1")), queue.subscriber(identity_of(spec, "dbs1"))
+    if is_secure:
+        _pass_a_batch(queue, publisher, reader)
+    publisher.close()
+    reader.close()
+
+
+def test_topology_that_says_none_has_no_identities(tmp_path: Path) -> None:
+    (tmp_path / "plain.yaml").write_text(TOPOLOGY.replace("tls:", "tls: none # "))
     spec = read_topology(tmp_path / "plain.yaml")
     assert all(identity_of(spec, site.name) is None for site in spec.sites)

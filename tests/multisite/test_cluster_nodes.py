@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from actors.controller import CONTROLLER
+from actors.security.authority import make_certificates
 from databases.embedded import EmbeddedServer
 from headrace.deployment import Deployment, Progress
 from headrace.status_view import notes
@@ -34,6 +35,7 @@ pytestmark = [pytest.mark.unit("nodes"), pytest.mark.cluster, pytest.mark.postgr
 TOPOLOGY = """
 topology: test_nodes
 state_dir: state
+tls: {{authority: certs/ca.pem, certificate: "certs/{{site}}.pem", key: "certs/{{site}}.key"}}
 sites: {sites}
 replicate:
   - {{schemas: [x], from: a, to: [{to}]}}
@@ -56,6 +58,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "nodes.yaml"
         self.nodes = RayNodes(folder, folder / "state")
+        make_certificates(folder / "certs", "test_nodes", (*SITES, "d"))
         self.servers = {name: EmbeddedServer(folder / "servers" / name, name=f"test_nodes-{name}") for name in (*SITES, "d")}
         self.system = System(Deployment.read(self.write("b", "c")), self.servers, folder)
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["NOBODY", "ask_for_variable", "readable_by_others", "send_to_spark"]
+__all__ = ["NOBODY", "Call", "ask_for_variable", "readable_by_others", "send_to_spark", "speak_to"]
 
 NOBODY = 65534
 """Number of a user that owns nothing; the attacker is this one where the tests run as root, and else their own user."""
@@ -46,6 +46,91 @@ def _send(ports: Sequence[int], messages: Sequence[bytes]) -> list[bytes]:
         timeout=60 + _SECONDS_EACH * len(messages) * len(ports), cwd="/",
     )
     return [bytes.fromhex(answer) for answer in json.loads(done.stdout)]
+
+
+# Reads ports and calls, and makes each call at each port as a component would, but without a certificate. A port that is silent is left alone.
+_SPEAK = """
+import concurrent.futures, encodings.idna, json, os, socket, ssl, sys, threading
+import grpc
+from protos import queue_pb2 as q, queue_pb2_grpc, redo_pb2 as r, redo_pb2_grpc
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
+ports, calls = json.load(sys.stdin)
+over, SCN_MAX = threading.Event(), 2**63 - 1
+
+def stream(*messages):
+    yield from messages
+    over.wait()
+
+def begin(channel, method, hello, source):
+    queue, redo, transport = queue_pb2_grpc.QueueStub(channel), redo_pb2_grpc.RedoStub(channel), redo_pb2_grpc.RedoTransportStub(channel)
+    if method == "Checkpoint":
+        return redo.Checkpoint(r.RequiredCheckpoint(hello=hello, scn=SCN_MAX), timeout=5) is not None
+    if method == "Watch":
+        return next(redo.Watch(hello, timeout=5)) is not None
+    if method == "Enqueue":
+        return next(queue.Enqueue(stream(q.EnqueueRequest(hello=hello), q.EnqueueRequest(source=source)), timeout=5)) is not None
+    elif method == "Dequeue":
+        needed = [q.SourcePosition(source=source, scn=0)]
+        call = queue.Dequeue(stream(q.DequeueRequest(hello=hello), q.DequeueRequest(subscribe=q.Subscribe(needed=needed, credit_bytes=1 << 20))), timeout=5)
+    else:
+        call = transport.Ship(stream(r.ShipRequest(begin=r.BeginShipping(hello=hello, place=r.RedoPosition(), credit_bytes=1 << 20))), timeout=5)
+    return any(key == "headrace-accepted" for key, _ in call.initial_metadata())
+
+def over_tls(port):  # whether the port speaks TLS, and whether HTTP/2 is answered behind it
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as link, context.wrap_socket(link) as secure:
+            try:
+                secure.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+                return True, bool(secure.recv(9))
+            except OSError:
+                return True, False
+    except OSError:
+        return False, False
+
+def speak(port):
+    speaks, answers = over_tls(port)
+    served = [[port, "TLS without a certificate", ""]] * answers
+    for method, topology, component, queue, source in calls:
+        hello = q.Hello(protocol_version=1, topology=topology, component=component, queue=queue, incarnation="~forged")
+        with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            try:
+                served += [[port, method, component]] * begin(channel, method, hello, source)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    break
+    return [port] * speaks, served
+
+with concurrent.futures.ThreadPoolExecutor(8) as pool:  # a silent port is waited for
+    found = list(pool.map(speak, ports))
+over.set()
+print(json.dumps([sum(each, []) for each in zip(*found)]))
+"""
+
+Call = tuple[str, str, str, str, str]
+"""Method ("Checkpoint", "Watch", "Enqueue", "Dequeue", "Ship"), topology, component, queue (of redo: its source), source."""
+
+
+def speak_to(ports: Sequence[int], calls: Sequence[Call]) -> tuple[set[int], set[tuple[int, str, str]]]:
+    """What ports of this machine do for another user who speaks the protocol of the components, without a certificate.
+
+    Args:
+        ports: to ask.
+        calls: made at each of them.
+
+    Returns:
+        The ports that speak TLS; and port, method and component of each call that was served.
+    """
+    program = [sys.executable, "-I", "-c", _SPEAK.replace("{nobody}", str(NOBODY))]
+    done = subprocess.run(
+        program, input=json.dumps([list(ports), list(calls)]), capture_output=True, text=True, check=False, timeout=120 + 15 * len(ports), cwd="/",
+    )
+    assert done.returncode == 0, done.stderr
+    secured, served = json.loads(done.stdout.splitlines()[-1])
+    return set(secured), {(port, method, component) for port, method, component in served}
 
 
 def ask_for_variable(ports: Sequence[int], variable: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from headrace.security.authority import make_certificates
+from actors.security.authority import make_certificates
 from protos.identity import Identity
 
 

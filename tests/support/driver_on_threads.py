@@ -27,7 +27,7 @@ class Run:
     def __init__(self, runner: Runner, kind: int, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]) -> None:
         module, _, function = runs._CODE[kind].partition(":")
         code = getattr(importlib.import_module(module), function)
-        access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit())
+        access = TaskAccess(endpoint=runner.endpoint, token=runner.gate.admit(), identity=runner.config.identity)
         moved(True)
         self.results: list[bytes] = []
 

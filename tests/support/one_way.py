@@ -16,11 +16,14 @@ from actors import runtime
 from actors.capture import CaptureHost
 from actors.downstream_database import RedoReceiver
 from actors.host import Host
+from actors.security.upkeep import keep_certificates
 from actors.site.connection import redo_folder
+from actors.site.wire import admission_of, identity_of, peers_of
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost
 from databases.connectors import DatabaseAccess, decoder_for
 from databases.postgres.source.database import PostgresSource
+from protos.identity import Peer
 from protos.redo_link import RedoServer
 from redo.log_writer import LogWriter
 from redo.mining import Miner
@@ -106,7 +109,7 @@ class OneWay:
         else:
             self.writer.required_checkpoints.register(capture.name)
         self.writer.attach(self._source.open_stream(self.spec.name, self.writer.start_scn))
-        self.redo = RedoServer(self.spec.name, "dbs1", self.writer, shipper=self.writer.shipping)
+        self.redo = RedoServer(self.spec.name, "dbs1", self.writer, shipper=self.writer.shipping, admission=admission_of(self.spec, "site:dbs1"))
         self._stop = threading.Event()
         self._writing = threading.Thread(target=self._write_redo, daemon=True)
         self._writing.start()
@@ -118,7 +121,9 @@ class OneWay:
     def read(self, more: str = "") -> TopologySpec:
         file = self._folder / "topology.yaml"
         file.write_text(self._text + more)
-        return read_topology(file, {"SOURCE": self.source_dsn, "DESTINATION": self.destination_dsn})
+        spec = read_topology(file, {"SOURCE": self.source_dsn, "DESTINATION": self.destination_dsn})
+        keep_certificates(spec)
+        return spec
 
     def resolve(self, name: str) -> str:
         if name == "site:dbs1":
@@ -189,7 +194,7 @@ class OneWay:
         (apply,) = self.spec.applies
         config = ApplyConfig(
             topology=self.spec.name, apply=apply.name, source=access(site="dbs1", dsn=self.source_dsn),
-            destination=access(site="dbs2", dsn=self.destination_dsn), queue=apply.queue, parallelism=2,
+            destination=access(site="dbs2", dsn=self.destination_dsn), queue=apply.queue, parallelism=2, identity=identity_of(self.spec, "dbs2"),
             tables=tuple(
                 TableToInstantiate(
                     identity=table.identity, source=TableName.of(table), destination=TableName.of(table), may_empty=True,
@@ -200,10 +205,10 @@ class OneWay:
         )
         return apply_driver.ApplyDriver(config, queue=self._dequeues_from, application=lambda: None)  # type: ignore[arg-type,return-value]
 
-    def _dequeues_from(self) -> str:
+    def _dequeues_from(self) -> Peer:
         (apply,) = self.spec.applies
         capture = capture_of(self.spec, apply)
-        return self.resolve(f"queue:{apply.queue}" if capture is None else f"capture:{capture.name}")
+        return peers_of(self.spec, "dbs2", self.resolve)(f"queue:{apply.queue}" if capture is None else f"capture:{capture.name}")
 
     def _begin(self, name: str) -> None:
         kind, _, short = name.partition(":")

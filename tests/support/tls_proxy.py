@@ -9,7 +9,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from headrace.security.authority import make_certificates
+from actors.security.authority import make_certificates
 
 SSL_REQUEST = b"\0\0\0\x08\x04\xd2\x16\x2f"
 

@@ -34,7 +34,6 @@ from topology.file.models import (
     ScheduleModel,
     SiteModel,
     SpokeModel,
-    TlsModel,
     TopologyModel,
     read_shape,
     valid_name,
@@ -43,6 +42,7 @@ from topology.file.secret_sources import references
 from topology.file.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.file.table_settings import table_setting_findings, table_settings
 from topology.file.thresholds import threshold_findings, with_thresholds
+from topology.file.tls import TlsReading
 from topology.problems import TopologyError, nearest
 from topology.proof.reach import Reach
 from topology.schedule import DAYS, EVERY_DAY, Schedule, Window
@@ -53,7 +53,6 @@ from topology.spec import (
     PropagationSpec,
     QueueSpec,
     SiteSpec,
-    TlsSpec,
     TopologySpec,
 )
 from topology.ways import route
@@ -77,7 +76,7 @@ class Examination:
         spec: the topology with the shorthand expanded, defaults filled in and every propagation routed; without what could not be
             read. None: nothing could.
         findings: errors in the order of the file, then warnings, with their places in the file.
-        of_proof: those that say who gets what wrongly: what runs already can be looked at and stopped all the same.
+        of_proof: those that say who gets what wrongly, and that links need protection: what runs already can be looked at and stopped all the same.
         reach: who gets what; empty where the file has errors that leave that open.
     """
 
@@ -149,7 +148,7 @@ class _Reader:
         self.of_proof: set[Finding] = set()
         self.reach: tuple[Reach, ...] = ()
         self._folder = Path()
-        self._tls: TlsModel | None = None
+        self._tls = TlsReading(document)
         self._top: TopologyModel | None = None
         self._propagations: dict[str, PropagationModel] = {}
         self._applies: dict[str, ApplyModel] = {}
@@ -159,8 +158,6 @@ class _Reader:
         top = self._top = read_shape(TopologyModel, content, (), self.document)
         name = self._topology_name(content.get("topology"))
         self._folder = file.parent
-        if content.get("tls") is not None:
-            self._tls = read_shape(TlsModel, content["tls"], ("tls",), self.document)
         alerts = None if content.get("alerts") is None else read_alerts(content["alerts"], self.document, self._environment)
         sites = self._section("sites", SiteModel, self._site)
         if content.get("sites") == {}:
@@ -191,7 +188,8 @@ class _Reader:
                 self._report(path, problem, fix)
             if top.combined == "never":
                 spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
-        spec = route(spec)
+        spec, needed = self._tls.completed(route(spec))
+        self.of_proof |= needed
         self._check(spec)
         return spec
 
@@ -235,21 +233,7 @@ class _Reader:
         database = self._database(name, model.database)
         if database is None:
             return None
-        return SiteSpec(name=name, database=database, node=tuple(model.node.items()), tls=self._tls_of(name, model.tls))
-
-    def _tls_of(self, site: str, own: TlsModel | None) -> TlsSpec | None:
-        """A site's certificate files: its own, else the file's; `{site}` in a path stands for the site's name."""
-        if own is None and self._tls is None:
-            return None
-        named: dict[str, Path] = {}
-        for key in ("authority", "certificate", "key"):
-            path = (own and getattr(own, key)) or (self._tls and getattr(self._tls, key))
-            if path:
-                named[key] = (self._folder / Path(path.replace("{site}", site)).expanduser()).resolve()
-            else:
-                place = ("sites", site, "tls") if own is not None else ("tls",)
-                self._report((*place, key), "is missing", f"add it here, or for every site under tls.{key}")
-        return TlsSpec(**named) if len(named) == 3 else None
+        return SiteSpec(name=name, database=database, node=tuple(model.node.items()), tls=self._tls.of(name, model.tls, self._folder))
 
     def _database(self, site: str, model: DatabaseModel) -> DatabaseSpec | None:
         if model.kind == "embedded":

@@ -9,6 +9,7 @@ import pytest
 
 from actors import spark_application
 from actors.child_process import ChildEnded
+from actors.security.upkeep import keep_certificates
 from actors.spark_application import SILENCE_MAX_S, SparkHost
 from protos import apply_pb2 as pb
 from protos import spark_link
@@ -25,6 +26,7 @@ def host(tmp_path: Path) -> SparkHost:
     file = tmp_path / "t.yaml"
     file.write_text(ONE_WAY)
     spec = read_topology(file)
+    keep_certificates(spec)
     host = SparkHost(spec, spec.applies[0].site, "fingerprint")
     host._clock = VirtualClock()
     host._child = SimpleNamespace(  # type: ignore[assignment]

@@ -8,9 +8,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -37,6 +39,7 @@ from streams.errors import ApplyError, ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.topologies import ONE_WAY, SITES, read
 from topology.edits.changes import bypassed_of
+from topology.links import CERTIFICATES
 
 TWO_SOURCES = """
 queues: {q1: {site: dbs1}, q2: {site: dbs2}, q3: {site: dbs3}}
@@ -101,7 +104,7 @@ class Clusters:
     """Ray clusters of the user's by address: from which state folder a topology runs there (None: it does not)."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path | None], *, same: str = "") -> None:
-        self.folders, self._same, self._at = folders, same, ""
+        self.folders, self._same, self._at, self.machines = folders, same, "", 1
         self.ended: list[str] = []
         monkeypatch.setattr(headrace.deployment, "_connect", self._connect)
         monkeypatch.setattr("actors.runtime.own_address", lambda: self._same or self._at)
@@ -124,6 +127,33 @@ class Clusters:
 
     def state_dir(self) -> Path | None:
         return self.folders[self._at]
+
+    def nodes(self) -> list[dict[str, float]]:
+        return [{"CPU": 1.0}] * self.machines
+
+
+def test_up_makes_certificates_on_a_cluster_of_one_node_and_says_both_ways_where_it_has_more(monkeypatch, spec):
+    clusters, folder = Clusters(monkeypatch, {"head:6379": None}), spec.state_dir / CERTIFICATES
+    clusters.machines = 2
+    with pytest.raises(ConfigError, match="has 2 nodes") as caught:
+        Deployment(spec, "head:6379").up()
+    assert not folder.exists()
+    assert Deployment.read(spec.file).address == ""
+    _, line, _, files, _, none, _ = caught.value.hint.split("`")
+    assert (line.split()[1], files[:5], none) == ("certs", "tls: ", "tls: none")
+    text = spec.file.read_text()
+    for said in (none, files):
+        spec.file.write_text(f"{said}\n{text}")
+        if said == files:
+            subprocess.run([str(Path(sys.executable).parent / "headrace"), *shlex.split(line)[1:]], check=True, capture_output=True, cwd="/")
+        Deployment.read(spec.file, "head:6379", to_start=True).up()
+        assert not folder.exists()
+    spec.file.write_text(text)
+    clusters.machines = 1
+    Deployment.read(spec.file, "head:6379", to_start=True).up()
+    assert sorted(path.name for path in folder.glob("*.key")) == ["a.key", "b.key", "certificate-authority.key"]
+    assert Deployment(spec).down(purge=True) == []
+    assert not spec.state_dir.exists()
 
 
 def test_copy_of_a_project_goes_to_no_remembered_cluster(monkeypatch, spec):

@@ -28,7 +28,7 @@ def test_the_plan_has_one_way_for_every_apply_process_with_every_component_on_it
 
 def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_have(tmp_path):
     text = TWO_WAY.replace("dbs2: {database: {kind: embedded}}", "dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}")
-    actors = make_plan(read(tmp_path, NEVER + text)).actors
+    actors = make_plan(read(tmp_path, f"tls: none\n{NEVER}" + text)).actors
     assert sorted((actor.name, actor.site) for actor in actors) == sorted(
         [
             ("controller", ""),
@@ -40,7 +40,7 @@ def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_hav
         ]
     )
     assert all(actor.resources == ((("site_dbs2", 1.0),) if actor.site == "dbs2" else ()) for actor in actors)
-    combined = make_plan(read(tmp_path, text)).actors
+    combined = make_plan(read(tmp_path, f"tls: none\n{text.lstrip()}")).actors
     assert {actor.name for actor in actors} - {actor.name for actor in combined} == {
         "queue:q_dbs1", "queue:q_dbs1_in", "queue:q_dbs2", "queue:q_dbs2_in", "propagation:dbs1_to_dbs2", "propagation:dbs2_to_dbs1",
     }

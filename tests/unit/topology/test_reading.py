@@ -31,6 +31,7 @@ def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
         tmp_path,
         """
         topology: hr_one_way
+        tls: none
         state_dir: state
         redo_bytes_max: 1GB
         segment_bytes: 8MB
@@ -120,6 +121,7 @@ def test_yaml_merge_keys_and_anchors_work(tmp_path):
         tmp_path,
         """
         topology: t
+        tls: none
         sites:
           dbs1: &embedded {database: {kind: embedded}}
           dbs2: {<<: *embedded, node: {site_dbs2: 1}}

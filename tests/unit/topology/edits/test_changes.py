@@ -161,13 +161,13 @@ def test_every_field_of_a_topology_changes_some_components_part(tmp_path):
 
 def test_a_topology_survives_its_storage_without_its_secrets(tmp_path):
     text = EXPLICIT.replace("dbs1: {database: {kind: embedded}}", 'dbs1: {database: {kind: postgres, dsn: "${D}"}, node: {big: 1}}')
-    spec = read(tmp_path, text, {"D": "password=hunter2"})
+    spec = read(tmp_path, f"tls: none\n{text.lstrip()}", {"D": "password=hunter2"})
     stored = json.dumps(spec_to_json(spec))
     assert "hunter2" not in stored
     again = spec_from_json(json.loads(stored))
     assert with_secrets_of(again, spec) == spec
     assert all(change.action == "same" for change in changes(again, spec))
-    other = read(tmp_path, text, {"D": "password=hunter3"})
+    other = read(tmp_path, f"tls: none\n{text.lstrip()}", {"D": "password=hunter3"})
     assert {c.component: c.action for c in changes(again, other) if c.action != "same"} == {"site:dbs1": "restarts", "apply:a": "restarts"}
 
 

@@ -1,5 +1,6 @@
 """What is wrong with the certificate files that a topology names; part of `headrace check` and of `up`.
 
+Those that Headrace makes itself are made anew by `up` where anything is wrong with them, so that is a warning.
 A site's processes read the files on their own nodes. Those of a site with a `node` may be elsewhere: what cannot be examined here is
 then a warning.
 """
@@ -18,8 +19,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from actors.security.authority import names_of
 from databases.ports import Finding
 from protos.identity import principal_of
+from topology.links import makes_certificates
 
 if TYPE_CHECKING:
     from topology.spec import SiteSpec, TlsSpec, TopologySpec
@@ -29,6 +32,7 @@ __all__ = ["WARNING_DAYS", "tls_findings"]
 WARNING_DAYS = 30  # time to have another one signed, also over somebody's holiday
 
 _RENEW = "have another one signed and put it in its place: it takes effect without a restart"
+_MADE_ANEW = "`headrace up` makes another one: it takes effect without a restart"
 _OTHERS = 0o077
 
 
@@ -39,13 +43,17 @@ def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple
         spec: the topology.
         now: the time; None: the clock's.
     """
-    at = now or dt.datetime.now(dt.UTC)
+    at, is_made = now or dt.datetime.now(dt.UTC), makes_certificates(spec)
     found: list[Finding] = []
     for site in spec.sites:
         if site.tls is not None:
             findings = _Site(spec.name, site, site.tls, at).findings()
             is_elsewhere = bool(site.node) and not site.tls.key.exists()
-            found += [replace(each, is_error=False) for each in findings] if is_elsewhere else findings
+            if is_made:
+                # Before the first `up` there are none.
+                found += [replace(each, fix=_MADE_ANEW, is_error=False) for each in findings if site.tls.key.parent.exists()]
+            else:
+                found += [replace(each, is_error=False) for each in findings] if is_elsewhere else findings
     return tuple(found)
 
 
@@ -126,10 +134,7 @@ class _Site:
 
     def _names(self, certificate: x509.Certificate) -> Iterator[Finding]:
         wanted = principal_of(self.topology, self.site.name)
-        try:
-            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
-        except x509.ExtensionNotFound:
-            names = []
+        names = names_of(certificate)
         if wanted not in names:
             yield self._finding(
                 "certificate", f"is not for {wanted}, but for {', '.join(names) or 'no DNS name'}",

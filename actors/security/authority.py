@@ -1,7 +1,7 @@
-"""A private authority and a certificate per site: `headrace certs`, for tests and small set-ups.
+"""A private authority and a certificate per site: for `headrace certs`, and for the certificates that a topology makes itself.
 
 An organisation that has an authority of its own uses that instead; `protos.identity` says what a certificate must carry.
-Nothing is ever overwritten. A key that is lost costs a certificate, so no key is kept twice; `ca.key` is needed only to sign
+`headrace certs` never overwrites anything (`actors.security.upkeep` does). A key that is lost costs a certificate, so no key is kept twice; `ca.key` is needed only to sign
 further certificates, and may lie elsewhere meanwhile.
 """
 
@@ -21,7 +21,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from protos.identity import DOMAIN, principal_of
 from streams.errors import ConfigError
 
-__all__ = ["AUTHORITY_DAYS", "SITE_DAYS", "MadeCertificates", "make_certificates"]
+__all__ = [
+    "AUTHORITY_DAYS", "SITE_DAYS", "Certified", "MadeCertificates", "issue", "make_certificates", "names_of", "new_authority", "pem_of",
+]
 
 AUTHORITY_DAYS = 5 * 365  # to replace it, every site must trust the old and the new one for a while: seldom
 SITE_DAYS = 365  # a certificate is replaced without a restart, so it need not live long; `check` warns a month before its end
@@ -47,7 +49,9 @@ class MadeCertificates:
 
 
 @dataclass(frozen=True, slots=True)
-class _Signer:
+class Certified:
+    """A certificate and its key: an authority's or a site's."""
+
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
@@ -75,13 +79,13 @@ def make_certificates(
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _AUTHORITY in missing:
-            signer = _new_authority(topology, at)
-            made += _write(folder, _AUTHORITY, signer.certificate, signer.key)
+            signer = new_authority(topology, at)
+            made += _write(folder, _AUTHORITY, signer)
         elif missing:
             signer = _found_authority(folder)
         for site in missing:
             if site != _AUTHORITY:
-                made += _write(folder, site, *_issue(signer, topology, site, at, days))
+                made += _write(folder, site, issue(signer, topology, site, at, days))
     except OSError as error:
         raise ConfigError(f"{error.filename or folder}: {error.strerror or error}", hint="name a folder that can be written") from error
     return MadeCertificates(
@@ -100,7 +104,7 @@ def _is_there(folder: Path, name: str) -> bool:
     return all(found)
 
 
-def _found_authority(folder: Path) -> _Signer:
+def _found_authority(folder: Path) -> Certified:
     try:
         key = serialization.load_pem_private_key((folder / f"{_AUTHORITY}.key").read_bytes(), password=None)
         certificate = x509.load_pem_x509_certificate((folder / f"{_AUTHORITY}.pem").read_bytes())
@@ -108,11 +112,18 @@ def _found_authority(folder: Path) -> _Signer:
         raise ConfigError(f"{folder}: the authority's files cannot be read", hint="name another folder") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise ConfigError(f"{folder}: {_AUTHORITY}.key is not the key of {_AUTHORITY}.pem", hint="name another folder")
-    return _Signer(certificate, key)
+    return Certified(certificate, key)
 
 
-def _new_authority(topology: str, now: dt.datetime) -> _Signer:
-    key = ec.generate_private_key(ec.SECP256R1())
+def new_authority(topology: str, now: dt.datetime, key: ec.EllipticCurvePrivateKey | None = None) -> Certified:
+    """Make an authority.
+
+    Args:
+        topology: name of the topology.
+        now: the time.
+        key: of one before it, whose certificates stay valid; None: a new one.
+    """
+    key = key or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"headrace authority of {topology}")])
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     certificate = (
@@ -124,12 +135,19 @@ def _new_authority(topology: str, now: dt.datetime) -> _Signer:
         .add_extension(identifier, critical=False)
         .sign(key, hashes.SHA256())
     )
-    return _Signer(certificate, key)
+    return Certified(certificate, key)
 
 
-def _issue(
-    signer: _Signer, topology: str, site: str, now: dt.datetime, days: int
-) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def issue(signer: Certified, topology: str, site: str, now: dt.datetime, days: int = SITE_DAYS) -> Certified:
+    """Make a key and a certificate of a site.
+
+    Args:
+        signer: the authority.
+        topology: name of the topology.
+        site: name of the site.
+        now: the time.
+        days: how long it is valid.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     principal = principal_of(topology, site)
     # The common name is for people, and bounded to 64 characters; the subject alternative name is what counts.
@@ -143,7 +161,21 @@ def _issue(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key()), critical=False)
         .sign(signer.key, hashes.SHA256())
     )
-    return certificate, key
+    return Certified(certificate, key)
+
+
+def names_of(certificate: x509.Certificate) -> list[str]:
+    """The DNS names that a certificate is for."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    except x509.ExtensionNotFound:
+        return []
+
+
+def pem_of(made: Certified) -> tuple[bytes, bytes]:
+    """A certificate and its key as PEM."""
+    key = made.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return made.certificate.public_bytes(serialization.Encoding.PEM), key
 
 
 def _builder(
@@ -164,14 +196,10 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _write(folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> tuple[Path, Path]:
+def _write(folder: Path, name: str, made: Certified) -> tuple[Path, Path]:
     """Write a pair: never over an existing file, and the key for nobody but its owner from the first byte on."""
-    contents = {
-        folder / f"{name}.key": (0o600, key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )),
-        folder / f"{name}.pem": (0o644, certificate.public_bytes(serialization.Encoding.PEM)),
-    }
+    certificate, key = pem_of(made)
+    contents = {folder / f"{name}.key": (0o600, key), folder / f"{name}.pem": (0o644, certificate)}
     for path, (mode, content) in contents.items():
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)

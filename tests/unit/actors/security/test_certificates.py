@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from actors.security.authority import AUTHORITY_DAYS, SITE_DAYS, make_certificates
+from actors.security.examination import tls_findings
 from headrace.inspection import check_topology
-from headrace.security.authority import AUTHORITY_DAYS, SITE_DAYS, make_certificates
-from headrace.security.examination import tls_findings
 from streams.errors import ConfigError
 from topology.file.reading import read_topology
 from topology.problems import TopologyError
@@ -165,7 +165,7 @@ def test_site_overrides_single_keys_and_every_site_needs_a_certificate(tmp_path:
     assert tls is not None
     assert (tls.authority, tls.certificate, tls.key) == (tmp_path / "certs/ca.pem", tmp_path / "certs/dbs2.pem", Path("/keys/own.key"))
     file = _file(tmp_path)
-    file.write_text(file.read_text().replace("tls: {authority", "# {authority"))
+    file.write_text(file.read_text().replace("tls: {authority", "tls: none # {authority"))
     assert all(site.tls is None for site in read_topology(file).sites)
     file = _file(tmp_path, "tls: {authority: ca.pem, certificate: a.pem, key: a.key}")
     file.write_text(file.read_text().replace("tls: {authority: certs", "# {authority: certs"))

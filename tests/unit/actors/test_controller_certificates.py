@@ -1,0 +1,66 @@
+"""The controller renews the certificates that `up` made, once a day, while everything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.controller import RENEWAL_INTERVAL_S
+from actors.security.authority import SITE_DAYS
+from actors.security.upkeep import keep_certificates
+from streams.clock import VirtualClock
+from tests.support.actor_system import FakeActors
+from tests.support.controllers import one_way_spec, started
+from topology.links import CERTIFICATES, with_made_certificates
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+def _steps(controller, clock: VirtualClock, *, days: float, later: bool = False) -> None:
+    """As many steps as days pass; the first one after the machine's clock is exchanged for the test's."""
+    controller._clock, controller._renew_at = clock, clock.monotonic() + (RENEWAL_INTERVAL_S if later else 0)
+    for _ in range(max(1, int(days))):
+        clock.advance(DAY_S * min(days, 1))
+        controller.step()
+
+
+def test_certificates_are_renewed_when_a_third_of_their_life_is_left_and_not_before(tmp_path: Path, clock: VirtualClock):
+    spec = with_made_certificates(one_way_spec(tmp_path))
+    controller = started(spec, FakeActors())
+    _steps(controller, clock, days=1)  # makes them by the test's clock
+    folder = spec.state_dir / CERTIFICATES
+    first = (folder / "a.pem").read_bytes()
+    _steps(controller, clock, days=SITE_DAYS * 2 // 3 - 1, later=True)
+    assert (folder / "a.pem").read_bytes() == first
+    _steps(controller, clock, days=3, later=True)
+    assert (folder / "a.pem").read_bytes() != first
+
+
+def test_nothing_is_read_between_two_looks_and_a_look_that_fails_is_repeated_the_next_day(tmp_path: Path, clock: VirtualClock):
+    spec = with_made_certificates(one_way_spec(tmp_path))
+    keep_certificates(spec)
+    controller = started(spec, FakeActors())
+    folder = spec.state_dir / CERTIFICATES
+    aside = folder.rename(folder.with_name("aside"))
+    folder.write_text("no folder")
+    _steps(controller, clock, days=1)
+    assert controller.detail_state() == "RUNNING"
+    folder.unlink()
+    _steps(controller, clock, days=0.5, later=True)
+    assert not folder.exists()
+    _steps(controller, clock, days=1)
+    assert (folder / "a.pem").exists()
+    assert (aside / "a.pem").exists()
+
+
+def test_file_that_names_certificates_or_none_is_left_alone(tmp_path: Path, clock: VirtualClock):
+    spec = one_way_spec(tmp_path)
+    controller = started(spec, FakeActors())
+    _steps(controller, clock, days=1)
+    assert not (spec.state_dir / CERTIFICATES).exists()
