@@ -76,7 +76,7 @@ class ArrivingTables:
     """See the module.
 
     Args:
-        starts: from where each (owner, name) of the destination is applied; what is not in it, from the start.
+        starts: from where each (owner, name) of the destination is applied, and each `PartOf.key`; what is not in it, from the start.
         tables: what the apply process replicates; empty: names are all that is known.
         apply: name of the apply process, for messages.
         identity_of: the identity of the captured table that an object number belongs to now at the source; empty: of none.
@@ -95,10 +95,9 @@ class ArrivingTables:
         }
         # By identity; by name where the list has no table of that name.
         self._starts: dict[str | tuple[str, str], TableStart] = {self._key(name): start for name, start in starts.items()}
-        self._parts: dict[int, tuple[tuple[str, str], PartOf]] = {}  # partitions with a start of their own, by their numbers
-        self._note_parts({name: start.part for name, start in starts.items() if start.part is not None})
-        self.truncated_parts: dict[tuple[str, str], Scn] = {}
-        """Partitions that are copied and whose table waits to be truncated, by name, and the order SCN of that TRUNCATE."""
+        self._parts = {start.part.number: start.part for start in starts.values() if start.part is not None}  # with a start of their own
+        self.truncated_parts: dict[PartOf, Scn] = {}
+        """Partitions that are copied and whose table waits to be truncated, and the order SCN of that TRUNCATE."""
         self.truncated: dict[str, tuple[Scn, frozenset[int]]] = {}
         """Which partitions of a table were truncated together last, by the table's identity: their numbers, and the order SCN."""
         self.strangers: set[TableName] = set()
@@ -138,32 +137,32 @@ class ArrivingTables:
         """Where a table (as the destination calls it) was emptied last while it was left out (`note_emptied`)."""
         return self._emptied.get(self._key(name))
 
-    def leave_out(self, names: Collection[tuple[str, str]], parts: Mapping[tuple[str, str], PartOf] | None = None) -> None:
+    def leave_out(self, names: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> None:
         """Apply nothing more of these tables, as the destination calls them.
 
         Args:
-            names: of the tables, and of partitions that are copied alone.
-            parts: which of them are partitions.
+            names: of the tables.
+            parts: partitions that are copied alone.
         """
-        self._note_parts(parts or {})
-        keys = {self._key(name) for name in names}
+        self._parts |= {part.number: part for part in parts}
+        keys = {self._key(name) for name in (*names, *(part.key for part in parts))}
         # The copy of a table has its partitions, also those that were to be copied alone.
-        for number, (name, part) in list(self._parts.items()):
+        for number, part in list(self._parts.items()):
             if part.table in keys:
                 del self._parts[number]
-                self._starts.pop(self._key(name), None)
-                self.truncated_parts.pop(name, None)
+                self._starts.pop(part.key, None)
+                self.truncated_parts.pop(part, None)
         self._starts |= dict.fromkeys(keys, _LEFT_OUT)
 
-    def admit(self, parts: Mapping[tuple[str, str], Scn]) -> None:
+    def admit(self, parts: Mapping[PartOf, Scn]) -> None:
         """Apply these partitions from a TRUNCATE of their tables on, which empties them.
 
         Args:
-            parts: the order SCNs, by name at the destination.
+            parts: the order SCNs.
         """
-        for name, scn in parts.items():
-            self._starts[self._key(name)] = TableStart(scn=scn)
-            self.truncated_parts.pop(name, None)
+        for part, scn in parts.items():
+            self._starts[part.key] = TableStart(scn=scn)
+            self.truncated_parts.pop(part, None)
 
     def check_truncate(self, version: TableVersion, scn: Scn) -> None:
         """See that no partition of a table that is truncated as a whole is being copied, or was copied later.
@@ -178,27 +177,24 @@ class ArrivingTables:
         table = self._by_number.get(int(version.table_number))
         if version.partition is not None or table is None:
             return
-        waits = []
-        for name, part in self._parts.values():
-            start = self._starts.get(self._key(name), _FROM_THE_START)
+        waits = False
+        for part in self._parts.values():
+            start = self._starts.get(part.key, _FROM_THE_START)
             if part.table == table.identity and (start.scn is None or start.scn > scn):
-                self.truncated_parts[name] = scn
-                waits.append(str(TableName(*name)))
+                self.truncated_parts[part] = scn
+                waits = True
         if waits:
             raise UnfitTableError(
-                f"TRUNCATE of {version.qualified_name} waits for the copy of {', '.join(waits)} to end", hint="nothing to do: it ends by itself, as the TRUNCATE empties it",
+                f"TRUNCATE of {version.qualified_name} waits for the copy of a partition of it to end", hint="nothing to do: it ends by itself, as the TRUNCATE empties it",
                 table=version.qualified_name,
             )
 
     def join(self, copied: Sequence[Instantiation]) -> None:
         """Apply these tables from their copies' SCNs on, whatever names they were recorded under."""
         for each in copied:
-            key = each.identity if each.identity in self._by_identity else (each.owner, each.name)
+            key = each.identity if each.identity in self._by_identity else each.key
             self._starts[key] = TableStart(scn=each.scn, is_joining=True)
-        self._note_parts({(each.owner, each.name): part for each in copied if (part := PartOf.of(each.identity)) is not None})
-
-    def _note_parts(self, parts: Mapping[tuple[str, str], PartOf]) -> None:
-        self._parts |= {part.number: (name, part) for name, part in parts.items()}
+        self._parts |= {part.number: part for each in copied if (part := PartOf.of(each.identity)) is not None}
 
     def all_joined(self) -> None:
         """Every table that was joining is where the others are."""
@@ -220,7 +216,7 @@ class ArrivingTables:
         part = self._parts.get(int(version.object_number))
         if part is None or first == _NEVER:
             return first
-        start = self._starts.get(self._key(part[0]), _FROM_THE_START)
+        start = self._starts.get(part.key, _FROM_THE_START)
         own = _first_scn(start, ahead_scn)
         return own if start.is_joining else max(first, own)
 

@@ -37,9 +37,9 @@ def copied_scns(recorded: Iterable[Instantiation]) -> dict[tuple[str, str], int]
     for each in records.values():
         part, scn = PartOf.of(each.identity), int(each.scn)
         if part is None:
-            found[each.owner, each.name] = scn
+            found[each.key] = scn
             continue
-        found["", str(part.number)] = scn
+        found[part.key] = scn
         if (whole := records.get(part.table)) is not None:
             key = "", f"{whole.owner}.{whole.name}"
             found[key] = max(scn, found.get(key, 0))

@@ -300,6 +300,11 @@ class PartOf:
         """Under which it is recorded."""
         return f"{self.table}/{self.number}"
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What is known of it is found by this: its name may be another partition's by tomorrow. No table has it as its name."""
+        return "", str(self.number)
+
     @classmethod
     def of(cls, identity: str) -> PartOf | None:
         """The partition that is recorded under an identity; None: a table is."""
@@ -339,6 +344,12 @@ class Instantiation:
     problem: str = ""
     is_remade: bool = False
     name_now: tuple[str, str] | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Owner and name of a table, `PartOf.key` of a partition."""
+        part = PartOf.of(self.identity)
+        return (self.owner, self.name) if part is None else part.key
 
     @property
     def is_kept(self) -> bool:

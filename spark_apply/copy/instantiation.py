@@ -129,7 +129,7 @@ class TableInstantiation:
     _obsolete: ObsoleteErrors = field(init=False)
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
-    _left_out: set[TableName] = field(default_factory=set)  # nothing of them is applied now
+    _left_out: set[tuple[str, str]] = field(default_factory=set)  # nothing of them (`Standing.key`) is applied now
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
     def __post_init__(self) -> None:
@@ -235,7 +235,7 @@ class TableInstantiation:
             DestinationRestarted: the destination may have lost commits: begin again.
         """
         self._joins = self._marks.detached.joins = joins
-        self._left_out = {each.table.destination for each in self._standings(show=False) if not each.is_finished}
+        self._left_out = {each.key for each in self._standings(show=False) if not each.is_finished}
         look_at = 0.0
         while not self.should_end():
             try:
@@ -260,7 +260,7 @@ class TableInstantiation:
     def _look(self, joins: JoinCalls) -> float:
         """One round over what is pending; seconds until the next look."""
         found = self._standings()
-        self._left_out &= {each.table.destination for each in found}  # not a partition that left, or whose table is copied: another one may get its name
+        self._left_out &= {each.key for each in found}  # not a partition that left, or whose table is copied: it may come back
         followed, _ = self._renames.follow(found)
         if followed:
             return 0.0
@@ -280,7 +280,7 @@ class TableInstantiation:
             if joins.join(copied):
                 for record in copied:  # who waits until everything is applied may ask for a comparison now
                     self._records.show_recorded(TableName.of(record), replace(record, state="JOINING"))
-                self._left_out -= {TableName.of(record) for record in copied}
+                self._left_out -= {record.key for record in copied}
                 joins.hold(self._needed())
                 self._obsolete.is_due = True
                 self._obsolete.joined += [record for record in copied if PartOf.of(record.identity) is not None]
@@ -325,10 +325,10 @@ class TableInstantiation:
             return False
         self._sessions.begin_round()  # what a task has in hand must not be written behind the TRUNCATE
         for each in found:
-            if (scn := truncated.get(each.table.destination)) is not None and each.record is not None:
+            if each.part is not None and (scn := truncated.get(each.part)) is not None and each.record is not None:
                 self._records.settle(replace(each.record, scn=scn, state="DONE", row_count=0, digest=str(TableDigest()), problem=""))
         if joins.admit(truncated):
-            self._left_out -= {TableName(*name) for name in truncated}
+            self._left_out -= {part.key for part in truncated}
         return True
 
     def _leave_out(self, joins: JoinCalls) -> None:
@@ -339,7 +339,7 @@ class TableInstantiation:
             if each.table.destination in again and each.record is not None:
                 self._records.settle(to_be_copied_again(each.record))
         if found and joins.leave_out(again):
-            self._left_out |= again
+            self._left_out |= again  # names: no partition is copied again by an operator
             self._records.again -= again
 
     def _pending(self, found: Sequence[Standing]) -> list[Standing]:
@@ -441,11 +441,11 @@ class TableInstantiation:
 
     def _leave_out_first(self, joins: JoinCalls, chosen: Sequence[Standing]) -> bool:
         """Let nothing be applied to tables that are copied now, although they were applied when the driver started."""
-        applied = {each.table.destination for each in chosen} - self._left_out
-        parts: dict[tuple[str, str], PartOf] = {each.table.destination: part for each in chosen if (part := PartOf.of(each.table.identity)) is not None}
-        if applied and not joins.leave_out(applied, parts):
+        applied = [each for each in chosen if each.key not in self._left_out]
+        tables = {each.table.destination for each in applied if each.part is None}
+        if applied and not joins.leave_out(tables, [each.part for each in applied if each.part is not None]):
             return False
-        self._left_out |= applied
+        self._left_out |= {each.key for each in applied}
         return True
 
     def _check(

@@ -110,7 +110,7 @@ def not_as_called(table: TableToInstantiate, captured: Mapping[TableName, str], 
     """
     now = next((name for name, identity in captured.items() if identity == table.identity), None)
     if now is not None and table.part_of is not None:
-        return f"the source calls the partition {now} since it was attached: rename it here, too; then `headrace copy FILE {argument(table.part_of)}`"
+        return f"the source calls the partition {now} since it was attached: rename it here, too; then its rows come"
     if now is not None:
         return f"the source calls it {now} since the apply process was started: {restart_hint(apply)}"
     return "the source has no such table any more, or another one of its name: run `headrace up` again"

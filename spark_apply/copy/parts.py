@@ -50,12 +50,14 @@ def parts_of(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiat
         recorded: all records of its source's tables.
     """
     by_identity = {record.identity: record for record in recorded}
-    wholes = {table.identity: table for table in tables}
+    wholes, names = {table.identity: table for table in tables}, {table.destination for table in tables}
     found = []
     for record in by_identity.values():
         part = PartOf.of(record.identity)
         whole, above = (None, None) if part is None else (wholes.get(part.table), by_identity.get(part.table))
         if part is None or whole is None or above is None or above.state not in _FINISHED or record.state == "LEFT":
+            continue
+        if TableName.of(record) in names:  # it left, and is a table by now, whose copy replaces it
             continue
         owner = whole.source.owner if record.owner == whole.destination.owner else record.owner
         found.append(replace(

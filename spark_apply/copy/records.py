@@ -146,13 +146,25 @@ class TableRecords:
         assert whole.record is not None
         recorded = self.destination.instantiations(self.config.topology, self.config.apply)
         for number, name in parts.items():
-            # One that left and had this name. Two records of a name would be one start (`table_starts`).
+            # One that left and had this name: they would be shown as one.
             former = [
                 each.identity for each in recorded if TableName.of(each) == name and (part := PartOf.of(each.identity)) is not None and part.table == whole.table.identity
             ]
             record = begun_part(whole.record, number, name)
             self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record, replaces=former)
             self.show_recorded(name, record)
+
+    def rename_part(self, part: Standing, name: TableName) -> None:
+        """Record a partition under the name that it has at the source now, and should have here.
+
+        Args:
+            part: the partition, which is recorded.
+            name: the name.
+        """
+        assert part.record is not None
+        if part.table.destination in self.progress:
+            self._show_gone(part.table.destination)
+        self.put(replace(part.record, owner=name.owner, name=name.name))
 
     def forget_part(self, part: Standing, whole: Standing) -> None:
         """A partition that is copied, or was to be, left its table.

@@ -57,6 +57,16 @@ class Standing:
     occupant: TableToInstantiate | None = None
 
     @property
+    def part(self) -> PartOf | None:
+        """Which partition it is; None: a table."""
+        return PartOf.of(self.table.identity)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Under which it is left out and joins: its name at the destination, or `PartOf.key`."""
+        return self.table.destination if self.part is None else self.part.key
+
+    @property
     def is_finished(self) -> bool:
         """Whether it is at the destination and its changes are applied, so that nothing has to be copied."""
         return self.record is not None and self.record.state in _FINISHED
@@ -330,14 +340,14 @@ def rename_statement(old: TableName, new: TableName) -> str:
 
 
 def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]:
-    """From where each table is applied, under the name recorded and the name of now; left out: it is not finished."""
-    starts: dict[tuple[str, str], TableStart] = {each.table.destination: TableStart(scn=None) for each in found}
+    """From where each table is applied, under the name recorded and the name of now, and each partition that was copied alone (`PartOf.key`); left out: it is not finished."""
+    starts: dict[tuple[str, str], TableStart] = {each.key: TableStart(scn=None) for each in found}
     finished = [(each, each.record) for each in found if each.record is not None and each.is_finished]
     for _, record in finished:
-        starts[TableName.of(record)] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
+        starts[record.key] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
     for each, record in finished:
-        starts[each.table.destination] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
+        starts[each.key] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")
     for each in found:
-        if (part := PartOf.of(each.table.identity)) is not None:
-            starts[each.table.destination] = replace(starts[each.table.destination], part=part)
+        if each.part is not None:
+            starts[each.key] = replace(starts[each.key], part=each.part)
     return starts

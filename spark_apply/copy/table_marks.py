@@ -15,7 +15,7 @@ from databases.ports import MarkedPart, RowMark
 from spark_apply.arriving import restart_hint
 from spark_apply.copy.detached import DetachedPartitions
 from spark_apply.copy.marked_columns import paired
-from spark_apply.copy.parts import changes_other_parts, copies_parts
+from spark_apply.copy.parts import changes_other_parts, copies_parts, here
 from spark_apply.copy.row_marks import (
     ChangedRows,
     ChangedTable,
@@ -111,6 +111,7 @@ class TableMarks:
             now = self.source.row_marks(config.topology)
             names = {each.identity: TableName.of(each) for each in self.source.captured(config.topology)}
             recorded = destination.row_marks(config.topology, config.apply, config.source.site)
+            is_renamed = self._follow_names(found, now)
             tables = [self._marked(each, recorded, now) for each in found if each.is_finished and each.table.part_of is None]
             self._is_early = False
             changed = compare_marks(self.source, destination, tables, recorded, now, partial(self._is_ready, is_asked))
@@ -121,14 +122,28 @@ class TableMarks:
             self._record(changed.settled, was=recorded)
             problems, is_done = self._settle_left(tables, changed, now, is_asked=is_asked)
             if is_done:
-                return self.look(found, is_asked=True) or bool(changed.attached)  # what is gone is no finding any more
+                return self.look(found, is_asked=True) or is_renamed or bool(changed.attached)  # what is gone is no finding any more
         except (FencedError, DestinationRestarted):
             raise
         except DatabaseError:
             return False  # whoever needs it says so; it is asked at the next look again
         self._look_at = time.monotonic() + (_LOOK_AGAIN_S if self._is_early else _LOOK_S)
         self.records.note_changed(found, {identity: str(each) for identity, each in (problems | _exchanged(tables, names, config.apply)).items()})
-        return bool(changed.attached)
+        return is_renamed or bool(changed.attached)
+
+    def _follow_names(self, found: Sequence[Standing], now: Mapping[str, RowMark]) -> bool:
+        """Record partitions that were renamed under their names of now, before another one gets the name; returns whether there are any."""
+        names = {each.table.identity: each.table for each in found if each.part is None}
+        is_renamed = False
+        for each in found:
+            part = None if each.part is None or each.part.table not in now else now[each.part.table].parts.get(str(each.part.number))
+            if each.part is None or part is None:
+                continue
+            whole = names[each.part.table]
+            if (name := here(part, whole.source, whole.destination)) != each.table.destination:
+                self.records.rename_part(each, name)
+                is_renamed = True
+        return is_renamed
 
     def _is_ready(self, is_asked: bool, table: MarkedTable, number: str, part: MarkedPart) -> bool:  # noqa: FBT001
         """Whether everything is applied that was before a partition was attached: the log may have its rows as those of another one, which left or gave them up."""

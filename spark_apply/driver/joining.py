@@ -56,9 +56,9 @@ _WAIT_POLL_S = 0.2  # how soon the end of the driver is noticed
 @dataclass(slots=True)
 class _Asked:
     leave_out: tuple[tuple[str, str], ...] = ()
-    parts: Mapping[tuple[str, str], PartOf] = field(default_factory=dict)
+    parts: tuple[PartOf, ...] = ()
     join: tuple[Instantiation, ...] = ()
-    admit: Mapping[tuple[str, str], Scn] = field(default_factory=dict)
+    admit: Mapping[PartOf, Scn] = field(default_factory=dict)
     done: Event = field(default_factory=Event)
 
 
@@ -81,7 +81,7 @@ class TableJoins:
         self._topology, self._apply, self._epoch = topology, apply, epoch
         self._destination, self._reader, self._coordinator = destination, reader, coordinator
         self._asked: deque[_Asked] = deque()
-        self._joins: dict[tuple[str, str], Event] = {}  # by name: of tables that were asked to join, until they are left out again
+        self._joins: dict[tuple[str, str], Event] = {}  # by `Instantiation.key`: of tables that were asked to join, until they are left out again
         self._hold_scn: Scn | None = None
         self.is_uncertain = False
         """A join was begun and its outcome is not known: nothing else may be recorded."""
@@ -96,25 +96,25 @@ class TableJoins:
         """What of `durable` may be told to the queue."""
         return durable if self._hold_scn is None else Scn(min(durable, self._hold_scn))
 
-    def leave_out(self, tables: Collection[tuple[str, str]], parts: Mapping[tuple[str, str], PartOf] | None = None) -> Event:
+    def leave_out(self, tables: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> Event:
         """Apply nothing more of these tables. Set when nothing of them is on its way to the destination any more.
 
         Args:
-            tables: names at the destination, also of partitions that are copied alone.
-            parts: which of them are partitions.
+            tables: names at the destination.
+            parts: partitions that are copied alone.
         """
-        for table in tables:
-            self._joins.pop(table, None)
-        self._asked.append(_Asked(leave_out=tuple(tables), parts=parts or {}))
+        for key in (*tables, *(part.key for part in parts)):
+            self._joins.pop(key, None)
+        self._asked.append(_Asked(leave_out=tuple(tables), parts=tuple(parts)))
         return self._asked[-1].done
 
-    def admit(self, parts: Mapping[tuple[str, str], Scn]) -> Event:
+    def admit(self, parts: Mapping[PartOf, Scn]) -> Event:
         """Apply partitions that were left out from a TRUNCATE of their tables on; see `ArrivingTables.admit`. Set when that is so."""
         self._asked.append(_Asked(admit=dict(parts)))
         return self._asked[-1].done
 
     @property
-    def truncated_parts(self) -> dict[tuple[str, str], Scn]:
+    def truncated_parts(self) -> dict[PartOf, Scn]:
         """See `ArrivingTables.truncated_parts`."""
         return self._reader.truncated_parts
 
@@ -123,11 +123,11 @@ class TableJoins:
 
         A copy joins once: who asked and heard no answer in time may ask again. A second join would apply its changes twice.
         """
-        new = tuple(each for each in tables if (each.owner, each.name) not in self._joins)
+        new = tuple(each for each in tables if each.key not in self._joins)
         if not new:
-            return self._joins[tables[-1].owner, tables[-1].name]
+            return self._joins[tables[-1].key]
         self._asked.append(_Asked(join=new))
-        self._joins |= {(each.owner, each.name): self._asked[-1].done for each in new}
+        self._joins |= {each.key: self._asked[-1].done for each in new}
         return self._asked[-1].done
 
     def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
@@ -204,16 +204,16 @@ class JoinCalls:
         """Keep the queue from forgetting anything it was not told to be durable: before a snapshot is taken."""
         self._host.call(lambda: self._host.joins.hold(self._host.told_scn))
 
-    def leave_out(self, tables: Collection[tuple[str, str]], parts: Mapping[tuple[str, str], PartOf] | None = None) -> bool:
+    def leave_out(self, tables: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> bool:
         """See `TableJoins.leave_out`; False: the driver ends first."""
         return self._wait(self._host.call(lambda: self._host.joins.leave_out(tables, parts)))
 
-    def admit(self, parts: Mapping[tuple[str, str], Scn]) -> bool:
+    def admit(self, parts: Mapping[PartOf, Scn]) -> bool:
         """See `TableJoins.admit`; False: the driver ends first."""
         return self._wait(self._host.call(lambda: self._host.joins.admit(parts)))
 
     @property
-    def truncated_parts(self) -> dict[tuple[str, str], Scn]:
+    def truncated_parts(self) -> dict[PartOf, Scn]:
         """See `ArrivingTables.truncated_parts`."""
         return self._host.call(lambda: self._host.joins.truncated_parts)
 

@@ -227,15 +227,15 @@ class ApplyReader:
         return self._must_settle and not self._pieces
 
     def change_tables(
-        self, *, leave_out: Collection[tuple[str, str]], join: Sequence[Instantiation], parts: Mapping[tuple[str, str], PartOf] | None = None,
-        admit: Mapping[tuple[str, str], Scn] | None = None,
+        self, *, leave_out: Collection[tuple[str, str]], join: Sequence[Instantiation], parts: Collection[PartOf] = (),
+        admit: Mapping[PartOf, Scn] | None = None,
     ) -> None:
         """Change which tables are applied; the caller calls `restart` before the next batch.
 
         Args:
             leave_out: names at the destination of tables whose rows are left out from now on.
             join: copied tables whose rows are applied from their instantiation SCN on.
-            parts: which of the former are partitions.
+            parts: partitions that are left out, too.
             admit: see `ArrivingTables.admit`.
         """
         self._tables.leave_out(leave_out, parts)
@@ -251,7 +251,7 @@ class ApplyReader:
         return self._tables.emptied_scn(table)
 
     @property
-    def truncated_parts(self) -> dict[tuple[str, str], Scn]:
+    def truncated_parts(self) -> dict[PartOf, Scn]:
         """See `ArrivingTables.truncated_parts`."""
         return dict(self._tables.truncated_parts)
 

@@ -372,3 +372,25 @@ def test_a_partition_waits_for_error_transactions_that_may_be_of_rows_it_took_ov
     sites.settle()
     sites.assert_same()
     assert sites.problem() == ""
+
+
+def test_what_changes_in_a_renamed_partition_while_another_one_of_its_name_is_copied_is_not_lost(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute(sites.source, ATTACH.format(2))
+    sites.settle()
+    for dsn in (sites.source, sites.destination):
+        execute(dsn, "ALTER TABLE ev_2 RENAME TO ev_old")
+    execute(sites.destination, "ALTER TABLE ev DETACH PARTITION ev_3; DROP TABLE ev_3; CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (3) TO (4)")
+    with monkeypatch.context() as patched:
+        patched.setattr(CopyBoard, "add", lambda self, pieces: list(pieces))
+        execute(sites.source, ATTACH.format(3).replace("ev_3", "ev_2"))
+        wait_for("its copy to begin", lambda: sites.driver.control.look_at_tables() is not None and execute(
+            sites.destination, "SELECT 1 FROM headrace.instantiation WHERE state = 'COPYING' AND scn > 1"), WAIT_S)
+        execute(sites.source, "UPDATE ev SET v = 'meanwhile' WHERE day = 2 AND id <= 10; INSERT INTO other VALUES (7000, 'x')")
+        wait_for("it to be applied", lambda: execute(sites.destination, "SELECT 1 FROM other"), WAIT_S)
+        assert execute(sites.destination, "SELECT count(*) FROM ev WHERE v = 'meanwhile'") == [(10,)]
+        sites.stop()
+    sites.start()
+    execute(sites.source, "UPDATE ev SET v = 'later' WHERE id <= 5")
+    sites.settle()
+    sites.assert_same()
+    assert execute(sites.destination, "SELECT name, count(*) FROM headrace.instantiation WHERE identity LIKE '%/%' GROUP BY 1 ORDER BY 1") == [("ev_2", 1), ("ev_old", 1)]

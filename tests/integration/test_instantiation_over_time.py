@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from databases.connectors import DatabaseAccess
-from databases.ports import Instantiation
+from databases.ports import Instantiation, PartOf
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.destination.database import PostgresDestination
 from rules.rule import Rule, RuleSet
@@ -39,7 +39,7 @@ class _NothingIsApplied:
     """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded."""
 
     is_joined = True
-    truncated_parts: ClassVar[dict[tuple[str, str], Scn]] = {}
+    truncated_parts: ClassVar[dict[PartOf, Scn]] = {}
 
     def __init__(self, destination: PostgresDestination) -> None:
         self.destination = destination
@@ -50,7 +50,7 @@ class _NothingIsApplied:
 
     def emptied_scn(self, table: TableName) -> None: ...
 
-    def leave_out(self, tables: Collection[TableName], parts: Any = None) -> bool:
+    def leave_out(self, tables: Collection[TableName], parts: Collection[PartOf] = ()) -> bool:
         return True
 
     def join(self, tables: Sequence[Instantiation]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -37,7 +37,7 @@ class _NothingIsApplied:
     """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded."""
 
     is_joined = True
-    truncated_parts: ClassVar[dict[tuple[str, str], Scn]] = {}
+    truncated_parts: ClassVar[dict[PartOf, Scn]] = {}
     truncated_tables: ClassVar[dict[str, tuple[Scn, frozenset[int]]]] = {}
 
     def __init__(self, destination: PostgresDestination, applied_scn: Scn) -> None:
@@ -47,7 +47,7 @@ class _NothingIsApplied:
 
     def hold_now(self) -> None: ...
 
-    def leave_out(self, tables: Collection[TableName], parts: Mapping[tuple[str, str], PartOf] | None = None) -> bool:
+    def leave_out(self, tables: Collection[TableName], parts: Collection[PartOf] = ()) -> bool:
         return True
 
     def join(self, tables: Sequence[Instantiation]) -> bool:

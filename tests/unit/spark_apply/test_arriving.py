@@ -256,7 +256,7 @@ NEVER = 1 << 60
 def test_a_partition_that_is_copied_alone_has_a_start_of_its_own():
     tables = arriving(t=10)
     of_part, of_other = version("t", P, A), version("t", Q, A)
-    tables.leave_out([NAME], {NAME: PART})
+    tables.leave_out([], [PART])
     assert tables.first_scn(of_part, 0) > NEVER
     assert tables.first_scn(of_other, 0) == tables.first_scn(version("t", A), 0) == 10
     tables.join([Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="COPIED")])
@@ -283,6 +283,20 @@ def test_a_driver_that_starts_knows_partitions_by_their_records():
         assert tables.first_scn(version("t", P, A), 0) >= first
 
 
+def test_a_partition_that_left_and_is_a_table_by_now_is_left_out_until_it_is_copied():
+    """It keeps its number and its name: its record as a partition said that its changes are applied from 100 on, while it was emptied and copied."""
+    records = [
+        Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
+        Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="DONE"),
+    ]
+    now = [table("t", A), table("t_1", P)]
+    found = standings([*now, *parts_of(now, records)], records)
+    tables = ArrivingTables(table_starts(found), now)
+    assert tables.first_scn(version("t_1", P), 0) > NEVER
+    (own,) = [each for each in found if each.table.destination == NAME]
+    assert (own.is_outdated, own.replaced_identities) == (True, (PART.identity,)), "its rows are ours: they are emptied"
+
+
 @pytest.mark.parametrize("state", ["COPYING", "FAILED", "LEFT"])
 def test_the_copy_of_a_table_has_its_partitions(state: str):
     records = [
@@ -301,12 +315,12 @@ def test_a_truncate_of_the_whole_table_waits_until_the_partition_begins_there():
     """It comes as one of the partitions; which one says nothing."""
     for number in (P, Q):
         tables = arriving(t=10)
-        tables.leave_out([NAME], {NAME: PART})
+        tables.leave_out([], [PART])
         reading = Reading(tables=tables)
         assert commits(reading.read(truncating(50, version("t", number, A)))) == []
         assert reading.reader.unfit is not None
-        assert "public.t_1" in reading.reader.unfit.message
-        assert reading.reader.truncated_parts == {NAME: 49}
+        assert "waits for the copy of a partition" in reading.reader.unfit.message
+        assert reading.reader.truncated_parts == {PART: 49}
         reading.reader.change_tables(leave_out=(), join=(), admit=reading.reader.truncated_parts)
         assert reading.reader.truncated_parts == {}
         reading.reader.restart(ApplyProgress(epoch=1, low_watermark=Scn(0), above=()))
@@ -317,7 +331,7 @@ def test_a_truncate_of_the_whole_table_waits_until_the_partition_begins_there():
 def test_a_truncate_of_partitions_reaches_those_that_are_applied():
     part = Partition(owner="public", name="t_1", rows="true")
     tables = arriving(t=10)
-    tables.leave_out([NAME], {NAME: PART})
+    tables.leave_out([], [PART])
     reading = Reading(tables=tables)
     both = [replace(version("t", number, A), partition=part) for number in (P, Q)]
     (piece,) = [each for each in reading.read(truncating(50, *both)) if hasattr(each, "batch")]

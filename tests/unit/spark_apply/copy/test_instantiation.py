@@ -43,7 +43,7 @@ class Joins:
     def hold(self, scn) -> None:
         self.asked.append(("hold", scn))
 
-    def leave_out(self, tables, parts=None) -> bool:
+    def leave_out(self, tables, parts=()) -> bool:
         self.asked.append(("leave out", set(tables)))
         # A driver that dies now must find that the tables are to be copied again: their rows are left out.
         assert {each.state for each in self.world.recorded().values() if (each.owner, each.name) in tables} == {"COPYING"}
