@@ -46,6 +46,7 @@ HEAL_TIMEOUT_S = 180.0  # as long as Spark may take to begin on a small machine,
 HEALTHY_TIMEOUT_S = 60.0  # before the first fault: a topology that was just started may still settle
 CAUGHT_UP_TIMEOUT_S = 600.0
 POLL_S = 0.1
+EVIDENCE_TIMEOUT_S = 20.0  # on a machine with much else to do nothing may pass for seconds, and a fault that nothing met shows nothing
 LOOK_INTERVAL_S = 1.0  # the controller looks as often
 _LINK_KINDS = frozenset({"partition", "delay"})
 
@@ -77,6 +78,24 @@ class NotHealed(StreamsError):  # noqa: N818 - says what is the matter
     """Something was not as before within the time that was given."""
 
     code = "HDR-7005"
+
+
+def keep_in_force(fault: Fault, seconds: float, look: Callable[[], None]) -> None:
+    """Let a fault be for as long as it is planned, and until something has met it.
+
+    Args:
+        fault: it was fired.
+        seconds: as planned; `EVIDENCE_TIMEOUT_S` longer at most.
+        look: called all the time meanwhile.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        fault.watch()
+        now = time.monotonic()
+        if now >= end and (fault.evidence or now >= end + EVIDENCE_TIMEOUT_S):
+            return
+        look()
+        time.sleep(POLL_S)
 
 
 @dataclass(slots=True)
@@ -157,7 +176,7 @@ class Chaos:
         self.tell(what + (f" for {planned.seconds:g} s" if planned.seconds else ""))
         try:
             fault.fire()
-            self._in_force(fault, planned.seconds)
+            keep_in_force(fault, planned.seconds, self._look)
         except NotFired as error:
             fired.problem = error.message
         finally:
@@ -176,15 +195,6 @@ class Chaos:
         fired.healed_s = round(time.monotonic() - began, 2)
         self.invariants.during = ""
         return True
-
-    def _in_force(self, fault: Fault, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while True:
-            fault.watch()
-            if time.monotonic() >= end:
-                return
-            self._look()
-            time.sleep(POLL_S)
 
     def finish(self) -> None:
         """End the load, wait until all is applied, and compare everything."""

@@ -10,7 +10,6 @@ from spark_apply.arriving import restart_hint
 from spark_apply.copy.rounds import TableCopy
 from spark_apply.copy.standing import rename_statement
 from streams.scn import Scn
-from streams.table_name import argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,13 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.chaos import run
 from headrace.chaos.errors import NotFired
-from headrace.chaos.faults import ACTIONS
+from headrace.chaos.faults import ACTIONS, Fault
 from headrace.chaos.invariants import Invariants
 from headrace.chaos.links import links_of
 from headrace.chaos.processes import ProcessesInForce, is_stopped
 from headrace.chaos.report import Fired, Report, rendered
-from headrace.chaos.run import foreign_servers, refuse_others
+from headrace.chaos.run import foreign_servers, keep_in_force, refuse_others
 from headrace.chaos.schedule import EVERY_FAULT, fault_kinds, schedule_of, seconds_of
 from headrace.console import Output
 from headrace.deployment import Deployment
@@ -310,3 +311,33 @@ def test_report_is_fine_only_if_something_fired_and_all_was_compared_and_everyth
         assert not bad.is_fine
         assert bad.as_dict()["fine"] is False
         Output().result(rendered(bad))
+
+
+class _MetLate(Fault):
+    """Something passes only at the third look."""
+
+    def __init__(self, looks: int) -> None:
+        self.evidence, self.looks, self.seen = "", looks, 0
+
+    def fire(self) -> None:
+        pass
+
+    def watch(self) -> None:
+        self.seen += 1
+        if self.seen == self.looks:
+            self.evidence = "something passed"
+
+
+def test_fault_that_nothing_has_met_stays_in_force_until_something_has(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "POLL_S", 0.0)
+    met = _MetLate(looks=3)
+    keep_in_force(met, 0.0, lambda: None)
+    assert met.evidence
+    assert met.seen == 3
+
+
+def test_fault_that_nothing_meets_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run, "EVIDENCE_TIMEOUT_S", 0.0)
+    never = _MetLate(looks=0)
+    keep_in_force(never, 0.0, lambda: None)
+    assert not never.evidence
