@@ -342,7 +342,7 @@ def test_file_says_what_alerts_are_sent_of_and_its_secrets_are_stored_as_digests
     assert [target.name for target in spec.alerts.to] == ["command mail", "webhook at 127.0.0.1"]
     assert (spec.alerts.conflicts_count, spec.alerts.lag_s, spec.alerts.environment) == (100, 300.0, ("HOOK", "TOKEN"))
     stored = json.dumps(spec_to_json(spec))
-    assert "digest:" in stored
+    assert stored.count("sealed:") == 2
     for text in (stored, repr(spec)):
         assert TOKEN not in text
         assert PATH not in text
