@@ -10,7 +10,6 @@ import numpy as np
 
 from databases.ports import PartOf
 from streams.cutting import row_transactions, select_rows
-from streams.lcr_batch import Command
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -63,26 +62,32 @@ def truncated_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> 
     return ""
 
 
-def moved_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> str:
-    """A table of which an error transaction deletes rows in front of those of a partition that was copied later; empty: there is none.
+def moved_before(batches: Iterable[LcrBatch], copied: Mapping[tuple[str, str], int]) -> str:
+    """A table of which an error transaction changes other rows in front of those of a partition that was copied later; empty: there is none.
 
     It may be the one that attached the partition, and took these rows out of another one: the partition has them here. Behind its rows, nobody else's can be in its bounds.
 
     Args:
-        batch: of one transaction.
+        batches: all parts of one transaction, in order; none is read where nothing was copied alone.
         copied: see `copied_scns`.
     """
-    if not batch.groups:
+    if not any(not owner for owner, _ in copied):
         return ""
-    order_scn, firsts = int(batch.transactions.order_scn[0]), dict[int, int]()
-    others: list[tuple[int, TableVersion]] = []
-    for group in batch.groups:
-        version, row = batch.tables[group.table], int(group.row_numbers[0])
-        if order_scn < copied.get(("", str(int(version.object_number))), 0):
-            firsts[int(version.table_number)] = min(row, firsts.get(int(version.table_number), row))
-        elif group.command is Command.DELETE:
-            others.append((row, version))
-    return next((version.qualified_name for row, version in others if row < firsts.get(int(version.table_number), 0)), "")
+    others, parts = set[int](), set[int]()
+    for batch in batches:
+        changes = [(int(group.row_numbers[0]), batch.tables[group.table]) for group in batch.groups]
+        changes += [
+            (truncate.row_number, batch.tables[table]) for truncate in batch.truncates for table in truncate.tables if batch.tables[table].partition is not None
+        ]  # of a whole table: see `truncated_before`
+        for _, version in sorted(changes, key=lambda change: change[0]):
+            number, table = int(version.object_number), int(version.table_number)
+            if int(batch.transactions.order_scn[0]) >= copied.get(("", str(number)), 0):
+                others.add(table)
+            elif number not in parts and table in others:
+                return version.qualified_name
+            else:
+                parts.add(number)
+    return ""
 
 
 def keys_of(version: TableVersion) -> tuple[tuple[str, str], ...]:

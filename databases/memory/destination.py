@@ -373,7 +373,9 @@ class MemoryDestination:
         """See `DestinationDatabase.missing_grant`: there are no rights."""
         return ""
 
-    def remove_partition(self, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:  # noqa: ARG002
+    def remove_partition(
+        self, topology: str, apply: str, epoch: int, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool],  # noqa: ARG002
+    ) -> bool:
         """See `DestinationDatabase.remove_partition`: it has no partitions."""
         return True
 

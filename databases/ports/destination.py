@@ -1069,10 +1069,15 @@ class DestinationDatabase(Protocol):
         """
         ...
 
-    def remove_partition(self, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:
+    def remove_partition(
+        self, topology: str, apply: str, epoch: int, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool],
+    ) -> bool:
         """Detach a partition of a table here, at any depth, drop it, or remove its rows.
 
         Args:
+            topology: whose apply process writes the table.
+            apply: its name.
+            epoch: of the driver that asks; no newer one begins before it is done.
             table: name here.
             part: name of the partition.
             how: detach, drop or empty.
@@ -1082,6 +1087,8 @@ class DestinationDatabase(Protocol):
             Whether it was done; a partition that is not there is.
 
         Raises:
+            FencedError: a newer epoch exists.
+            DestinationRestarted: see the class.
             DatabaseUnavailable: others use the table; try again.
             DatabaseError: a right is missing, or others depend on it.
         """

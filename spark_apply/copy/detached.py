@@ -1,6 +1,6 @@
 """Partitions that a source's table has no longer, and the destination's has: what the operator wants to become of them (decision 75).
 
-    ask     they stay, and `status` names them. A TRUNCATE of everything that the table had left empties them, too: the source's table had no row then.
+    ask     they stay, and `status` names them.
     keep    they stay, and nothing names them but `verify`, which leaves them out (`RowMark.kept`).
     follow  they are detached here, too, and dropped if the source has dropped them, when everything before is applied. Where the source's table has another one of the name
             by now, only the rows are removed.
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_apply.copy.parts import here
+from spark_apply.copy.row_marks import follows
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError
-from streams.scn import FIRST_SCN
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DetachedPartitions", "Outcome"]
 
-# Apply is behind the source's position by a progress record or two, 0.2 s; who asked for a look waits for it, up to five seconds (`driver.control`).
-_APPLIED_WAIT_S = 3.0
 _APPLIED_POLL_S = 0.05
 
 
@@ -49,16 +47,19 @@ class DetachedPartitions:
 
     Args:
         topology: its name.
+        apply: the apply process.
+        epoch: of its driver.
         source, destination: the databases.
         joins: says what is applied; None: nothing is yet.
     """
 
     topology: str
+    apply: str
+    epoch: int
     source: SourceDatabase
     destination: DestinationDatabase
     joins: JoinCalls | None = None
     _since: dict[tuple[str, str], Scn] = field(default_factory=dict)  # by table and number: they were gone at that position
-    _seen: dict[tuple[str, str], list[tuple[Scn, frozenset[int]]]] = field(default_factory=dict)  # positions since, and what the table had from each on
 
     def keep(self, left: Mapping[str, Mapping[str, TableName]]) -> None:
         """Forget all partitions but these.
@@ -68,34 +69,30 @@ class DetachedPartitions:
         """
         keys = {(identity, number) for identity, parts in left.items() for number in parts}
         self._since = {key: scn for key, scn in self._since.items() if key in keys}
-        self._seen = {key: seen for key, seen in self._seen.items() if key in keys}
 
-    def settle(self, table: MarkedTable, left: Mapping[str, TableName], mark: RowMark, *, waits: bool) -> Outcome:
+    def settle(self, table: MarkedTable, left: Mapping[str, TableName], mark: RowMark, *, deadline: float) -> Outcome:
         """Do to a table's partitions what is wanted, as far as it can be done now.
 
         Args:
             table: which had them at the source.
             left: their names here, by their numbers at the source.
             mark: of the table now.
-            waits: wait a moment until what was before is applied.
+            deadline: until then wait for what was before to be applied, of the monotonic clock.
 
         Raises:
             DatabaseUnavailable: a database does not answer.
         """
-        joins = self.joins
-        if joins is None or not table.may_be_copied or table.is_reshaped:
+        if self.joins is None or not follows(table):
             return Outcome()
         for number in left:
-            self._note((table.identity, number), frozenset(map(int, mark.parts)))
+            if (table.identity, number) not in self._since:
+                self._since[table.identity, number] = self.source.current_scn()
         is_done, problems, is_early = False, [], False
         names_now = {here(part, table.source, table.destination) for part in mark.parts.values()}
         for number, name in left.items():
-            how = self._how(joins, table, number)
-            if not how:
-                continue
-            since = joins.truncated_tables[table.identity][0] if how == "empty" else self._since[table.identity, number]
-            how = "empty" if name in names_now else how  # the source has another one there by now, whose changes need it
-            if not self.is_applied(since, waits=waits):
+            # Where the source has another one by now, whose changes need it, the partition stays.
+            how = "empty" if name in names_now else "detach" if self.source.has_part(number) else "drop"
+            if not self.is_applied(self._since[table.identity, number], deadline=deadline):
                 is_early = True
                 continue
             problem = self._remove(table, number, name, how)
@@ -103,35 +100,16 @@ class DetachedPartitions:
             problems += [f"partition {name}: {problem}"] if problem else []
         return Outcome(is_done=is_done, problem="; ".join(problems), is_early=is_early)
 
-    def _how(self, joins: JoinCalls, table: MarkedTable, number: str) -> str:
-        """What is to be done about a partition; empty: nothing."""
-        if table.detached == "follow":
-            return "detach" if self.source.has_part(number) else "drop"
-        truncated, numbers = joins.truncated_tables.get(table.identity, (FIRST_SCN, frozenset[int]()))
-        seen, applied = self._seen[table.identity, number], joins.applied_scn
-        before = [others for scn, others in seen if scn <= truncated]
-        self._seen[table.identity, number] = [each for place, each in enumerate(seen) if place + 1 == len(seen) or seen[place + 1][0] > applied]
-        return "empty" if before and before[-1] <= numbers else ""
-
-    def _note(self, key: tuple[str, str], others: frozenset[int]) -> None:
-        """Note what the table has now, without the partition. A TRUNCATE that is not applied yet is compared with what the table had at its time."""
-        seen = self._seen.get(key, [])
-        if not seen or seen[-1][1] != others:
-            seen.append((self.source.current_scn(), others))
-        self._since.setdefault(key, seen[0][0])
-        self._seen[key] = seen
-
-    def is_applied(self, scn: Scn, *, waits: bool) -> bool:
+    def is_applied(self, scn: Scn, *, deadline: float) -> bool:
         """Whether everything before a position is applied.
 
         Args:
             scn: the position.
-            waits: wait a moment for it.
+            deadline: until then wait for it, of the monotonic clock.
         """
         joins = self.joins
         if joins is None:
             return False
-        deadline = time.monotonic() + (_APPLIED_WAIT_S if waits else 0.0)
         while joins.applied_scn < scn or not joins.is_joined:
             if time.monotonic() >= deadline:
                 return False
@@ -148,7 +126,9 @@ class DetachedPartitions:
         try:
             # First without a lock: what may not be removed is looked at again and again.
             rows = self.destination.partition_rows(table.destination, name)
-            is_done = not rows or (may(rows) and self.destination.remove_partition(table.destination, name, how=how, may=may))
+            is_done = not rows or (may(rows) and self.destination.remove_partition(
+                self.topology, self.apply, self.epoch, table.destination, name, how=how, may=may,
+            ))
         except (FencedError, DestinationRestarted, DatabaseUnavailable):
             raise
         except DatabaseError as error:

@@ -60,7 +60,7 @@ from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obsolete_errors import ObsoleteErrors
 from spark_apply.copy.obstacles import not_as_called, refused, table_copy
-from spark_apply.copy.parts import captured_parts, part_facts
+from spark_apply.copy.parts import captured_parts, other_bounds, part_facts
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
@@ -379,7 +379,7 @@ class TableInstantiation:
         facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
         # Before the snapshot: what is not the same afterwards is found to be another table the next time.
         found = self.source.captured(self.config.topology)
-        captured = {TableName.of(t): t.identity for t in found} | captured_parts(pending, self.source, self.config.topology)
+        captured = {TableName.of(t): t.identity for t in found} | self._captured_parts(pending)
         pending = self._without_dropped(pending, facts, captured)
         facts |= part_facts(pending, facts, captured, self.source_reader)
         chosen = list(pending) if self._joins is None else smallest(pending, facts, waiting=self._records.waits)
@@ -411,6 +411,7 @@ class TableInstantiation:
                     self._joins.hold(self._needed(snapshot.scn))
                 if not wait_captured(snapshot, self.config.source.site, self._round_ends):
                     return 0.0
+                self._leave_moved_parts(this, chosen)
                 self._begin(this)
                 self._marks.note(chosen, snapshot.name)
                 if this.copies:
@@ -422,6 +423,29 @@ class TableInstantiation:
         if this.needs_operator:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
+
+    def _captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
+        """See `captured_parts`."""
+        if not any(each.part is not None for each in pending):
+            return {}
+        config = self.config
+        recorded = self.destination.row_marks(config.topology, config.apply, config.source.site)
+        return captured_parts(pending, self.source, recorded, config.topology, snapshot=snapshot)
+
+    def _leave_moved_parts(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
+        """Do not copy partitions that left, were renamed, or got other bounds just before the snapshot: the next round looks at them again."""
+        captured = self._captured_parts(chosen, this.snapshot)
+        for each in chosen:
+            if each.part is not None and each.table.destination in this.copies and (captured.get(each.table.source) != each.table.identity or self._other_bounds(each)):
+                del this.copies[each.table.destination]
+                this.has_failed = True
+
+    def _other_bounds(self, each: Standing) -> str:
+        """See `other_bounds`; empty: it is a table."""
+        if each.part is None:
+            return ""
+        whole = next(table.destination for table in self.config.tables if table.identity == each.part.table)
+        return other_bounds(each.part, each.table.destination, whole, self.source, self.destination)
 
     def _without_dropped(
         self, pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], captured: Mapping[TableName, str],
@@ -465,6 +489,7 @@ class TableInstantiation:
                 # Empty or not, the destination's table is another one's. And as nothing is applied before both have their names, redo
                 # that is full would never have what a copy would hold.
                 problem = refused(each)
+            problem = problem or self._other_bounds(each)
             others = copy.beside = self._records.others(table)
             if not problem and (waits := awaited(each, others, self.config.topology)):
                 this.waits[copy.key] = waits

@@ -24,12 +24,13 @@ from streams.errors import ProtocolError, counted
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from databases.ports import DestinationDatabase, ErrorTransaction, Instantiation
     from spark_apply.copy.records import TableRecords
     from spark_apply.driver.config import ApplyConfig
     from spark_apply.driver.joining import JoinCalls
+    from streams.lcr_batch import LcrBatch
 
 __all__ = ["ObsoleteErrors", "held_behind"]
 
@@ -94,11 +95,13 @@ class ObsoleteErrors:
 
     def _has_copied(self, number: int, copied: Mapping[tuple[str, str], int]) -> bool:
         """Whether an error transaction has rows that copies have, all of them or some, and may be executed without them."""
+        def parts() -> Iterator[LcrBatch]:  # a transaction of any size
+            return map(codec.decode, self.destination.error_batches(number))
+
         try:
-            batches = [codec.decode(data) for data in self.destination.error_batches(number)]
+            return any(beyond_copies(part, copied).row_count < part.row_count for part in parts()) and not moved_before(parts(), copied)
         except ProtocolError:
             return False
-        return not any(moved_before(whole, copied) for whole in batches) and any(beyond_copies(whole, copied).row_count < whole.row_count for whole in batches)
 
     def _copied_last(self, number: int, copied: Mapping[tuple[str, str], int]) -> TableName | None:
         """Of the tables of an error transaction, whose rows are all in copies, the one that was copied last; None: not all are, or it has none."""

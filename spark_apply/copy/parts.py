@@ -20,13 +20,12 @@ Worked flow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from databases.ports import Instantiation, PartOf
+from databases.ports import Instantiation, PartOf, RowMark
 from spark_apply.driver.config import TableToInstantiate
-from streams.errors import ProtocolError
 from streams.scn import Scn
 from streams.table_name import TableName
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, MarkedPart, SourceDatabase, SourceTable
     from spark_apply.copy.standing import Standing
 
-__all__ = ["begun_part", "captured_parts", "changes_other_parts", "copies_parts", "here", "part_facts", "parts_of"]
+__all__ = ["begun_part", "captured_parts", "copies_parts", "here", "other_bounds", "part_facts", "parts_of"]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _TO_BE_COPIED = "attached at the source with rows that are not in the log: to be copied"
@@ -126,40 +125,42 @@ def part_facts(
     return found
 
 
-def captured_parts(pending: Sequence[Standing], source: SourceDatabase, topology: str) -> dict[TableName, str]:
-    """The identities of partitions that are to be copied, by the names that the source has for them now, as long as their tables have them.
+def captured_parts(pending: Sequence[Standing], source: SourceDatabase, recorded: Mapping[str, RowMark], topology: str, *, snapshot: str = "") -> dict[TableName, str]:
+    """The identities of partitions that are to be copied, by the names that the source has for them, as long as their tables have them.
+
+    One that left and came back since it was seen is another one: what was before the last ATTACH must be applied first.
 
     Args:
         pending: what is to be copied.
         source: the source database.
+        recorded: marks of the tables, by identity.
         topology: its name.
+        snapshot: as it sees them; empty: as they are now.
     """
-    wanted = {each.table.identity: part for each in pending if (part := PartOf.of(each.table.identity)) is not None}
-    marks = source.row_marks(topology) if wanted else {}
-    found = {identity: marks[part.table].parts.get(str(part.number)) for identity, part in wanted.items() if part.table in marks}
-    return {TableName(part.owner, part.name): identity for identity, part in found.items() if part is not None}
+    wanted = [each.part for each in pending if each.part is not None]
+    marks = source.row_marks(topology, snapshot=snapshot) if wanted else {}
+    found = {}
+    for each in wanted:
+        now, seen = (known.get(each.table, RowMark()).parts.get(str(each.number)) for known in (marks, recorded))
+        if now is not None and seen is not None and now.joined == seen.joined:
+            found[TableName(now.owner, now.name)] = each.identity
+    return found
 
 
-def changes_other_parts(destination: DestinationDatabase, number: int, table: TableName, parts: Collection[str]) -> bool:
-    """Whether an error transaction changes rows of a table, and none in some of its partitions: with one there it would not be older than they are.
+def other_bounds(part: PartOf, name: TableName, whole: TableName, source: SourceDatabase, destination: DestinationDatabase) -> str:
+    """Why a partition cannot be copied into the destination's of its name; empty: it can. Emptied, that one must not have rows of others.
 
     Args:
-        destination: has the error transaction.
-        number: of the error transaction.
-        table: at the destination.
-        parts: numbers of the partitions.
+        part: at the source.
+        name: at the destination.
+        whole: its table there.
+        source: the source database.
+        destination: the destination database.
 
     Raises:
-        DatabaseUnavailable: the destination does not answer.
+        DatabaseUnavailable: one of them does not answer.
     """
-    from protos import codec  # numpy: who only looks at marks needs none
-
-    found = set[bool]()
-    for data in destination.error_batches(number):
-        try:
-            batch = codec.decode(data)
-        except ProtocolError:  # nobody knows what it changes
-            return True
-        versions = [batch.tables[group.table] for group in batch.groups]
-        found |= {str(int(version.object_number)) in parts for version in versions if TableName.of(version) == table}
-    return found == {False}
+    rows = source.partition_rows(str(part.number))
+    if rows and rows == destination.partition_rows(whole, name):
+        return ""
+    return f"{name} is no partition of {whole} here with the bounds that it has at the source: make it one, as `headrace check` says; then its rows come"

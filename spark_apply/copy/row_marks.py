@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, MarkedColumn, SourceDatabase
     from spark_apply.driver.config import TableToInstantiate
 
-__all__ = ["ChangedRows", "ChangedTable", "MarkedTable", "columns_here", "compare_marks", "follows", "marked_table"]
+__all__ = ["ChangedRows", "ChangedTable", "MarkedTable", "Readiness", "columns_here", "compare_marks", "follows", "marked_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,7 @@ class MarkedTable:
         copies_parts: the rows of a partition that was attached come by themselves, where the destination has the same partition.
         detached: what becomes of partitions that the source has no longer (`spark_apply.copy.detached`).
         is_reshaped: its rows are not those of the source: a condition of the one database means nothing in the other.
+        numbers: of it and of its partitions, as changes in the log have them.
     """
 
     identity: str
@@ -60,6 +61,15 @@ class MarkedTable:
     copies_parts: bool = False
     detached: str = "ask"
     is_reshaped: bool = False
+    numbers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether a partition that was attached can be copied alone now: what was before it is applied, and no error transaction may be of rows that it took over."""
+
+    is_applied: bool = True
+    held_by: tuple[int, ...] = ()
 
 
 def marked_table(table: TableToInstantiate) -> MarkedTable:
@@ -70,6 +80,7 @@ def marked_table(table: TableToInstantiate) -> MarkedTable:
     """
     return MarkedTable(
         identity=table.identity, source=table.source, destination=table.destination, may_be_copied=table.may_empty, is_reshaped=bool(table.transformations),
+        numbers=frozenset(map(int, table.object_numbers)),
     )
 
 
@@ -103,13 +114,14 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """Of one table: `rows` says what made its values others; `relabelled` and `computed` are statements; parts came or left. `grants` are missing to copy parts that came."""
+    """Of one table: `rows` says what made its values others; `relabelled` and `computed` are statements; parts came or left. `grants` are missing to copy parts that came, or these error transactions are in the way."""
 
     rows: tuple[str, ...]
     relabelled: tuple[str, ...]
     came: Mapping[str, MarkedPart]
     left: Mapping[str, MarkedPart]
     grants: tuple[str, ...] = ()
+    held_by: tuple[int, ...] = ()
     computed: tuple[str, ...] = ()
 
     @property
@@ -120,7 +132,7 @@ class _Changes:
 
 def compare_marks(
     source: SourceDatabase, destination: DestinationDatabase, tables: Sequence[MarkedTable], recorded: Mapping[str, RowMark], now: Mapping[str, RowMark],
-    is_ready: Callable[[MarkedTable, str, MarkedPart], bool] = lambda table, number, part: True,  # noqa: ARG005
+    readiness: Callable[[MarkedTable, str, MarkedPart], Readiness] = lambda table, number, part: Readiness(),  # noqa: ARG005
 ) -> ChangedRows:
     """Find the tables whose rows changed without events since their marks were recorded.
 
@@ -130,13 +142,15 @@ def compare_marks(
         tables: whose rows are at the destination.
         recorded: marks, by identity.
         now: marks, by identity; of a table without one nothing is said.
-        is_ready: asked of a partition that was attached, by its number, whether everything is applied that was before.
+        readiness: asked of a partition that was attached, by its number.
 
     Raises:
         DatabaseUnavailable: one of them does not answer.
     """
     # A partition that is a table of its own here, too, was copied with its rows.
-    copied = {number for table in tables if (mark := recorded.get(table.identity)) is not None for number in mark.parts}
+    copied = {
+        number for table in tables if (mark := recorded.get(table.identity)) is not None for number, part in mark.parts.items() if not part.joined
+    }
     problems: dict[str, ChangedTable] = {}
     settled: dict[str, RowMark] = {}
     attached: dict[str, dict[str, TableName]] = {}
@@ -164,9 +178,11 @@ def compare_marks(
             left = {number: part for number, part in left.items() if number not in kept and number not in gone}
         # What else changed of all rows takes a copy of the table, which has them.
         alone, grants = ({}, ()) if found.is_of_all else _copied_alone(source, destination, table, came)
-        came = {number: part for number, part in came.items() if number not in alone}
-        early = {number for number, part in alone.items() if not is_ready(table, number, part)}
-        alone = {number: part for number, part in alone.items() if number not in early}
+        ready = {number: readiness(table, number, part) for number, part in alone.items()}
+        came = {number: part for number, part in came.items() if number not in ready or ready[number].held_by}
+        early = [number for number, found_ready in ready.items() if not found_ready.is_applied]
+        held_by = tuple(sorted({error for found_ready in ready.values() for error in found_ready.held_by}))
+        alone = {number: part for number, part in alone.items() if number not in came and number not in early}
         if alone:
             attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
             gone, left, was = _without_replaced(table, alone, gone, left, was, present)
@@ -176,7 +192,7 @@ def compare_marks(
         if not has_problem and (early or (follows(table) and departed.get(table.identity))):
             continue  # its mark is the earlier one until these begin, and those are gone
         if has_problem:
-            problems[table.identity] = _problem(table, replace(found, came=came, left=left, grants=grants))
+            problems[table.identity] = _problem(table, replace(found, came=came, left=left, grants=grants, held_by=held_by))
         else:
             now_known = replace(taken_over(was, present, here), kept=kept)
             if now_known != recorded[table.identity]:
@@ -329,6 +345,11 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
         return ChangedTable(
             problem=f"partition {came} was attached with rows that are not in the log, and the role may not copy them",
             fix=f"{' '.join(found.grants)} then its rows come; or {again}; {ends}",
+        )
+    if found.held_by and not (found.is_of_all or left):
+        return ChangedTable(
+            problem=f"partition {came} was attached with rows that are not in the log, and error transactions that may be older ({', '.join(map(str, found.held_by))}) may be of rows that it took over",
+            fix=f"`headrace errors execute FILE NUMBER`, or `headrace errors delete FILE NUMBER`: when there are none, its rows come; or {again}; {ends}",
         )
     if came and table.copies_parts and not (found.is_of_all or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())

@@ -15,11 +15,13 @@ from databases.ports import MarkedPart, RowMark
 from spark_apply.arriving import restart_hint
 from spark_apply.copy.detached import DetachedPartitions
 from spark_apply.copy.marked_columns import paired
-from spark_apply.copy.parts import changes_other_parts, copies_parts, here
+from spark_apply.copy.older_errors import OlderErrors
+from spark_apply.copy.parts import copies_parts, here
 from spark_apply.copy.row_marks import (
     ChangedRows,
     ChangedTable,
     MarkedTable,
+    Readiness,
     columns_here,
     compare_marks,
     follows,
@@ -38,6 +40,35 @@ __all__ = ["TableMarks"]
 
 _LOOK_AGAIN_S = 1.0  # what is to be applied first is, mostly, within a second
 _LOOK_S = 30.0  # between two looks that nobody asked for: the source's catalog is read for all tables
+
+
+# Apply is behind the source's position by a progress record or two, 0.2 s; who asked for a look waits for it, up to five seconds (`driver.control`).
+_APPLIED_WAIT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What one look knows of partitions.
+
+    Args:
+        found: where every table stands.
+        recorded, now: marks, by identity.
+        deadline: until then the look waits for what is to be applied first, of the monotonic clock.
+    """
+
+    found: Sequence[Standing]
+    recorded: Mapping[str, RowMark]
+    now: Mapping[str, RowMark]
+    deadline: float
+
+    def new(self, table: str) -> frozenset[str]:
+        """Numbers of partitions that a table did not have, or that have left and come back."""
+        was, now = (marks.get(table, RowMark()).parts for marks in (self.recorded, self.now))
+        return frozenset(number for number, part in now.items() if number not in was or was[number].joined != part.joined)
+
+    def copied_alone(self, table: str) -> frozenset[str]:
+        """Numbers of partitions that were copied alone once."""
+        return frozenset(str(each.part.number) for each in self.found if each.part is not None and each.part.table == table and each.is_finished)
 
 
 def _exchanged(tables: Sequence[MarkedTable], names: Mapping[str, TableName], apply: str) -> dict[str, ChangedTable]:
@@ -65,17 +96,18 @@ class TableMarks:
     records: TableRecords
     source: SourceDatabase
     detached: DetachedPartitions = field(init=False)
+    older_errors: OlderErrors = field(init=False)
     _look_at: float = 0.0
     _is_early: bool = False  # a partition waits until what was before it came, or left, is applied
-    _new: dict[str, set[str]] = field(default_factory=dict)  # numbers of partitions that were not there before, by table
-    _held: set[str] = field(default_factory=set)  # tables whose attached partitions wait for the error queue
     _came: dict[tuple[str, str, str], Scn] = field(default_factory=dict)  # by table, number and joining: attached partitions were there at that position
 
     def __post_init__(self) -> None:
-        self.detached = DetachedPartitions(topology=self.records.config.topology, source=self.source, destination=self.records.destination)
+        config, destination = self.records.config, self.records.destination
+        self.detached = DetachedPartitions(topology=config.topology, apply=config.apply, epoch=self.records.epoch, source=self.source, destination=destination)
+        self.older_errors = OlderErrors(topology=config.topology, apply=config.apply, destination=destination)
 
     def note(self, found: Sequence[Standing], snapshot: str) -> None:
-        """Record the marks of tables that are copied, or kept, under a snapshot.
+        """Record the marks of tables that are copied, or kept, under a snapshot. Those of their partitions stay: a look has to see what happens to them.
 
         Args:
             found: the tables.
@@ -112,15 +144,18 @@ class TableMarks:
             names = {each.identity: TableName.of(each) for each in self.source.captured(config.topology)}
             recorded = destination.row_marks(config.topology, config.apply, config.source.site)
             is_renamed = self._follow_names(found, now)
-            tables = [self._marked(each, recorded, now) for each in found if each.is_finished and each.table.part_of is None]
+            of = _Parts(found=found, recorded=recorded, now=now, deadline=time.monotonic() + (_APPLIED_WAIT_S if is_asked else 0.0))
+            tables = [self._marked(each, of) for each in found if each.is_finished and each.part is None]
             self._is_early = False
-            changed = compare_marks(self.source, destination, tables, recorded, now, partial(self._is_ready, is_asked))
+            self._came = {key: scn for key, scn in self._came.items() if key[1] in of.new(key[0]) and now[key[0]].parts[key[1]].joined == key[2]}
+            self.older_errors.look_again()
+            changed = compare_marks(self.source, destination, tables, recorded, now, partial(self._readiness, of))
             # Recorded before the mark that has them: a driver that dies between finds them again.
             for each in found:
                 if each.table.identity in changed.attached:
                     self.records.begin_parts(each, changed.attached[each.table.identity])
             self._record(changed.settled, was=recorded)
-            problems, is_done = self._settle_left(tables, changed, now, is_asked=is_asked)
+            problems, is_done = self._settle_left(tables, changed, of)
             if is_done:
                 return self.look(found, is_asked=True) or is_renamed or bool(changed.attached)  # what is gone is no finding any more
         except (FencedError, DestinationRestarted):
@@ -145,52 +180,35 @@ class TableMarks:
                 is_renamed = True
         return is_renamed
 
-    def _is_ready(self, is_asked: bool, table: MarkedTable, number: str, part: MarkedPart) -> bool:  # noqa: FBT001
+    def _readiness(self, of: _Parts, table: MarkedTable, number: str, part: MarkedPart) -> Readiness:
         """Whether everything is applied that was before a partition was attached: the log may have its rows as those of another one, which left or gave them up."""
         key = table.identity, number, part.joined
         if key not in self._came:
             self._came[key] = self.source.current_scn()
-        if not self.detached.is_applied(self._came[key], waits=is_asked):
+        if not self.detached.is_applied(self._came[key], deadline=of.deadline):
             self._is_early = True
-            return False
-        if self._is_held(table):
-            self._is_early = True  # the next look says so
-            return False
-        del self._came[key]
-        return True
+            return Readiness(is_applied=False)
+        new = of.new(table.identity)
+        never_before = [each for each in new if each not in of.recorded.get(table.identity, RowMark()).parts and each not in of.copied_alone(table.identity)]
+        return Readiness(held_by=self.older_errors.first_of(table, attached=new, never_before=never_before, seen=self._came[key]))
 
-    def _is_held(self, table: MarkedTable) -> bool:
-        """Whether the error queue has changes of other partitions from before these were attached: of rows that these took over, they would change the copies.
-
-        Asked when all that was before is applied, or in the error queue; then until there are none.
-        """
-        config, new = self.records.config, self._new[table.identity]
-        errors = self.records.destination.errors(config.topology, config.apply)
-        is_held = any(changes_other_parts(self.records.destination, each.number, table.destination, new) for each in errors)
-        (self._held.add if is_held else self._held.discard)(table.identity)
-        return is_held
-
-    def _marked(self, each: Standing, recorded: Mapping[str, RowMark], now: Mapping[str, RowMark]) -> MarkedTable:
+    def _marked(self, each: Standing, of: _Parts) -> MarkedTable:
         table = each.table
-        was, present = (marks.get(table.identity, RowMark()).parts for marks in (recorded, now))
-        self._new[table.identity] = {number for number, part in present.items() if number not in was or was[number].joined != part.joined}
-        marked = marked_table(table)
-        has_new = bool(self._new[table.identity]) and not (table.identity in self._held and self._is_held(marked))
         return replace(
-            marked,
+            marked_table(table),
             # Another topology's apply process may have rows there. That is asked of few tables.
-            copies_parts=has_new and copies_parts(table) and not self.records.others(table),
+            copies_parts=bool(of.new(table.identity)) and copies_parts(table) and not self.records.others(table),
             detached=self.records.config.destination.tables.detached_partitions,
         )
 
-    def _settle_left(self, tables: Sequence[MarkedTable], changed: ChangedRows, now: Mapping[str, RowMark], *, is_asked: bool) -> tuple[dict[str, ChangedTable], bool]:
+    def _settle_left(self, tables: Sequence[MarkedTable], changed: ChangedRows, of: _Parts) -> tuple[dict[str, ChangedTable], bool]:
         """Do what is wanted about partitions that the source has no longer; what is to be shown then, and whether anything was done."""
         problems, is_done = dict(changed.problems), False
         self.detached.keep(changed.left)
         for table in tables:
             if not (left := changed.left.get(table.identity)):
                 continue
-            outcome = self.detached.settle(table, left, now[table.identity], waits=is_asked)
+            outcome = self.detached.settle(table, left, of.now[table.identity], deadline=of.deadline)
             is_done |= outcome.is_done
             self._is_early |= outcome.is_early
             if outcome.problem and follows(table) and table.identity not in problems:

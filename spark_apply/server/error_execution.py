@@ -45,7 +45,7 @@ _PART_COPIED = (
     "it truncates {table}, and a partition of that was attached and copied since, which it would empty: delete it and what waits behind it (headrace errors delete), then `headrace copy FILE` with that table"
 )
 _PART_HAS_THEM = (
-    "it deletes rows of {table} before it changes those of a partition that was attached and copied since, which may have these rows now: delete it and what waits behind it"
+    "it changes other rows of {table} before those of a partition that was attached and copied since, which may have these rows now: delete it and what waits behind it"
     " (headrace errors delete), then `headrace verify FILE` names what differs"
 )
 
@@ -132,7 +132,7 @@ class ExecuteWork(Work):
                 return False  # a streamed transaction: only its last part says when it was committed
             whole = context.decode(parts[0])
             batch = beyond_copies(whole, copied)
-            if (whole.row_count and not batch.row_count) or truncated_before(batch, copied) or moved_before(whole, copied):
+            if (whole.row_count and not batch.row_count) or truncated_before(batch, copied) or moved_before([whole], copied):
                 return False  # all of it is in a copy, or would empty one, which is a failure of its own
             touched |= {key for version in whole.tables for key in keys_of(version)}
             rows += batch.row_count
@@ -175,6 +175,8 @@ class ExecuteWork(Work):
         labels: list[str] = []
         resolution = Resolution(self._context.conflicts)
         copied, touched = self._context.copied_scns(), set[tuple[str, str]]()
+        if table := moved_before(map(self._context.decode, self._context.error_batches(number)), copied):
+            return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_HAS_THEM.format(table=table))
         for data in self._context.error_batches(number):
             whole = self._context.decode(data)
             batch = beyond_copies(whole, copied)
@@ -182,8 +184,6 @@ class ExecuteWork(Work):
             left_out += whole.row_count - batch.row_count
             if table := truncated_before(batch, copied):
                 return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_COPIED.format(table=table))
-            if table := moved_before(whole, copied):
-                return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_HAS_THEM.format(table=table))
             failure = self._apply(batch, resolution)
             if failure is not None:
                 return failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -354,3 +355,74 @@ def test_of_a_partition_that_was_renamed_no_other_table_is_copied(tables: Marked
     tables.made._look(tables.made._marks.detached.joins)
     assert "the source calls the partition app.ev_2_now since it was attached" in tables.shown["ev_2"].problem
     assert tables.run("dst", "SELECT count(*) FROM app.ev_2") == [(0,)]
+
+
+def round_of(tables: MarkedTables, monkeypatch: pytest.MonkeyPatch, *statements: str, at: str = "src") -> None:
+    """The round that copies an attached partition; statements are run between its checks and its snapshot."""
+    run = [*statements]
+
+    def before(topology: str, open_snapshot: Any = tables.source.open_snapshot) -> Any:
+        while run:
+            tables.run(at, run.pop(0))
+        return open_snapshot(topology)
+
+    assert tables.made._marks.look(tables.made._standings(), is_asked=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(tables.source, "open_snapshot", before)
+        tables.made._look(tables.made._marks.detached.joins)
+    assert run == []
+
+
+def test_a_table_that_gets_the_partition_s_name_just_before_the_snapshot_is_not_copied(tables: MarkedTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    round_of(tables, monkeypatch, "ALTER TABLE app.ev_2 RENAME TO ev_2_now", "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)", "INSERT INTO app.ev_2 VALUES (1, '2025-03-01', 'another')")
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_2") == [(0,)]
+    tables.run("dst", "ALTER TABLE app.ev_2 RENAME TO ev_2_now")
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_rows_of_others_in_a_partition_here_whose_bounds_were_made_wider_since_stay(tables: MarkedTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    round_of(
+        tables, monkeypatch, f"ALTER TABLE app.ev DETACH PARTITION app.ev_2; ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND.replace('2026', '2027')}",
+        "INSERT INTO app.ev VALUES (7, '2026-07-07', 'of another partition')", at="dst",
+    )
+    tables.made._look(tables.made._marks.detached.joins)
+    assert tables.run("dst", "SELECT count(*) FROM app.ev WHERE day > '2026-01-01'") == [(1,)]
+    assert "with the bounds that it has at the source" in tables.shown["ev_2"].problem
+    tables.run("dst", f"ALTER TABLE app.ev DETACH PARTITION app.ev_2; DELETE FROM app.ev_2; ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}")
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_a_partition_that_left_and_came_back_just_before_the_snapshot_waits_until_what_was_before_is_applied(tables: MarkedTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile its rows may have been those of the default partition, and the log takes them out of that."""
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    round_of(tables, monkeypatch, "ALTER TABLE app.ev DETACH PARTITION app.ev_2", f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}")
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_2") == [(0,)]
+    tables.applied_scn = Scn(1)
+    assert tables.look() == {}
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_2") == [(0,)]
+    tables.applied_scn = Scn(1 << 60)
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_a_partition_that_goes_from_one_table_to_another_is_found_at_both(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.run("both", "CREATE TABLE app.old (LIKE app.ev INCLUDING ALL) PARTITION BY RANGE (day)")
+    tables.up()
+    tables.run("src", "ALTER TABLE app.ev DETACH PARTITION app.ev_1", f"ALTER TABLE app.old ATTACH PARTITION app.ev_1 {BOUND_1}")
+    problems = tables.look()
+    assert "partition app.ev_1 was attached with rows that are not in the log" in problems["old"]
+    assert "has no partition app.ev_1 of it any more" in problems["ev"]
+    tables.run("dst", "ALTER TABLE app.ev DETACH PARTITION app.ev_1", f"ALTER TABLE app.old ATTACH PARTITION app.ev_1 {BOUND_1}")
+    assert tables.look() == {}
+    made.assert_same()
+    here, there = tables.both("SELECT * FROM app.old ORDER BY id, day")
+    assert here == there
+    assert len(here) == 100

@@ -16,7 +16,7 @@ from databases.postgres.connection import connect, translated
 from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.destination.database import PostgresDestination
 from rules.table_settings import TableSettings
-from streams.errors import DatabaseError, DataError
+from streams.errors import DatabaseError, DataError, FencedError
 from streams.table_name import TableName
 from tests.support.writes import delete, insert, update, version_of
 
@@ -176,8 +176,9 @@ def test_a_role_detaches_and_drops_partitions_once_what_check_prints_was_run(adm
         for finding in destination.preflight_tables([version]):
             if "own" not in finding.problem:
                 admin.execute(finding.fix)
+        driver = "top", "a", destination.raise_epoch("top", "a").epoch
         with pytest.raises(DatabaseError, match="must be owner"):
-            destination.remove_partition(table, TableName("shop", "p_0"), how="detach", may=lambda _: True)
+            destination.remove_partition(*driver, table, TableName("shop", "p_0"), how="detach", may=lambda _: True)
         (fixes,) = [finding.fix.splitlines() for finding in findings]
         assert len(fixes) == 4
         for fix in fixes:
@@ -187,11 +188,15 @@ def test_a_role_detaches_and_drops_partitions_once_what_check_prints_was_run(adm
         assert destination.missing_grant(TableName("shop", "p_0")) == ""
         for number, how in enumerate(("detach", "drop", "empty")):
             name, asked = TableName("shop", f"p_{number}"), list[str]()
-            assert not destination.remove_partition(table, name, how=how, may=lambda rows: asked.append(rows) is not None)  # noqa: B023
+            assert not destination.remove_partition(*driver, table, name, how=how, may=lambda rows: asked.append(rows) is not None)  # noqa: B023
             assert admin.execute("SELECT count(*) FROM shop.p").fetchone() == (3 - number,)
-            assert destination.remove_partition(table, name, how=how, may=lambda _: True)
+            assert destination.remove_partition(*driver, table, name, how=how, may=lambda _: True)
             assert admin.execute("SELECT count(*) FROM shop.p").fetchone() == (2 - number,)
             assert asked == [f"((id IS NOT NULL) AND (id >= {number}) AND (id < {number + 1}))"]
+        newer = destination.raise_epoch("top", "a").epoch
+        with pytest.raises(FencedError):
+            destination.remove_partition(*driver, table, TableName("shop", "p_2"), how="drop", may=lambda _: True)
+        assert newer > driver[2]
     assert admin.execute("SELECT to_regclass('shop.p_0') IS NULL, to_regclass('shop.p_1') IS NULL, to_regclass('shop.p_2') IS NULL").fetchone() == (False, True, False)
     with closing(PostgresDestination(role, site="dbs2")) as destination:
         assert destination.preflight_tables([version]) == ()

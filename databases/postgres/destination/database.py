@@ -74,6 +74,7 @@ from databases.postgres.destination.table_records import (
     IS_REMADE,
     NAME_NOW,
     instantiation_of,
+    is_current,
     may_hold,
     other_copies,
     read_row_marks,
@@ -459,9 +460,13 @@ class PostgresDestination:
         with self._use("asking for rights") as connection:
             return missing_grant(connection, part)
 
-    def remove_partition(self, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]) -> bool:
+    def remove_partition(
+        self, topology: str, apply: str, epoch: int, table: TableName, part: TableName, *, how: str, may: Callable[[str], bool],
+    ) -> bool:
         """See `DestinationDatabase.remove_partition`."""
-        with self._use("removing a partition") as connection:
+        with self._use("removing a partition") as connection, connection.transaction():
+            if not is_current(connection, topology, apply, epoch):
+                _refuse(connection, topology, apply, epoch)
             return remove_partition(connection, table, part, how=how, may=may)
 
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:

@@ -76,6 +76,20 @@ def read_row_marks(connection: psycopg.Connection[Any], topology: str, apply: st
     return found
 
 
+def is_current(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> bool:
+    """Whether an epoch has not ended; it does not before the open transaction does.
+
+    Args:
+        connection: in a transaction.
+        topology: its name.
+        apply: the apply process.
+        epoch: of its driver.
+    """
+    return connection.execute(
+        f"SELECT FROM headrace.apply_process p WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES} FOR SHARE", (topology, apply, epoch),
+    ).fetchone() is not None
+
+
 def write_row_marks(
     connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int, source: str, marks: Mapping[str, RowMark],
     was: Mapping[str, RowMark] | None,
@@ -86,10 +100,7 @@ def write_row_marks(
         "marks": [mark.to_text() for mark in marks.values()], "any": was is None,
         "was": [was[identity].to_text() if was is not None and identity in was else None for identity in marks],
     }
-    current = connection.execute(
-        f"SELECT FROM headrace.apply_process p WHERE topology = %(topology)s AND apply = %(apply)s AND epoch = %(epoch)s AND {EPOCH_LIVES} FOR SHARE", values,
-    ).fetchone()
-    if current is None:
+    if not is_current(connection, topology, apply, epoch):
         return False
     connection.execute(
         "INSERT INTO headrace.row_mark AS recorded (topology, apply, source, identity, mark)"

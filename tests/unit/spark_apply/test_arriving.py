@@ -13,7 +13,7 @@ from rules.reshaping import transformed_version
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
 from spark_apply.arriving import ArrivingTables, TableStart
-from spark_apply.copied import copied_scns, keys_of, truncated_before, without_copied
+from spark_apply.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
 from spark_apply.copy.parts import parts_of
 from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver.config import TableToInstantiate
@@ -336,7 +336,6 @@ def test_a_truncate_of_partitions_reaches_those_that_are_applied():
     both = [replace(version("t", number, A), partition=part) for number in (P, Q)]
     (piece,) = [each for each in reading.read(truncating(50, *both)) if hasattr(each, "batch")]
     assert [int(piece.batch.tables[table].object_number) for table in piece.batch.truncates[0].tables] == [Q]
-    assert reading.reader.truncated_tables == {"id of t": (49, frozenset({Q}))}
 
 
 def test_rows_older_than_the_copy_of_their_partition_are_in_it():
@@ -350,3 +349,21 @@ def test_rows_older_than_the_copy_of_their_partition_are_in_it():
     assert truncated_before(truncating(50, version("t", Q, A)), copied) == "public.t"
     assert truncated_before(truncating(150, version("t", Q, A)), copied) == ""
     assert truncated_before(truncating(50, replace(version("t", Q, A), partition=Partition(owner="public", name="t_2", rows="true"))), copied) == ""
+
+
+def test_what_an_error_transaction_changes_in_front_of_a_copied_partition_may_be_of_its_rows_whichever_part_it_is_in():
+    """A transaction that moves rows into a partition and attaches it, of any size: its first part has what was before the ATTACH, its last what was behind it."""
+    records = [
+        Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
+        Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="DONE"),
+    ]
+    copied = copied_scns(records)
+    here, other, stranger = batch("t", P, 50, root=A), batch("t", Q, 50, root=A), batch("b", B, 50)
+    emptied = truncating(50, replace(version("t", Q, A), partition=Partition(owner="public", name="t_2", rows="true")))
+    for first in (other, emptied):
+        assert moved_before([first, here], copied) == "public.t"
+        assert moved_before([here, first, here], copied) == "", "behind the ATTACH nobody else has such rows"
+        assert moved_before([first], copied) == ""
+    assert moved_before([stranger, here], copied) == ""
+    assert moved_before([other, batch("t", P, 150, root=A)], copied) == "", "behind the copy"
+    assert moved_before((not_asked(part) for part in (1, 2)), {("public", "t"): 10}) == "", "nothing was copied alone: nothing is read"

@@ -1,0 +1,101 @@
+"""Error transactions that may be older than an ATTACH PARTITION, and of rows that the attached partition took over (decisions 75 and 77).
+
+Executed behind the copy of that partition, they would put old values over those that it has. Nobody knows when the partition was attached, but it was before a look
+saw it: what was committed later is not older. Nor is one that changes rows of the partition itself, unless it was a part of the table before.
+
+What an error transaction changes is read once. It is known as long as it is in the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from streams.errors import ProtocolError
+from streams.table_name import TableName
+
+if TYPE_CHECKING:
+    from databases.ports import DestinationDatabase, ErrorTransaction
+    from spark_apply.copy.row_marks import MarkedTable
+    from streams.scn import Scn
+
+__all__ = ["OlderErrors"]
+
+_NAMED_MAX = 5  # error transactions, for people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changed:
+    """Of one table: in which partitions (numbers) an error transaction changes rows."""
+
+    table: TableName
+    table_number: int
+    parts: frozenset[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class OlderErrors:
+    """See the module. One thread at a time.
+
+    Args:
+        topology: its name.
+        apply: the apply process.
+        destination: has the error queue.
+    """
+
+    topology: str
+    apply: str
+    destination: DestinationDatabase
+    _queue: tuple[ErrorTransaction, ...] | None = None
+    _changed: dict[tuple[int, int], tuple[_Changed, ...] | None] = field(default_factory=dict)  # by number and edits; None: nobody can read it
+
+    def look_again(self) -> None:
+        """List the queue again when it is needed."""
+        self._queue = None
+
+    def first_of(self, table: MarkedTable, *, attached: Collection[str], never_before: Collection[str], seen: Scn) -> tuple[int, ...]:
+        """The numbers of the first error transactions that change rows of a table, and may be older than partitions of it; empty: there are none.
+
+        Args:
+            table: at the destination.
+            attached: numbers of the partitions.
+            never_before: those of them that were never a part of the table before.
+            seen: they were attached before this.
+
+        Raises:
+            DatabaseUnavailable: the destination does not answer.
+        """
+        if self._queue is None:
+            self._queue = self.destination.errors(self.topology, self.apply)
+            known = {(each.number, each.edits) for each in self._queue}
+            self._changed = {key: found for key, found in self._changed.items() if key in known}
+        new, proof = frozenset(map(int, attached)), frozenset(map(int, never_before))
+        found = (each.number for each in self._queue if each.commit_scn <= seen and self._may_be_older(each, table, new, proof))
+        return tuple(islice(found, _NAMED_MAX))
+
+    def _may_be_older(self, error: ErrorTransaction, table: MarkedTable, new: frozenset[int], proof: frozenset[int]) -> bool:
+        key = error.number, error.edits
+        if key not in self._changed:
+            self._changed[key] = self._read(error.number)
+        if (changed := self._changed[key]) is None:
+            return True
+        parts = {number for each in changed if each.table_number in table.numbers or each.table == table.destination for number in each.parts}
+        return bool(parts - new) and not parts & proof
+
+    def _read(self, number: int) -> tuple[_Changed, ...] | None:
+        from protos import codec  # numpy: who only looks at marks needs none
+
+        found: dict[tuple[TableName, int], set[int]] = {}
+        for data in self.destination.error_batches(number):
+            try:
+                batch = codec.decode(data)
+            except ProtocolError:
+                return None
+            used = {group.table for group in batch.groups}
+            # Of a whole table: it is refused when it is executed (`spark_apply.copied.truncated_before`).
+            used |= {table for truncate in batch.truncates for table in truncate.tables if batch.tables[table].partition is not None}
+            for version in (batch.tables[table] for table in used):
+                found.setdefault((TableName.of(version), int(version.table_number)), set()).add(int(version.object_number))
+        return tuple(_Changed(table=table, table_number=number, parts=frozenset(parts)) for (table, number), parts in found.items())
