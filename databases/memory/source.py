@@ -480,6 +480,10 @@ class MemorySource:
         """See `SourceDatabase.began_empty`: every change of a row is in the log."""
         return True
 
+    def is_default_part(self, part: str) -> bool:  # noqa: ARG002
+        """See `SourceDatabase.is_default_part`: there are no marks, so nobody asks."""
+        return False
+
     def partition_rows(self, part: str) -> str:  # noqa: ARG002
         """See `SourceDatabase.partition_rows`: there are no marks, so nobody asks."""
         return ""

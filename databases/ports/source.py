@@ -273,6 +273,14 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def is_default_part(self, part: str) -> bool:
+        """Whether a partition, or one that it is below, takes the rows that no other one takes.
+
+        Args:
+            part: its number in `RowMark.parts`.
+        """
+        ...
+
     def has_part(self, part: str) -> bool:
         """Whether a table of this number is there, whatever it is a partition of.
 

@@ -171,6 +171,8 @@ def compare_marks(
             number: part for number, part in found.came.items()
             if number in was.parts or (number not in copied and not source.began_empty(number))
         }
+        if table.copies_parts and any(source.is_default_part(number) for number in came):
+            table = replace(table, copies_parts=False)  # noqa: PLW2901 - its bounds are not its own: others that come or leave move them while it is copied
         left, kept, gone = _departed(destination, table, found.left, present)
         if gone:
             departed[table.identity] = gone
@@ -339,7 +341,7 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
         names = ", ".join(str(_here(part, table)) for part in found.left.values())
         return ChangedTable(
             problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still here",
-            fix=f"drop or detach {names} at the destination too, or delete its rows; or {again}; {ends}",
+            fix=f"drop or detach {names} at the destination too{', or delete its rows' if table.may_be_copied else ''}; or {again}; {ends}",
         )
     if found.grants and not (found.is_of_all or left):
         return ChangedTable(
@@ -357,6 +359,12 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
             problem=f"partition {came} was attached with rows that are not in the log, and is no partition of the table here",
             fix=f"make {lacking} with the same bounds here, as `headrace check` says: then its rows come; or {again}; {ends}",
         )
+    if came and not table.may_be_copied and not (found.is_of_all or left):
+        statements = "; ".join(map(_written_again, found.came.values()))
+        return ChangedTable(
+            problem=f"partition {came} was attached with rows that are not in the log, and others write the table, too",
+            fix=f"at the source, while nobody writes the partition anywhere, and when each site has it, too: `{statements}`: its rows are in the log then, and reach every site; or {again}; {ends}",
+        )
     what = [*found.rows]
     what += [f"partition {came} was attached with rows that are not in the log"] if came else []
     what += [f"partition {left} was dropped or detached"] if left else []
@@ -364,4 +372,12 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     what += [f"columns that both sides compute have another expression or type (first, at the destination: {'; '.join(found.computed)};)"] if found.computed else []
     return ChangedTable(
         problem=f"rows changed without events, and may differ here: {'; '.join(what)}", fix=f"{again}; {ends}",
+    )
+
+
+def _written_again(part: MarkedPart) -> str:
+    """Statements after which the log has the rows of a partition."""
+    name = quoted_name(TableName(part.owner, part.name))
+    return (
+        f"BEGIN; CREATE TEMPORARY TABLE attached ON COMMIT DROP AS TABLE {name}; TRUNCATE {name}; INSERT INTO {name} OVERRIDING SYSTEM VALUE TABLE attached; COMMIT"
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,13 +56,13 @@ class Sites:
         self.start()
         wait_for("the first copy", lambda: set(self.states().values()) == {"DONE"} and len(self.states()) == 2, WAIT_S)
 
-    def start(self, detached: str = "ask") -> None:
+    def start(self, detached: str = "ask", *, is_shared: bool = False) -> None:
         access = partial(DatabaseAccess, kind="postgres")
         named: Any = type("Queue", (), {"queue": self.queue})()
         config = ApplyConfig(
             topology="parts_test", apply=self.queue.apply.name, source=access(site="dbs1", dsn=self.source),
             destination=access(site="dbs2", dsn=self.destination, tables=TableSettings(detached_partitions=detached)), queue=self.queue.apply.queue, parallelism=2,
-            tables=ApplyDrivers.to_instantiate(named, ("ev", "other")),
+            tables=tuple(replace(table, may_empty=not is_shared) for table in ApplyDrivers.to_instantiate(named, ("ev", "other"))),
         )
         self.driver = apply_driver.ApplyDriver(config, queue=lambda: self.queue.server.endpoint, application=lambda: None)
         self.driver.start()
@@ -397,3 +399,53 @@ def test_what_changes_in_a_renamed_partition_while_another_one_of_its_name_is_co
     sites.settle()
     sites.assert_same()
     assert execute(sites.destination, "SELECT name, count(*) FROM headrace.instantiation WHERE identity LIKE '%/%' GROUP BY 1 ORDER BY 1") == [("ev_2", 1), ("ev_old", 1)]
+
+
+def test_a_partition_does_not_wait_for_what_failed_after_it_was_seen(sites: Sites, held: pytest.MonkeyPatch) -> None:
+    """Errors of other partitions that go on and on would keep it away for good."""
+    execute(sites.destination, "DELETE FROM ev WHERE (id, day) = (7, 1)")
+    execute(sites.source, "ALTER TABLE other ADD COLUMN n int; INSERT INTO other VALUES (1, 'x', 1)")
+    wait_for("apply to wait for the column", lambda: "ALTER" in str(sites.driver.control.status()), WAIT_S)
+    execute(sites.source, ATTACH.format(2))
+    sites.driver.control.look_at_tables()
+    execute(sites.source, "UPDATE ev SET v = 'changed' WHERE (id, day) = (7, 1)")
+    execute(sites.destination, "ALTER TABLE other ADD COLUMN n int")
+    wait_for("the error", sites.errors, WAIT_S)
+    wait_for("the copy to begin", lambda: sites.driver.control.look_at_tables() is not None and sites.is_left_out(), WAIT_S)
+
+
+def test_a_truncate_of_the_partition_that_another_one_replaced_empties_no_copy(sites: Sites) -> None:
+    """It waits in the error queue behind a row of another table, and changes no row itself."""
+    execute(sites.source, "INSERT INTO other VALUES (1, 'x')")
+    sites.settle()
+    execute(sites.destination, "DELETE FROM other")
+    execute(sites.source, "UPDATE other SET v = 'y' WHERE id = 1")
+    execute(sites.source, "UPDATE other SET v = 'z' WHERE id = 1; TRUNCATE ev_1")
+    wait_for("both to fail", lambda: len(sites.errors()) == 2, WAIT_S)
+    execute(sites.source, "ALTER TABLE ev DETACH PARTITION ev_1; DROP TABLE ev_1; " + ATTACH.format(1))
+
+    def is_told() -> bool:
+        sites.driver.control.look_at_tables()
+        return "error transactions that may be older" in sites.problem()
+
+    wait_for("it to be told", is_told, WAIT_S)
+    execute(sites.destination, "INSERT INTO other VALUES (1, 'x')")
+    name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(all=True)) and "again"
+    wait_for("them to be executed", lambda: len(sites.driver.control.execution_outcomes(name, 1.0).outcomes) == 2, WAIT_S)
+    sites.settle()
+    sites.assert_same()
+    assert sites.problem() == ""
+
+
+def test_rows_of_a_partition_of_a_table_that_others_write_come_by_what_is_printed(sites: Sites) -> None:
+    sites.stop()
+    sites.start(is_shared=True)
+    execute(sites.source, ATTACH.format(2))
+    end = end_of_log(sites.source)
+    wait_for("it to be told", lambda: sites.driver.control.look_at_tables() is not None and "others write the table, too" in sites.problem(), WAIT_S)
+    (statements,) = re.findall("`(BEGIN; .*?)`", sites.problem())
+    execute(sites.source, statements)
+    execute(sites.source, "INSERT INTO other VALUES (1, 'x')")
+    wait_for("it to be applied", lambda: execute(sites.destination, "SELECT 1 FROM other"), WAIT_S)
+    assert sites.driver.control.status().caught_up_scn >= end
+    sites.assert_same()

@@ -426,3 +426,18 @@ def test_a_partition_that_goes_from_one_table_to_another_is_found_at_both(tables
     here, there = tables.both("SELECT * FROM app.old ORDER BY id, day")
     assert here == there
     assert len(here) == 100
+
+
+def test_a_default_partition_that_was_attached_takes_a_copy_of_the_table(tables: MarkedTables) -> None:
+    """Alone, it would be emptied with rows of a partition that the source made since, and that are in this one here."""
+    made = Partitioned(tables)
+    tables.run("dst", "CREATE TABLE app.ev_d PARTITION OF app.ev DEFAULT")
+    tables.run("both", "CREATE TABLE IF NOT EXISTS app.ev_2 PARTITION OF app.ev " + BOUND)
+    tables.run("src", "CREATE TABLE app.ev_d (LIKE app.ev INCLUDING ALL)", "INSERT INTO app.ev_d VALUES (1, '2031-01-01', 'bulk')", "ALTER TABLE app.ev ATTACH PARTITION app.ev_d DEFAULT")
+    problem = tables.look()["ev"]
+    assert "partition app.ev_d was attached with rows that are not in the log" in problem
+    assert "headrace copy FILE app.ev" in problem
+    assert "same bounds" not in problem
+    tables.copy_again("ev")
+    assert tables.look() == {}
+    made.assert_same()

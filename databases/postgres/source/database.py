@@ -263,6 +263,11 @@ class PostgresSource:
         with translated("asking which rows a partition holds"):
             return partition_rows(self._session(), [int(part)]).get(int(part), "")
 
+    def is_default_part(self, part: str) -> bool:
+        """See `SourceDatabase.is_default_part`."""
+        query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(%s::oid::regclass) a JOIN pg_catalog.pg_partitioned_table p ON p.partdefid = a.relid)"
+        return bool(self._value("looking for a default partition", query, (part,)))
+
     def has_part(self, part: str) -> bool:
         """See `SourceDatabase.has_part`."""
         return bool(self._value("looking for a table", "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = %s::oid)", (part,)))
