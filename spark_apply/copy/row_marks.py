@@ -349,9 +349,10 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
             fix=f"{' '.join(found.grants)} then its rows come; or {again}; {ends}",
         )
     if found.held_by and not (found.is_of_all or left):
+        numbers = " ".join(map(str, found.held_by))
         return ChangedTable(
-            problem=f"partition {came} was attached with rows that are not in the log, and error transactions that may be older ({', '.join(map(str, found.held_by))}) may be of rows that it took over",
-            fix=f"`headrace errors execute FILE NUMBER`, or `headrace errors delete FILE NUMBER`: when there are none, its rows come; or {again}; {ends}",
+            problem=f"partition {came} was attached with rows that are not in the log, and error transactions that may be older ({numbers}) may be of rows that it took over",
+            fix=f"`headrace errors execute FILE {numbers}`, or `headrace errors delete FILE {numbers}`: when there are none, its rows come; or {again}; {ends}",
         )
     if came and table.copies_parts and not (found.is_of_all or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())
