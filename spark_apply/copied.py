@@ -10,6 +10,7 @@ import numpy as np
 
 from databases.ports import PartOf
 from streams.cutting import row_transactions, select_rows
+from streams.lcr_batch import Command
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ def truncated_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> 
 
 
 def moved_before(batches: Iterable[LcrBatch], copied: Mapping[tuple[str, str], int]) -> str:
-    """A table of which an error transaction changes other rows in front of those of a partition that was copied later; empty: there is none.
+    """A table of which an error transaction removes other rows in front of those of a partition that was copied later; empty: there is none.
 
     It may be the one that attached the partition, and took these rows out of another one: the partition has them here. Behind its rows, nobody else's can be in its bounds.
+    What it only changes or inserts in front is, but for such a transaction, of others, which have no copy of it: an UPDATE over several partitions looks the same.
 
     Args:
         batches: all parts of one transaction, in order; none is read where nothing was copied alone.
@@ -75,14 +77,14 @@ def moved_before(batches: Iterable[LcrBatch], copied: Mapping[tuple[str, str], i
         return ""
     others, parts = set[int](), set[int]()
     for batch in batches:
-        changes = [(int(group.row_numbers[0]), batch.tables[group.table]) for group in batch.groups]
+        changes = [(int(group.row_numbers[0]), batch.tables[group.table], group.command is Command.DELETE) for group in batch.groups]
         changes += [
-            (truncate.row_number, batch.tables[table]) for truncate in batch.truncates for table in truncate.tables if batch.tables[table].partition is not None
+            (truncate.row_number, batch.tables[table], True) for truncate in batch.truncates for table in truncate.tables if batch.tables[table].partition is not None
         ]  # of a whole table: see `truncated_before`
-        for _, version in sorted(changes, key=lambda change: change[0]):
+        for _, version, removes in sorted(changes, key=lambda change: change[0]):
             number, table = int(version.object_number), int(version.table_number)
             if int(batch.transactions.order_scn[0]) >= copied.get(("", str(number)), 0):
-                others.add(table)
+                others |= {table} if removes else set()
             elif number not in parts and table in others:
                 return version.qualified_name
             else:

@@ -45,7 +45,7 @@ _PART_COPIED = (
     "it truncates {table}, and a partition of that was attached and copied since, which it would empty: delete it and what waits behind it (headrace errors delete), then `headrace copy FILE` with that table"
 )
 _PART_HAS_THEM = (
-    "it changes other rows of {table} before those of a partition that was attached and copied since, which may have these rows now: delete it and what waits behind it"
+    "it deletes other rows of {table} before it changes those of a partition that was attached and copied since, which may have these rows now: delete it and what waits behind it"
     " (headrace errors delete), then `headrace verify FILE` names what differs"
 )
 

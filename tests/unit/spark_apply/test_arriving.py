@@ -20,7 +20,7 @@ from spark_apply.driver.config import TableToInstantiate
 from spark_apply.driver.joining import TableJoins
 from spark_apply.tables import TableVersions
 from streams.errors import UnfitTableError
-from streams.lcr_batch import Column, Partition, TableVersion, Truncate, content_version
+from streams.lcr_batch import Column, Command, Partition, TableVersion, Truncate, content_version
 from streams.scn import ObjectNumber, Scn
 from streams.table_name import TableName
 from tests.support.apply_reading import Reading, commits
@@ -358,12 +358,14 @@ def test_what_an_error_transaction_changes_in_front_of_a_copied_partition_may_be
         Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="DONE"),
     ]
     copied = copied_scns(records)
-    here, other, stranger = batch("t", P, 50, root=A), batch("t", Q, 50, root=A), batch("b", B, 50)
+    here, inserted, stranger = batch("t", P, 50, root=A), batch("t", Q, 50, root=A), batch("b", B, 50)
+    other = replace(inserted, groups=tuple(replace(group, command=Command.DELETE, old=group.new, new=None) for group in inserted.groups))
     emptied = truncating(50, replace(version("t", Q, A), partition=Partition(owner="public", name="t_2", rows="true")))
     for first in (other, emptied):
         assert moved_before([first, here], copied) == "public.t"
         assert moved_before([here, first, here], copied) == "", "behind the ATTACH nobody else has such rows"
         assert moved_before([first], copied) == ""
     assert moved_before([stranger, here], copied) == ""
+    assert moved_before([inserted, here], copied) == "", "nothing of the copy is removed by it"
     assert moved_before([other, batch("t", P, 150, root=A)], copied) == "", "behind the copy"
     assert moved_before((not_asked(part) for part in (1, 2)), {("public", "t"): 10}) == "", "nothing was copied alone: nothing is read"
