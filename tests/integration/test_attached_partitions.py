@@ -416,6 +416,7 @@ def test_a_partition_does_not_wait_for_what_failed_after_it_was_seen(sites: Site
 
 def test_a_truncate_of_the_partition_that_another_one_replaced_empties_no_copy(sites: Sites) -> None:
     """It waits in the error queue behind a row of another table, and changes no row itself."""
+    execute(sites.source, PART.format(4))
     execute(sites.source, "INSERT INTO other VALUES (1, 'x')")
     sites.settle()
     execute(sites.destination, "DELETE FROM other")
