@@ -148,9 +148,7 @@ def compare_marks(
         DatabaseUnavailable: one of them does not answer.
     """
     # A partition that is a table of its own here, too, was copied with its rows.
-    copied = {
-        number for table in tables if (mark := recorded.get(table.identity)) is not None for number, part in mark.parts.items() if not part.joined
-    }
+    copied = {number for table in tables for number, part in recorded.get(table.identity, RowMark()).parts.items() if not part.joined}
     problems: dict[str, ChangedTable] = {}
     settled: dict[str, RowMark] = {}
     attached: dict[str, dict[str, TableName]] = {}
@@ -165,12 +163,9 @@ def compare_marks(
             continue
         found = _changes(was, present, here)
         if doubtful := doubtful_columns(was, present, here):
-            there = source.computed_columns(table.identity)
-            found = replace(found, computed=tuple(computed_otherwise(doubtful, there, destination.computed_columns(table.destination), table.destination)))
-        came = {
-            number: part for number, part in found.came.items()
-            if number in was.parts or (number not in copied and not source.began_empty(number))
-        }
+            computed = source.computed_columns(table.identity), destination.computed_columns(table.destination)
+            found = replace(found, computed=tuple(computed_otherwise(doubtful, *computed, table.destination)))
+        came = {number: part for number, part in found.came.items() if number in was.parts or (number not in copied and not source.began_empty(number))}
         if table.copies_parts and any(source.is_default_part(number) for number in came):
             table = replace(table, copies_parts=False)  # noqa: PLW2901 - its bounds are not its own: others that come or leave move them while it is copied
         left, kept, gone = _departed(destination, table, found.left, present)
@@ -182,14 +177,13 @@ def compare_marks(
         alone, grants = ({}, ()) if found.is_of_all else _copied_alone(source, destination, table, came)
         ready = {number: readiness(table, number, part) for number, part in alone.items()}
         came = {number: part for number, part in came.items() if number not in ready or ready[number].held_by}
-        early = [number for number, found_ready in ready.items() if not found_ready.is_applied]
-        held_by = tuple(sorted({error for found_ready in ready.values() for error in found_ready.held_by}))
+        early = [number for number, each in ready.items() if not each.is_applied]
+        held_by = tuple(sorted({error for each in ready.values() for error in each.held_by}))
         alone = {number: part for number, part in alone.items() if number not in came and number not in early}
         if alone:
             attached[table.identity] = {number: _here(part, table) for number, part in alone.items()}
             gone, left, was = _without_replaced(table, alone, gone, left, was, present)
-            departed = {identity: parts for identity, parts in {**departed, table.identity: gone}.items() if parts}
-            settled[table.identity] = was
+            departed, settled[table.identity] = {identity: parts for identity, parts in {**departed, table.identity: gone}.items() if parts}, was
         has_problem = bool(found.is_of_all or came or left)
         if not has_problem and (early or (follows(table) and departed.get(table.identity))):
             continue  # its mark is the earlier one until these begin, and those are gone
