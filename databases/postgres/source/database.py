@@ -3,6 +3,8 @@
 Everything `prepare` makes has one name, `headrace_<topology>_<site>`: the publication of this database and the
 slot of this cluster. The publication is made before the slot: a slot older than its publication cannot read the
 changes between.
+
+Longer than 500 lines: it has every method of the port, and each is short.
 """
 
 from __future__ import annotations
