@@ -20,7 +20,7 @@ Without a list of tables (simulations) names are all that is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -98,6 +98,8 @@ class ArrivingTables:
         self._parts = {start.part.number: start.part for start in starts.values() if start.part is not None}  # with a start of their own
         self.truncated_parts: dict[PartOf, Scn] = {}
         """Partitions that are copied and whose table waits to be truncated, and the order SCN of that TRUNCATE."""
+        self.truncated: dict[str, tuple[Scn, frozenset[int]]] = {}
+        """Which partitions of a table were truncated together last, by the table's identity: their numbers, and the order SCN."""
         self.strangers: set[TableName] = set()
         """Names of tables whose rows are left out because they were never copied here."""
         self._emptied: dict[str | tuple[str, str], Scn] = {}
@@ -116,6 +118,20 @@ class ArrivingTables:
         key = name if table is None else table.identity
         if self._starts.get(key, _FROM_THE_START).scn is None:
             self._emptied[key] = scn
+
+    def note_truncated(self, versions: Iterable[TableVersion], scn: Scn) -> None:
+        """Note which partitions are truncated together.
+
+        Args:
+            versions: that one TRUNCATE is of.
+            scn: its order SCN.
+        """
+        numbers: dict[str, set[int]] = {}
+        for version in versions:
+            table = self._by_number.get(int(version.table_number))
+            if version.partition is not None and table is not None:
+                numbers.setdefault(table.identity, set()).add(int(version.object_number))
+        self.truncated |= {identity: (scn, frozenset(found)) for identity, found in numbers.items()}
 
     def emptied_scn(self, name: tuple[str, str]) -> Scn | None:
         """Where a table (as the destination calls it) was emptied last while it was left out (`note_emptied`)."""

@@ -1,6 +1,6 @@
 """Partitions that a source's table has no longer, and the destination's has: what the operator wants to become of them (decision 75).
 
-    ask     they stay, and `status` names them.
+    ask     they stay, and `status` names them. A TRUNCATE of everything that the table had left empties them, too: the source's table had no row then.
     keep    they stay, and nothing names them but `verify`, which leaves them out (`RowMark.kept`).
     follow  they are detached here, too, and dropped if the source has dropped them, when everything before is applied. Where the source's table has another one of the name
             by now, only the rows are removed.
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_apply.copy.parts import here
-from spark_apply.copy.row_marks import follows
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError
+from streams.scn import FIRST_SCN
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class DetachedPartitions:
     destination: DestinationDatabase
     joins: JoinCalls | None = None
     _since: dict[tuple[str, str], Scn] = field(default_factory=dict)  # by table and number: they were gone at that position
+    _seen: dict[tuple[str, str], list[tuple[Scn, frozenset[int]]]] = field(default_factory=dict)  # positions since, and what the table had from each on
 
     def keep(self, left: Mapping[str, Mapping[str, TableName]]) -> None:
         """Forget all partitions but these.
@@ -69,6 +70,7 @@ class DetachedPartitions:
         """
         keys = {(identity, number) for identity, parts in left.items() for number in parts}
         self._since = {key: scn for key, scn in self._since.items() if key in keys}
+        self._seen = {key: seen for key, seen in self._seen.items() if key in keys}
 
     def settle(self, table: MarkedTable, left: Mapping[str, TableName], mark: RowMark, *, deadline: float) -> Outcome:
         """Do to a table's partitions what is wanted, as far as it can be done now.
@@ -82,23 +84,46 @@ class DetachedPartitions:
         Raises:
             DatabaseUnavailable: a database does not answer.
         """
-        if self.joins is None or not follows(table):
+        joins = self.joins
+        if joins is None or not table.may_be_copied or table.is_reshaped:
             return Outcome()
+        has = frozenset(map(int, mark.parts))
         for number in left:
-            if (table.identity, number) not in self._since:
-                self._since[table.identity, number] = self.source.current_scn()
+            self._note((table.identity, number), has)
         is_done, problems, is_early = False, [], False
         names_now = {here(part, table.source, table.destination) for part in mark.parts.values()}
         for number, name in left.items():
-            # Where the source has another one by now, whose changes need it, the partition stays.
-            how = "empty" if name in names_now else "detach" if self.source.has_part(number) else "drop"
-            if not self.is_applied(self._since[table.identity, number], deadline=deadline):
+            how = self._how(joins, table, number, has)
+            if not how:
+                continue
+            since = joins.truncated_tables[table.identity][0] if how == "empty" else self._since[table.identity, number]
+            how = "empty" if name in names_now else how  # the source has another one there by now, whose changes need it
+            if not self.is_applied(since, deadline=deadline):
                 is_early = True
                 continue
             problem = self._remove(table, number, name, how)
             is_done |= not problem
             problems += [f"partition {name}: {problem}"] if problem else []
         return Outcome(is_done=is_done, problem="; ".join(problems), is_early=is_early)
+
+    def _how(self, joins: JoinCalls, table: MarkedTable, number: str, has: frozenset[int]) -> str:
+        """What is to be done about a partition; empty: nothing."""
+        if table.detached == "follow":
+            return "detach" if self.source.has_part(number) else "drop"
+        truncated, numbers = joins.truncated_tables.get(table.identity, (FIRST_SCN, frozenset[int]()))
+        seen, applied = self._seen[table.identity, number], joins.applied_scn
+        before = [others for scn, others in seen if scn <= truncated]
+        self._seen[table.identity, number] = [each for place, each in enumerate(seen) if place + 1 == len(seen) or seen[place + 1][0] > applied]
+        # The table may have got one between a look and the TRUNCATE: then that was not of all of it. It has it still, or the partition stays.
+        return "empty" if before and before[-1] | has <= numbers else ""
+
+    def _note(self, key: tuple[str, str], others: frozenset[int]) -> None:
+        """Note what the table has now, without the partition. A TRUNCATE that is not applied yet is compared with what the table had at its time."""
+        seen = self._seen.get(key, [])
+        if not seen or seen[-1][1] != others:
+            seen.append((self.source.current_scn(), others))
+        self._since.setdefault(key, seen[0][0])
+        self._seen[key] = seen
 
     def is_applied(self, scn: Scn, *, deadline: float) -> bool:
         """Whether everything before a position is applied.

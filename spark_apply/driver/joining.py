@@ -135,6 +135,11 @@ class TableJoins:
         return self._reader.emptied_scn(table)
 
     @property
+    def truncated_tables(self) -> dict[str, tuple[Scn, frozenset[int]]]:
+        """See `ArrivingTables.truncated`."""
+        return self._reader.truncated_tables
+
+    @property
     def applied_scn(self) -> Scn:
         """Everything below this is applied, but of tables that are left out or are joining."""
         return self._coordinator.low_watermark
@@ -219,6 +224,11 @@ class JoinCalls:
     def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
         """See `ArrivingTables.emptied_scn`."""
         return self._host.call(lambda: self._host.joins.emptied_scn(table))
+
+    @property
+    def truncated_tables(self) -> dict[str, tuple[Scn, frozenset[int]]]:
+        """See `ArrivingTables.truncated`."""
+        return self._host.call(lambda: self._host.joins.truncated_tables)
 
     @property
     def applied_scn(self) -> Scn:

@@ -256,6 +256,11 @@ class ApplyReader:
         return dict(self._tables.truncated_parts)
 
     @property
+    def truncated_tables(self) -> dict[str, tuple[Scn, frozenset[int]]]:
+        """See `ArrivingTables.truncated`."""
+        return dict(self._tables.truncated)
+
+    @property
     def strangers(self) -> frozenset[TableName]:
         """Tables whose rows are left out because they were never copied here."""
         return frozenset(self._tables.strangers)
@@ -444,6 +449,10 @@ class ApplyReader:
                 self._tables.note_emptied(version, scn)
         left = without_copied(new, self._first_scn_of_arriving)
         filtered = self._rules.filter(left)
+        if filtered.truncates:
+            owners = row_transactions(filtered.transactions)
+            for truncate in filtered.truncates:
+                self._tables.note_truncated((filtered.tables[table] for table in truncate.tables), self._order_scn(filtered, int(owners[truncate.row_number])))
         if batch.labels:
             self._note_dropped(batch, new, "applied before")
             self._note_dropped(new, left, "as of its instantiation SCN the copy has it, or its table is not copied yet")

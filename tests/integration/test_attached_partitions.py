@@ -215,8 +215,27 @@ def test_a_driver_that_ends_between_goes_on(sites: Sites, monkeypatch: pytest.Mo
     sites.assert_same()
 
 
-def test_no_truncate_of_what_is_left_removes_rows_of_a_partition_that_left(sites: Sites) -> None:
-    """They may be nowhere else: an operator was asked. The log does not say whether a TRUNCATE was of the whole table, or of all that a look saw of it."""
+def test_a_truncate_of_all_that_is_left_empties_a_partition_that_left_before(sites: Sites) -> None:
+    for number in (2, 3):
+        execute(sites.source, PART.format(number))
+        execute(sites.source, f"INSERT INTO ev VALUES (1, {number}, 'x')")
+    sites.settle()
+    execute(sites.source, "TRUNCATE ev_2, ev_3; ALTER TABLE ev DETACH PARTITION ev_1; DROP TABLE ev_1")
+    execute(sites.source, "INSERT INTO ev VALUES (2, 2, 'x')")
+    sites.settle()
+    assert "has no partition public.ev_1 of it any more" in sites.problem()
+    assert execute(sites.destination, "SELECT count(*) FROM ev") == [(501,)]
+    execute(sites.source, "TRUNCATE ev_2; INSERT INTO ev VALUES (2, 3, 'x')")
+    sites.settle()
+    assert execute(sites.destination, "SELECT count(*) FROM ev") == [(501,)]
+    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (3, 2, 'x')")
+    sites.settle()
+    sites.assert_same()
+    assert sites.problem() == ""
+
+
+def test_a_truncate_of_a_part_of_what_is_left_removes_no_rows_of_a_partition_that_left(sites: Sites) -> None:
+    """It is of all that a look has seen, and the table has got another partition since."""
     execute(sites.source, PART.format(2))
     execute(sites.source, "INSERT INTO ev VALUES (1, 2, 'x')")
     sites.settle()
@@ -226,12 +245,9 @@ def test_no_truncate_of_what_is_left_removes_rows_of_a_partition_that_left(sites
     execute(sites.source, PART.format(3))
     execute(sites.source, "INSERT INTO ev VALUES (2, 3, 'x'); TRUNCATE ev_2")
     sites.settle()
-    assert execute(sites.destination, "SELECT count(*) FROM ev") == [(501,)]
-    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (3, 2, 'x')")
-    sites.settle()
     assert "has no partition public.ev_1 of it any more" in sites.problem()
     assert execute(sites.destination, "SELECT count(*) FROM ev") == [(501,)]
-    execute(sites.destination, "ALTER TABLE ev DETACH PARTITION ev_1")
+    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (3, 2, 'x')")
     sites.settle()
     sites.assert_same()
     assert sites.problem() == ""

@@ -38,6 +38,7 @@ class _NothingIsApplied:
 
     is_joined = True
     truncated_parts: ClassVar[dict[PartOf, Scn]] = {}
+    truncated_tables: ClassVar[dict[str, tuple[Scn, frozenset[int]]]] = {}
 
     def __init__(self, destination: PostgresDestination, applied_scn: Scn) -> None:
         self._destination, self.applied_scn = destination, applied_scn

@@ -336,6 +336,7 @@ def test_a_truncate_of_partitions_reaches_those_that_are_applied():
     both = [replace(version("t", number, A), partition=part) for number in (P, Q)]
     (piece,) = [each for each in reading.read(truncating(50, *both)) if hasattr(each, "batch")]
     assert [int(piece.batch.tables[table].object_number) for table in piece.batch.truncates[0].tables] == [Q]
+    assert reading.reader.truncated_tables == {"id of t": (49, frozenset({Q}))}
 
 
 def test_rows_older_than_the_copy_of_their_partition_are_in_it():
