@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SESSION_MODULES", "DatabaseAccess", "decoder_for", "hosts_of", "log_session_name", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
-    "open_source", "plan_copy", "plan_unseen", "value_reader", "value_types",
+    "open_source", "plan_copy", "plan_unseen", "server_is_verified", "value_reader", "value_types",
 ]
 
 _POSTGRES = ("postgres", "embedded")
@@ -85,6 +85,17 @@ def hosts_of(dsn: str) -> tuple[str, ...]:
     from databases.postgres.connection import hosts
 
     return hosts(dsn)
+
+
+def server_is_verified(dsn: str) -> bool:
+    """Whether a connection proves by a certificate that the server is the right one; also where a service file says how, which is not looked at.
+
+    Raises:
+        ConfigError: the connection string cannot be parsed.
+    """
+    from databases.postgres.connection import is_verified
+
+    return is_verified(dsn)
 
 
 def log_session_name(kind: str, topology: str, site: str) -> str:

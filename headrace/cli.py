@@ -638,12 +638,12 @@ def chaos(
     load: Annotated[bool, typer.Option("--load", help="Write at every source meanwhile (embedded servers; tables of its own).")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the seed would break first; break nothing.")] = False,
     allow_servers: Annotated[
-        bool, typer.Option("--allow-servers", help="Also where databases are neither embedded nor on this machine; they are never stopped.")
+        bool, typer.Option("--allow-servers", help="Also where databases are servers of your own, for tests; they are never stopped.")
     ] = False,
 ) -> int:
     """Break a running topology on purpose, again and again; report what healed, and compare everything. For test systems."""
     from headrace.chaos.command import run_chaos, show_schedule
-    from headrace.chaos.run import Options
+    from headrace.chaos.run import Options, own_servers
     from headrace.chaos.schedule import fault_kinds, seconds_of
 
     output = Output(as_json=as_json)
@@ -652,7 +652,13 @@ def chaos(
         load=load, allow_servers=allow_servers,
     )
     with _deployment(file) as deployment:
-        return show_schedule(output, deployment.spec, options) if dry_run else run_chaos(output, deployment, options)
+        if dry_run:
+            return show_schedule(output, deployment.spec, options)
+        others = ", ".join(own_servers(deployment.spec)) if allow_servers else ""
+        if others and sys.stdin.isatty() and not typer.confirm(f"Break replication between your servers ({others}) again and again?", err=True):
+            output.say("nothing was done")
+            return FINDING
+        return run_chaos(output, deployment, options)
 
 
 # --------------------------------------------------------------------------- error queue

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from actors.earlier_shapes import earlier_of, on_the_way
 from actors.security.examination import tls_findings
+from actors.security.links import link_findings
 from actors.site.connection import access_to, embedded_server
 from actors.state_folder import check_owned, not_owned
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
@@ -78,6 +79,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
     if spec is not None:
         findings += _folder_findings(spec)
         findings += tls_findings(spec)
+        findings += link_findings(spec)
         # Code that could not be read cannot be loaded either.
         findings += [] if any(finding.is_error for finding in found.findings) else handler_findings(spec)
     if spec is None or any(finding.is_error for finding in findings):

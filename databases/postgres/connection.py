@@ -14,7 +14,7 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "NOT_FOUND", "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "pinned_settings", "qualified", "quote", "remedy_of",
+    "NOT_FOUND", "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "is_verified", "pinned_settings", "qualified", "quote", "remedy_of",
     "storable", "translate", "translated",
 ]
 
@@ -136,6 +136,20 @@ def hosts(dsn: str) -> tuple[str, ...]:
     if not named and "service" in given:
         return (f"service {given['service']}",)  # a file of the user's says where it is
     return tuple((named or os.environ.get("PGHOST", "")).split(","))
+
+
+def is_verified(dsn: str) -> bool:
+    """Whether libpq refuses a server whose certificate its authority has not signed.
+
+    `verify-ca` takes every server of that authority: enough where it signs for databases alone. With `sslrootcert=system` libpq takes `verify-full` by itself.
+
+    Raises:
+        ConfigError: the dsn cannot be parsed.
+    """
+    given = connection_parameters(dsn)
+    mode = given.get("sslmode") or os.environ.get("PGSSLMODE", "")
+    authority = given.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
+    return mode in {"verify-full", "verify-ca"} or (authority == "system" and not mode) or ("service" in given and not mode)
 
 
 def connect(dsn: str, *, application_name: str, autocommit: bool = True, **parameters: str) -> psycopg.Connection[Any]:

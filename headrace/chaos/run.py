@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import ipaddress
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +62,7 @@ class Options:
         kinds: of faults, of `EVERY_FAULT`.
         heal_within_s: what has not healed by then does not hold.
         load: clients of its own write meanwhile.
-        allow_servers: go on although a database is neither embedded nor on this machine.
+        allow_servers: go on although a database is a server of the user.
     """
 
     seed: int
@@ -321,7 +320,7 @@ def refuse_others(deployment: Deployment, *, allow_servers: bool) -> None:
 
     Args:
         deployment: of the topology.
-        allow_servers: databases that are neither embedded nor on this machine may meet what comes.
+        allow_servers: servers of the user may meet what comes.
 
     Raises:
         ConfigError: see there.
@@ -332,31 +331,17 @@ def refuse_others(deployment: Deployment, *, allow_servers: bool) -> None:
             " others may use the cluster",
             hint="headrace chaos breaks topologies on their own private cluster: `headrace up FILE` without --address",
         )
-    others = list(foreign_servers(deployment.spec))
+    others = list(own_servers(deployment.spec))
     if others and not allow_servers:
         raise ConfigError(
-            f"the databases of {', '.join(others)} are neither embedded nor on this machine",
-            hint="they are never stopped, but replication between them is broken again and again: --allow-servers if that may be",
+            f"the databases of {', '.join(others)} are servers of your own",
+            hint="they are never stopped, but replication between them is broken again and again: --allow-servers if these are test servers",
         )
 
 
-def foreign_servers(spec: TopologySpec) -> Iterable[str]:
-    """Sites whose database is neither embedded nor reached over a loopback address."""
-    from databases.connectors import hosts_of
-
-    for site in spec.sites:
-        if site.database.kind == "postgres" and not all(map(_is_loopback, hosts_of(site.database.dsn))):
-            yield site.name
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether a host is this machine: a loopback address, its name, or a socket's folder."""
-    if host.startswith(("/", "@")) or host in {"", "localhost"}:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def own_servers(spec: TopologySpec) -> Iterator[str]:
+    """Sites whose database is a server of the user's. An address does not tell what it is: a tunnel or a proxy of this machine leads to others."""
+    yield from (site.name for site in spec.sites if site.database.kind == "postgres")
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import embedded_server
+from actors.state_folder import check_owned, make_private
 from headrace.commands.verification import comparison_line, verify_topology
 from headrace.console import Output, scn_text, seconds_text
 from headrace.demo.load import OneWayLoad, OrdersLoad, Probe
@@ -34,6 +35,7 @@ from headrace.waiting import wait_caught_up
 from rules.rule import ANY_TAG
 from streams.errors import ApplyError, ConfigError, StreamsError
 from topology.edits.changes import components_of
+from topology.edits.stored import prepared_document
 from topology.file.reading import read_topology
 from topology.plan import make_plan
 
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TOPOLOGIES", "DemoOptions", "Outage", "progress_text", "run_demo", "summary_of", "summary_text"]
 
+_MARKER = "demo"  # a file in the state folder of a demo, until it has removed all it made
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
 KILL_AFTER = 0.4  # share of the transactions: everything is warm by then, and enough follow
@@ -397,9 +400,13 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]  # libpq's variables (PGSERVICE, PGOPTIONS) are for the user's own servers
     with live_lines(output, "demo") as show, terminated_as_interrupt(), _alone(spec.state_dir):
+        if options.state_dir is not None:
+            refuse_others_folder(spec)
         show("removing what an earlier demo left")
         deployment.down(purge=True)
         _remove_others(options)
+        make_private(spec.state_dir)
+        (spec.state_dir / _MARKER).touch()
         try:
             return _Demo(options, output, spec, deployment, show).run()
         finally:
@@ -407,6 +414,7 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
             with uninterrupted():
                 for problem in deployment.down(purge=True):
                     output.say(f"error: {problem}")
+                (spec.state_dir / _MARKER).unlink(missing_ok=True)
 
 
 def _topology(options: DemoOptions) -> TopologySpec:
@@ -422,6 +430,24 @@ def _topology(options: DemoOptions) -> TopologySpec:
     if options.tagged:
         spec = replace(spec, captures=tuple(replace(c, rules=_tagged(c.rules)) for c in spec.captures))
     return spec
+
+
+def refuse_others_folder(spec: TopologySpec) -> None:
+    """Refuse a state folder that no demo made: the demo begins by removing what is in it.
+
+    Args:
+        spec: of the demo, with the folder that an operator named.
+
+    Raises:
+        ConfigError: a topology keeps its state there, or somebody other files.
+    """
+    check_owned(spec.state_dir)
+    prepared = prepared_document(spec.state_dir)
+    is_demos = (spec.state_dir / _MARKER).exists() and prepared.get("file", str(spec.file)) == str(spec.file)
+    if is_demos or not spec.state_dir.exists() or not any(spec.state_dir.iterdir()):
+        return
+    what = f"the state of topology {prepared['topology']}" if "topology" in prepared else "something that no demo made"
+    raise ConfigError(f"--state-dir: in {spec.state_dir} is {what}, and a demo removes all of it", hint="name a folder that is not there yet")
 
 
 def _remove_others(options: DemoOptions) -> None:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.console import Output
 from headrace.demo.load import Probe, _Sample
-from headrace.demo.run import TOPOLOGIES, DemoOptions, Outage, _Demo, _topology, progress_text, summary_of, summary_text
+from headrace.demo.run import (
+    TOPOLOGIES,
+    DemoOptions,
+    Outage,
+    _Demo,
+    _topology,
+    progress_text,
+    refuse_others_folder,
+    summary_of,
+    summary_text,
+)
 from streams.errors import ConfigError
 from streams.table_name import TableName
+from topology.edits.stored import PREPARED_FILE
 from topology.ways import ways_to
 
 KEYS = [  # of the issue, in its order
@@ -156,3 +168,23 @@ def test_lag_that_is_not_known_is_called_so():
     seen = overview(("apply:a", "INITIALIZING"))
     seen["flows"][0] |= {"lag_s": None, "applied_scn": None}
     assert "lag unknown, SCN unknown" in progress_text(1, 2, seen, width=None)
+
+
+def test_a_folder_that_no_demo_made_is_not_removed(tmp_path: Path):
+    """`--state-dir` of a topology that is in production, also of one that runs by the demo's own file."""
+    spec = _topology(DemoOptions(topology="oneway", state_dir=tmp_path / "state"))
+    refuse_others_folder(spec)
+    spec.state_dir.mkdir()
+    refuse_others_folder(spec)
+    (spec.state_dir / "notes.txt").touch()
+    with pytest.raises(ConfigError, match="something that no demo made, and a demo removes all of it"):
+        refuse_others_folder(spec)
+    for file in ("/srv/production.yaml", str(spec.file)):
+        (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"topology": "production", "file": file}))
+        with pytest.raises(ConfigError, match="the state of topology production"):
+            refuse_others_folder(spec)
+    (spec.state_dir / "demo").touch()  # what a demo that was killed leaves
+    refuse_others_folder(spec)
+    (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"topology": "production", "file": "/srv/production.yaml"}))
+    with pytest.raises(ConfigError, match="the state of topology production"):
+        refuse_others_folder(spec)

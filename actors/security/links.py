@@ -1,0 +1,64 @@
+"""Links of a topology to others that anybody on the way could read, or answer in the place of the right one: databases, and alerts with a token."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from databases.ports import Finding
+
+if TYPE_CHECKING:
+    from topology.spec import SiteSpec, TopologySpec
+
+__all__ = ["is_this_machine", "link_findings"]
+
+
+def link_findings(spec: TopologySpec) -> Iterator[Finding]:
+    """Warn of links over a network that are not authenticated; nothing is connected to.
+
+    Args:
+        spec: the topology, with its connection strings.
+
+    Raises:
+        ConfigError: a connection string cannot be parsed.
+    """
+    for site in spec.sites:
+        if site.database.kind == "postgres":
+            yield from _database_findings(site)
+    for target in spec.alerts.to if spec.alerts is not None else ():
+        parts = urlsplit(target.url)
+        if target.token and parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
+            yield Finding(
+                path=f"alerts {target.name}", is_error=False, problem="its token goes over http://, and everybody on the way can read it",
+                fix=f"write https:// in the address of {target.name}",
+            )
+
+
+def _database_findings(site: SiteSpec) -> Iterator[Finding]:
+    from databases.connectors import hosts_of, server_is_verified
+
+    remote = [host for host in hosts_of(site.database.dsn) if not is_this_machine(host)]
+    if remote and not server_is_verified(site.database.dsn):
+        where = " and ".join(f"${{{name}}}" for name in sorted(site.database.environment)) or "the connection string"
+        yield Finding(
+            path=f"sites.{site.name}", is_error=False,
+            problem=f"nothing proves that {', '.join(remote)} is the database: whoever is on the way can answer in its place, and read what passes",
+            fix=f"in {where}: sslmode=verify-full sslrootcert=FILE, the certificate of the server's authority (sslrootcert=system where a public one signed it; in a URI: "
+            "?sslmode=verify-full&sslrootcert=FILE)",
+        )
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host is this machine: a loopback address, its name, or a socket's folder.
+
+    Args:
+        host: as a connection string or an address names it; empty: it names none.
+    """
+    if host.startswith(("/", "@")) or host in {"", "localhost"}:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
