@@ -41,12 +41,21 @@ def examine() -> Report:
     """Examine this machine; runs only `java -version` and the embedded servers' `--version`."""
     facts: dict[str, str] = {"python": platform.python_version(), "system": platform.platform()}
     findings: list[Finding] = []
+    _user(findings)
     _python(findings)
     _packages(facts, findings)
     _java(facts, findings)
     _servers(facts, findings)
     _room(facts, findings)
     return Report(facts, tuple(findings))
+
+
+def _user(findings: list[Finding]) -> None:
+    if os.geteuid() == 0:
+        findings.append(Finding(
+            path="user", problem="is root: what breaks into a component has the whole machine", is_error=False,
+            fix="useradd --system --create-home --home-dir /var/lib/headrace headrace, and run commands as that user (examples/headrace.service)",
+        ))
 
 
 def _python(findings: list[Finding]) -> None:

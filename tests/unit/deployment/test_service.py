@@ -1,0 +1,72 @@
+"""The systemd unit of the examples: what breaks into a component gets little by it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from actors.cluster.local import LocalCluster
+from headrace.commands import doctor
+
+ROOT = Path(__file__).parents[3]
+UNIT = ROOT / "examples" / "headrace.service"
+EXPOSURE_MAX = 40  # tenths of a point of systemd 252; as it was without these settings: 92
+HARDENED = {
+    "UMask": "0077", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes", "RestrictSUIDSGID": "yes", "CapabilityBoundingSet": "", "AmbientCapabilities": "",
+    "RestrictNamespaces": "yes", "RestrictRealtime": "yes", "LockPersonality": "yes", "SystemCallArchitectures": "native", "ProtectClock": "yes", "ProtectControlGroups": "yes", "ProtectHostname": "yes",
+    "ProtectKernelLogs": "yes", "ProtectKernelModules": "yes", "ProtectKernelTunables": "yes", "KeyringMode": "private", "StateDirectoryMode": "0700", "CacheDirectoryMode": "0700", "User": "headrace",
+}
+
+
+def settings() -> dict[str, str]:
+    lines = [line for line in UNIT.read_text().splitlines() if "=" in line and not line.startswith("#")]
+    found = dict(line.split("=", 1) for line in lines)
+    assert len(found) == len(lines)
+    return found
+
+
+def test_the_unit_is_hardened():
+    assert {name: value for name, value in settings().items() if name in HARDENED} == HARDENED
+
+
+def test_what_must_be_written_can_be_written_and_nothing_else():
+    found = settings()
+    folders = found["ReadWritePaths"].split()
+    assert folders == [f"/var/lib/{found['StateDirectory'].split()[0]}", f"/var/cache/{found['CacheDirectory']}"]
+    variables = dict(each.split("=", 1) for each in found["Environment"].split())
+    assert variables["NUMBA_CACHE_DIR"] == folders[1]
+    assert variables["TMPDIR"] == f"/var/lib/{found['StateDirectory'].split()[1]}"  # not /tmp, which is the unit's alone: commands in a shell must find Ray's sockets
+
+
+def test_the_private_cluster_has_its_sockets_in_the_folder_of_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A path that is too long for a socket would be left for /tmp."""
+    import actors.cluster.local as local
+
+    folder = dict(each.split("=", 1) for each in settings()["Environment"].split())["TMPDIR"]
+    monkeypatch.setattr(local.tempfile, "gettempdir", lambda: folder)
+    assert local._temporary_base() == folder
+    assert LocalCluster(tmp_path)._environment().get("PATH")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed: the unit's settings are compared with a list alone")
+def test_systemd_finds_little_exposed():
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(UNIT)], capture_output=True, text=True, timeout=60, check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Unknown" not in done.stderr
+
+
+def test_the_guide_shows_the_unit():
+    assert UNIT.read_text().partition("\n")[2] in (ROOT / "docs" / "operations.md").read_text()
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_doctor_warns_of_root(monkeypatch: pytest.MonkeyPatch, user: int):
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: user)
+    found: list[doctor.Finding] = []
+    doctor._user(found)
+    assert [(each.path, each.is_error) for each in found] == ([("user", False)] if user == 0 else [])
