@@ -273,6 +273,7 @@ def up(
 ) -> int:
     """Start a topology, or bring a running one in line with the file. Idempotent."""
     from headrace.progress import live_lines
+    from headrace.security.links import ray_findings
     from headrace.status_view import render, summary_line
 
     output = Output(as_json=as_json)
@@ -284,6 +285,7 @@ def up(
             progress=lambda overview: show(summary_line(overview, is_starting=True)),
         )
         shells = deployment.embedded_shells()
+        overview = {**overview, "findings": [*overview["findings"], *map(asdict, ray_findings(deployment.address))]}
     output.json(overview)
     output.findings(overview["findings"], is_verbose=verbose)
     for line in shells:

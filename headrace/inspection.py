@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from actors.earlier_shapes import earlier_of, on_the_way
 from actors.security.examination import tls_findings
-from actors.security.links import link_findings
+from actors.security.links import link_findings, ray_findings
 from actors.site.connection import access_to, embedded_server
 from actors.state_folder import check_owned, not_owned
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.commands.sequences import collisions
 from headrace.console import bytes_text
+from headrace.remembered_cluster import RememberedCluster
 from headrace.rows_there import Databases, rows_there
 from rules.conflict_handlers import NO_CONFLICT_RULES
 from rules.user_code.handlers import NO_HANDLERS, ErrorHandler
@@ -86,6 +87,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
         return Checked(findings=tuple(findings), reach=found.reach)
     if ask_databases:
         findings += _disk_findings(spec)
+        findings += ray_findings(RememberedCluster(spec.state_dir).address())
         sites = live_sites(spec)
         findings += [finding for live in sites.values() for finding in live.findings]
         findings += [

@@ -1,4 +1,4 @@
-"""Links of a topology to others that anybody on the way could read, or answer in the place of the right one: databases, and alerts with a token."""
+"""Links of a topology to others that anybody could use, read, or answer in the place of the right one: databases, alerts with a token, a Ray cluster of the user's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from databases.ports import Finding
 if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["is_this_machine", "link_findings"]
+__all__ = ["is_this_machine", "link_findings", "ray_findings"]
 
 
 def link_findings(spec: TopologySpec) -> Iterator[Finding]:
@@ -47,6 +47,22 @@ def _database_findings(site: SiteSpec) -> Iterator[Finding]:
             problem=f"nothing proves that {', '.join(remote)} is the database: whoever is on the way can answer in its place, and read what passes",
             fix=f"in {where}: sslmode=verify-full sslrootcert=FILE, the certificate of the server's authority (sslrootcert=system where a public one signed it; in a URI: "
             "?sslmode=verify-full&sslrootcert=FILE)",
+        )
+
+
+def ray_findings(address: str) -> Iterator[Finding]:
+    """Warn of a Ray cluster that takes work from whoever reaches it: it is asked, without a token.
+
+    Args:
+        address: of a cluster of the user's; empty: the topology runs on its private one, which has a token.
+    """
+    from actors.cluster.openness import takes_work_from_anybody
+
+    if address and takes_work_from_anybody(address):
+        yield Finding(
+            path=f"Ray at {address}", is_error=False,
+            problem="takes work from anybody who reaches it: they run programs on all its nodes, and read the connection strings of all sites",
+            fix="start it with RAY_AUTH_MODE=token, and give the nodes and the users of this topology one token (ray get-auth-token --generate), as cluster.yaml does",
         )
 
 

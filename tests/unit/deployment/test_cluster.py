@@ -131,3 +131,19 @@ def test_the_file_carries_no_secret(file):
     text = file.read_text()
     words = {word.lower() for word in shlex.split(text.replace("'", " ").replace('"', " "), comments=False)}
     assert not {word for word in words if "password" in word or "secret" in word or "ssh_private_key" in word}
+
+
+@pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
+def test_every_node_asks_for_the_token(cluster, commands):
+    before = exports_of(cluster, commands).rpartition(" && ")[2]
+    told = subprocess.run(["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "RAY_AUTH_MODE=token" in told
+    assert cluster["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"  # where Ray looks for it
+    assert "chmod 600 ~/.ray/auth_token" in cluster["setup_commands"]
+
+
+def test_the_state_folder_of_a_node_is_its_users_alone(cluster):
+    (made,) = [command for command in cluster["initialization_commands"] if "/var/lib/headrace" in command]
+    words = shlex.split(made.replace("$(id -un)", "user"))
+    assert words[words.index("-m") + 1] == "0700"
+    assert words[words.index("-o") + 1] in {"1000", "user"}
