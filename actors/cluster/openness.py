@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from actors.cluster.local import LOOPBACK
+from spark_apply.application.environment import LOOPBACK
 
 __all__ = ["takes_work_from_anybody"]
 
