@@ -272,8 +272,8 @@ def up(
     verbose: Verbose = False,
 ) -> int:
     """Start a topology, or bring a running one in line with the file. Idempotent."""
+    from actors.security.links import ray_findings
     from headrace.progress import live_lines
-    from headrace.security.links import ray_findings
     from headrace.status_view import render, summary_line
 
     output = Output(as_json=as_json)

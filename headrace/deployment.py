@@ -32,7 +32,7 @@ from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, Propaga
 from streams.table_name import literal
 from topology.combined import bypassing
 from topology.edits.changes import bypassed_of, components_of
-from topology.edits.stored import PREPARED_FILE
+from topology.edits.stored import KEY_FILE, PREPARED_FILE
 from topology.file.reading import read_topology
 from topology.links import CERTIFICATES, both_ways, makes_certificates
 from topology.problems import TopologyError, nearest
@@ -729,8 +729,10 @@ class Deployment:
                 path.unlink(missing_ok=True)
         RememberedCluster(folder).forget()
         remove_file(self.cluster.file)
-        for name in ("cluster.lock", "ray_token", PREPARED_FILE, REQUESTS_FILE, "chaos.json", "chaos.lock"):
+        for name in ("cluster.lock", "ray_token", KEY_FILE, PREPARED_FILE, REQUESTS_FILE, "chaos.json", "chaos.lock"):
             remove_file(folder / name)
+        for interrupted in folder.glob(f"{KEY_FILE}.*"):
+            interrupted.unlink(missing_ok=True)
         for empty in (folder, *(folder.parents[:1] if folder.parent.name == STATE_PARENT else ())):
             if empty.exists() and not any(empty.iterdir()):
                 empty.rmdir()

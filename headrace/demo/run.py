@@ -415,6 +415,8 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
                 for problem in deployment.down(purge=True):
                     output.say(f"error: {problem}")
                 (spec.state_dir / _MARKER).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    spec.state_dir.rmdir()
 
 
 def _topology(options: DemoOptions) -> TopologySpec:

@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from actors.cluster.openness import takes_work_from_anybody
-from headrace.security.links import ray_findings
+from actors.security.links import ray_findings
 from spark_apply.application.environment import LOOPBACK
 from tests.support.bounds import STALL_S
 

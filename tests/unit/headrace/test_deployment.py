@@ -39,6 +39,7 @@ from streams.errors import ApplyError, ConfigError, PropagationError
 from tests.support.actor_system import FakeActors
 from tests.support.topologies import ONE_WAY, SITES, read
 from topology.edits.changes import bypassed_of
+from topology.edits.stored import KEY_FILE
 from topology.links import CERTIFICATES
 
 TWO_SOURCES = """
@@ -182,7 +183,8 @@ def test_purge_leaves_nothing_of_writes_that_were_interrupted(spec):
     spec.state_dir.mkdir(parents=True)
     for name in ("cluster.json", "desired.json", "ray_address", "split_requests.json", "chaos.json"):
         (spec.state_dir / name).with_suffix(f"{Path(name).suffix}.new").write_text("{", encoding="utf-8")
-    (spec.state_dir / "chaos.lock").touch()
+    for name in ("chaos.lock", KEY_FILE, f"{KEY_FILE}.17.new"):
+        (spec.state_dir / name).touch()
     assert Deployment(spec).down(purge=True) == []
     assert not spec.state_dir.exists()
 
