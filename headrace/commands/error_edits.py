@@ -6,8 +6,8 @@ anything is stored. The apply process stores the edit, because it knows which tr
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -40,6 +40,9 @@ _HEADER = """\
 # a text in quotes, as the database writes it. A line that is removed changes nothing.
 """
 
+_LOGIN = Path("/proc/self/loginuid")
+_NO_LOGIN = 2**32 - 1  # of a process that no login has begun
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedEdit:
@@ -66,11 +69,26 @@ class Given:
 
 
 def operator() -> str:
-    """Who edits: the user of this machine."""
+    """Who edits, as the system knows it and no variable of the environment says: the process's user, and who logged in where `sudo` made that another one."""
+    user, login = os.getuid(), _login()
+    name = _named(user) if login in {None, user} else f"{_named(user)} (login {_named(login)})"
+    return f"{name}@{socket.gethostname()}"
+
+
+def _login() -> int | None:
+    """The user who logged in, which stays what it is under `sudo` and `su`; None: nobody did, as in a service, or the system does not keep it."""
     try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # a user without a name
-        return f"{os.getuid()}@{socket.gethostname()}"
+        found = int(_LOGIN.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if found == _NO_LOGIN else found
+
+
+def _named(user: int | None) -> str:
+    try:
+        return pwd.getpwuid(user or 0).pw_name
+    except KeyError:
+        return str(user)
 
 
 def wanted_values(wanted: WantedEdit, command: str) -> tuple[Given, ...]:
