@@ -37,6 +37,7 @@ from streams.errors import ApplyError, ConfigError, StreamsError
 from topology.edits.changes import components_of
 from topology.edits.stored import prepared_document
 from topology.file.reading import read_topology
+from topology.links import makes_certificates, with_made_certificates
 from topology.plan import make_plan
 
 if TYPE_CHECKING:
@@ -426,7 +427,8 @@ def _topology(options: DemoOptions) -> TopologySpec:
     spec = read_topology(EXAMPLES / f"{form.example}.yaml")
     # The demo must not remove a topology of the same file that a user runs.
     state_dir = options.state_dir or spec.state_dir.with_name(f"demo_{spec.state_dir.name}")
-    spec = replace(spec, state_dir=state_dir.absolute())
+    moved = replace(spec, state_dir=state_dir.absolute())
+    spec = with_made_certificates(moved) if makes_certificates(spec) else moved
     if options.kill in {"queue", "propagation"}:  # combined capture and apply would leave none to kill
         spec = replace(spec, applies=tuple(replace(apply, combined=False) for apply in spec.applies))
     if options.tagged:

@@ -24,6 +24,7 @@ from headrace.demo.run import (
 from streams.errors import ConfigError
 from streams.table_name import TableName
 from topology.edits.stored import PREPARED_FILE
+from topology.links import makes_certificates
 from topology.ways import ways_to
 
 KEYS = [  # of the issue, in its order
@@ -188,3 +189,12 @@ def test_a_folder_that_no_demo_made_is_not_removed(tmp_path: Path):
     (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"topology": "production", "file": "/srv/production.yaml"}))
     with pytest.raises(ConfigError, match="the state of topology production"):
         refuse_others_folder(spec)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_the_certificates_of_a_demo_are_in_its_own_state_folder(tmp_path: Path, topology: str):
+    spec = _topology(DemoOptions(topology=topology, state_dir=tmp_path / "state"))
+    assert makes_certificates(spec)
+    for site in spec.sites:
+        assert site.tls is not None
+        assert site.tls.key.is_relative_to(spec.state_dir)
