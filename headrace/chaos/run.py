@@ -79,7 +79,7 @@ class NotHealed(StreamsError):  # noqa: N818 - says what is the matter
     code = "HDR-7005"
 
 
-def keep_in_force(fault: Fault, seconds: float, look: Callable[[], None]) -> None:
+def keep_in_force(fault: Fault, seconds: float, look: Callable[[], object]) -> None:
     """Let a fault be for as long as it is planned, and until something has met it.
 
     Args:
