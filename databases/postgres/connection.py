@@ -64,6 +64,8 @@ _UNAVAILABLE_CLASSES = frozenset({"08", "53", "57", "58"})
 # (a parameter that cannot change, an enum's value that its own transaction made) fails each time, and what the server itself never says of class 40 (40000, 40002)
 # is the word of whoever wrote a trigger.
 _UNAVAILABLE_STATES = frozenset({"40001", "40003", "40P01", "25006", "25P03", "25P04", NOT_IN_STATE, "55006", "55P03"})
+# Internal errors (XX000, never translated) of a statement that meets DDL of another session: what the snapshot shows is gone from the server's caches, or is changed by both.
+_MET_DDL = re.compile(r": (?:cache lookup failed for|could not find tuple for|could not open relation with OID|tuple concurrently (?:updated|deleted))")
 # A schema, table, column, type or function that is not there.
 NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
 # In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the server speaks. The context holds texts of users,
@@ -267,7 +269,7 @@ def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **contex
         `context["violates"]` as `DestinationSession` says.
     """
     kind: type[DatabaseError] = DatabaseError
-    if sqlstate[:2] in _UNAVAILABLE_CLASSES or sqlstate in _UNAVAILABLE_STATES:
+    if sqlstate[:2] in _UNAVAILABLE_CLASSES or sqlstate in _UNAVAILABLE_STATES or (sqlstate == "XX000" and _MET_DDL.search(message)):
         kind = DatabaseUnavailable
     elif sqlstate[:2] in _DATA_CLASSES:
         kind = DataError

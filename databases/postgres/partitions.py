@@ -18,7 +18,7 @@ from psycopg import sql
 from databases.ports import Finding
 from databases.postgres.connection import qualified
 
-__all__ = ["StoredTable", "members_below", "partition_rows", "rows_of_others", "rows_of_partition", "stored_tables", "without_children"]
+__all__ = ["StoredTable", "members_below", "partition_rows", "rows_of_others", "rows_of_partition", "stored_tables", "unlogged_findings", "without_children"]
 
 _HASH_PARENT = re.compile(r"satisfies_hash_partition\('(\d+)'::oid")
 
@@ -94,6 +94,22 @@ def rows_of_others(path: str, stored: Iterable[StoredTable]) -> Iterator[Finding
             )
 
 
+def unlogged_findings(path: str, stored: Iterable[StoredTable]) -> Iterator[Finding]:
+    """Tables of a destination that do not outlive a crash of their server.
+
+    Args:
+        path: of the findings.
+        stored: where a table's rows are.
+    """
+    for each in stored:
+        if each.is_unlogged:
+            yield Finding(
+                path=f"{path} partition {each.owner}.{each.name}" if each.parent else path, is_error=False,
+                problem="is UNLOGGED: a crash of the server, or a failover, removes its rows. The whole table is copied again then, and its changes wait for that",
+                fix=f"ALTER TABLE {qualified(each.owner, each.name)} SET LOGGED;",
+            )
+
+
 def without_children(connection: psycopg.Connection[Any], owner: str, name: str) -> str:
     """How a statement names a table of which it is to see the rows, and not those of tables that inherit from it.
 
@@ -137,9 +153,10 @@ def partition_rows(connection: psycopg.Connection[Any], numbers: Collection[int]
         A condition over the table's columns for each of them that is a partition; "true" for a default partition that
         is the only one.
     """
+    # The snapshot may show a partition that was detached or dropped since. The server computes root and condition from what there is now: both are NULL then, and no condition would mean every row.
     rows = connection.execute(
-        "SELECT c.oid::int8, coalesce(pg_catalog.pg_get_partition_constraintdef(c.oid), 'true') FROM pg_catalog.pg_class c"
-        " WHERE c.oid = ANY (%s) AND c.relispartition", (list(numbers),),
+        "SELECT c.oid::int8, coalesce(CASE WHEN pg_catalog.pg_partition_root(c.oid) IS NOT NULL THEN pg_catalog.pg_get_partition_constraintdef(c.oid) END, 'true')"
+        " FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s) AND c.relispartition AND pg_catalog.pg_partition_root(c.oid) IS NOT NULL", (list(numbers),),
     ).fetchall()
     found = {int(number): str(condition) for number, condition in rows}
     parents = {int(parent) for condition in found.values() for parent in _HASH_PARENT.findall(condition)}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
+import psycopg
 import pytest
 
+from databases.postgres.partitions import partition_rows
 from rules.rule import Rule, RuleSet
 from spark_apply.arriving import ArrivingTables, TableStart
 from spark_apply.driver.config import TableToInstantiate
@@ -154,3 +156,16 @@ def test_a_partition_whose_bounds_may_have_changed_behind_its_truncate_is_an_err
     pair.apply()
     assert "its bounds were changed before the log was read" in pair.errors()[0].message
     assert pair.here_and_there()[1] == [(300, "rest"), (302, "rest")]
+
+
+def test_a_partition_that_leaves_while_the_catalog_is_read_is_none(source_database: str) -> None:
+    """The server computes a condition from what there is now, whatever the snapshot shows."""
+    with psycopg.connect(source_database, autocommit=True) as other, psycopg.connect(source_database) as connection:
+        other.execute("CREATE TABLE p (id int) PARTITION BY RANGE (id)")
+        for name, low in (("stays", 0), ("detached", 10), ("dropped", 20)):
+            other.execute(f"CREATE TABLE {name} PARTITION OF p FOR VALUES FROM ({low}) TO ({low + 10})")
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        numbers = [number for (number,) in connection.execute("SELECT oid::int8 FROM pg_class WHERE relispartition ORDER BY oid")]
+        other.execute("ALTER TABLE p DETACH PARTITION detached")
+        other.execute("DROP TABLE dropped")
+        assert list(partition_rows(connection, numbers)) == numbers[:1]

@@ -53,6 +53,13 @@ def test_errors_of_the_environment_are_retried(sqlstate: str) -> None:
     assert error.context["sqlstate"] == sqlstate
 
 
+@pytest.mark.parametrize("message", [
+    "could not find tuple for parent of relation 16486", "cache lookup failed for type 16390", "could not open relation with OID 16390", "tuple concurrently updated",
+])
+def test_internal_error_of_a_statement_that_meets_ddl_is_retried(message: str) -> None:
+    assert type(error_from_sqlstate("XX000", f"reading the catalog: {message}")) is DatabaseUnavailable
+
+
 @pytest.mark.parametrize("sqlstate", ["21000", "22P02", "22003", "23505", "23503", "23P01", "44000"])
 def test_errors_of_the_data_are_candidates_for_the_error_queue(sqlstate: str) -> None:
     error = error_from_sqlstate(sqlstate, "writing: no")
