@@ -47,7 +47,9 @@ def rows_there(
     """
     at_source = {TableName.of(each.destination): TableName.of(each.source) for each in came}
     yield from _out_of_date(spec, apply, target.filled(_coming_back(spec, apply, recorded, at_source)))
-    filled = target.filled([name for name in at_source if name not in begun])
+    # A partition of a table that arrives, too, holds rows of that one: nobody is told to empty it, or to keep them as its own.
+    nested = target.nested_tables(list(at_source))
+    filled = target.filled([name for name in at_source if name not in begun and name not in nested])
     new = [_TwoWayTable(at_source[name], name, returned_by(spec, apply, each)) for each in came if (name := TableName.of(each.destination)) in filled]
     stays = _staying(spec, apply, new, databases)
     kept += [KeptRows(site=apply.site, source=apply.source, why=why, tables=tuple(map(str, names))) for why, names in stays.items()]

@@ -113,6 +113,10 @@ class MemoryDestination:
         """See `DestinationDatabase.tables_in`: a schema is there with its name."""
         return frozenset(name for of, name in self.store.tables if of == owner)
 
+    def nested_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:  # noqa: ARG002
+        """See `DestinationDatabase.nested_tables`: it has no partitions."""
+        return {}
+
     def how_to_empty(self, table: TableName) -> str:
         """See `DestinationDatabase.how_to_empty`."""
         return f"DELETE FROM ONLY {table}"

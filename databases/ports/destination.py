@@ -1152,6 +1152,10 @@ class DestinationDatabase(Protocol):
         """The names of the tables in a schema, partitions too; None: there is no such schema."""
         ...
 
+    def nested_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:
+        """Those of the tables that are partitions here of another one of them, at any depth, and that one."""
+        ...
+
     def how_to_empty(self, table: TableName) -> str:
         """The statements with which an operator removes the rows of a table, and of no other one: neither of those that inherit from it or refer to it, nor by triggers."""
         ...

@@ -187,6 +187,21 @@ def test_emptying_a_table_as_check_says_removes_rows_of_no_other_one(checked: Ch
             assert counts == (0, 100, 1)
 
 
+def test_a_partition_of_a_table_that_arrives_too_is_to_be_detached_and_not_to_be_emptied(checked: Checked) -> None:
+    """The source has it as a table of its own. Its rows here are the partitioned table's."""
+    for site in ("a", "b"):
+        checked.execute(site, *PARTITIONED, "CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (id)", "CREATE TABLE ev_3 PARTITION OF ev_2 DEFAULT")
+        checked.execute(site, "INSERT INTO ev VALUES (1, 'first'), (101, 'third')")
+    checked.execute("a", "ALTER TABLE ev DETACH PARTITION ev_1", "ALTER TABLE ev_2 DETACH PARTITION ev_3")
+    for table, parent in (("ev_1", "ev"), ("ev_3", "ev_2")):
+        (found,) = [finding for finding in checked.about(table) if finding.is_error]
+        assert "is a partition of public.ev here, and a table of its own at the source" in found.problem
+        assert found.fix.startswith(f'ALTER TABLE "public"."{parent}" DETACH PARTITION "public"."{table}";')
+        checked.execute("b", found.fix.partition(" -- ")[0])
+        (found,) = [finding for finding in checked.about(table) if finding.is_error]
+        assert found.problem == "the destination table is not empty, and was never copied"
+
+
 @pytest.mark.parametrize("site", ["a", "b"])
 def test_a_partition_that_is_a_foreign_table_is_refused_by_name(checked: Checked, site: str) -> None:
     """A copy and a comparison pass over it, and the log has nothing of it: the rest of the table would be taken for all of it."""

@@ -194,6 +194,23 @@ def test_a_partition_that_was_copied_as_a_table_before_is_not_said(tables: Marke
     made.assert_same()
 
 
+def test_a_table_of_its_own_that_is_a_partition_here_is_refused_until_it_is_detached(tables: MarkedTables) -> None:
+    """Else a copy of the partitioned table removes its rows."""
+    made = Partitioned(tables)
+    tables.run("src", "ALTER TABLE app.ev DETACH PARTITION app.ev_1")
+    versions = tables.source.table_versions(tables.source.tables([RuleSet(include=(Rule(owner="app"),))]))
+    (found,) = [each for each in tables.destination.preflight_tables(versions) if each.is_error]
+    assert (found.path, "is a partition of app.ev here" in found.problem) == ("sites.dst table app.ev_1", True)
+    tables.run("dst", found.fix.partition(" -- ")[0], tables.destination.how_to_empty(TableName("app", "ev_1")))
+    assert [each for each in tables.destination.preflight_tables(versions) if each.is_error] == []
+    tables.up()
+    tables.copy_again("ev")
+    made.assert_same()
+    here, there = tables.both("SELECT * FROM app.ev_1 ORDER BY id")
+    assert here == there
+    assert len(here) == 100
+
+
 @pytest.mark.parametrize("remedy", ["DROP TABLE app.ev_1", "ALTER TABLE app.ev DETACH PARTITION app.ev_1", "DELETE FROM app.ev_1", "copy"])
 @pytest.mark.parametrize("statement", ["DROP TABLE app.ev_1", "ALTER TABLE app.ev DETACH PARTITION app.ev_1"])
 def test_a_partition_that_left_with_its_rows_is_said_until_they_are_gone_here(tables: MarkedTables, statement: str, remedy: str) -> None:

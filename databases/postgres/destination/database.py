@@ -56,7 +56,7 @@ from databases.postgres.destination.fencing import (
     refuse_epoch,
     take_apply_lock,
 )
-from databases.postgres.destination.partitions import missing_grant, remove_partition
+from databases.postgres.destination.partitions import missing_grant, nested_tables, remove_partition
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
 from databases.postgres.destination.row_triggers import make_triggers, times_findings
@@ -165,6 +165,11 @@ class PostgresDestination:
                 " WHERE n.nspname = %s", (owner,),
             ).fetchall()
         return frozenset(str(row[0]) for row in rows if row[0] is not None) if rows else None
+
+    def nested_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:
+        """See `DestinationDatabase.nested_tables`."""
+        with self._use("looking for partitions") as connection:
+            return nested_tables(connection, tables)
 
     def how_to_empty(self, table: TableName) -> str:
         """See `DestinationDatabase.how_to_empty`. A TRUNCATE would be refused where a foreign key refers to the table."""

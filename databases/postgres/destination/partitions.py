@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import psycopg
 
 from databases.ports import Finding
 from databases.postgres.connection import qualified, quote
 from databases.postgres.partitions import rows_of_partition
+from streams.table_name import TableName
 
-if TYPE_CHECKING:
-    from streams.table_name import TableName
-
-__all__ = ["missing_grant", "ownership_findings", "remove_partition"]
+__all__ = ["missing_grant", "nested_findings", "nested_tables", "ownership_findings", "remove_partition"]
 
 _COPY_RIGHTS = ("SELECT", "INSERT", "DELETE", "TRUNCATE")  # it is emptied, filled and read
 
@@ -24,6 +22,16 @@ _LOCK_TIMEOUT = "1s"
 _PARENT = """
 SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhparent
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE i.inhrelid = to_regclass(%s)
+"""
+
+_NESTED = """
+WITH wanted AS (
+  SELECT c.oid, w.owner, w.name, c.relispartition FROM unnest(%s::text[], %s::text[]) AS w (owner, name)
+  JOIN pg_catalog.pg_namespace n ON n.nspname = w.owner JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind IN ('r', 'p')
+)
+SELECT DISTINCT ON (part.owner, part.name) part.owner, part.name, above.owner, above.name
+FROM wanted part CROSS JOIN LATERAL pg_catalog.pg_partition_ancestors(part.oid) a JOIN wanted above ON above.oid = a.relid AND above.oid <> part.oid
+WHERE part.relispartition ORDER BY 1, 2
 """
 
 _NOT_OWNED = """
@@ -61,6 +69,36 @@ def remove_partition(connection: psycopg.Connection[Any], table: TableName, part
         if not is_done:
             raise psycopg.Rollback(transaction)
     return is_done
+
+
+def nested_tables(connection: psycopg.Connection[Any], tables: Collection[TableName]) -> dict[TableName, TableName]:
+    """See `DestinationDatabase.nested_tables`.
+
+    Args:
+        connection: any.
+        tables: see there.
+    """
+    rows = connection.execute(_NESTED, ([each.owner for each in tables], [each.name for each in tables])).fetchall()
+    return {TableName(*row[:2]): TableName(*row[2:]) for row in rows}
+
+
+def nested_findings(connection: psycopg.Connection[Any], path: str, tables: Collection[TableName]) -> Iterator[Finding]:
+    """Tables that arrive as tables of their own, and are partitions here of one that arrives, too: each of the two would be emptied and copied with the other's rows.
+
+    Args:
+        connection: any.
+        path: of the site.
+        tables: that arrive from one source, by their names here.
+    """
+    for part, table in nested_tables(connection, tables).items():
+        parent = connection.execute(_PARENT, (qualified(*part),)).fetchone()
+        if parent is not None:
+            yield Finding(
+                path=f"{path} table {part}",
+                problem=f"is a partition of {table} here, and a table of its own at the source: a copy or a TRUNCATE of {table} removes its rows, and its own rows would be among those of {table}",
+                fix=f"ALTER TABLE {qualified(*parent)} DETACH PARTITION {qualified(*part)}; -- once what was before is applied (headrace wait FILE --caught-up); or attach it at the source, or leave"
+                " it out (exclude)",
+            )
 
 
 def missing_grant(connection: psycopg.Connection[Any], part: TableName) -> str:

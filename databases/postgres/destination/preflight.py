@@ -17,7 +17,7 @@ from databases.postgres.compared.named_types import local_names
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogTable, describe_table
 from databases.postgres.destination.fencing import STAMP_FUNCTION
-from databases.postgres.destination.partitions import ownership_findings
+from databases.postgres.destination.partitions import nested_findings, ownership_findings
 from databases.postgres.destination.rights import (
     reference_right_findings,
     sequence_right_findings,
@@ -30,7 +30,7 @@ from databases.postgres.event_triggers import (
     event_trigger_findings,
     trial_findings,
 )
-from databases.postgres.partitions import StoredTable, rows_of_others, stored_tables, without_children
+from databases.postgres.partitions import rows_of_others, stored_tables, unlogged_findings, without_children
 from databases.postgres.types import conversion_of, dump_of, immediate, missing_alter, missing_tables
 from databases.postgres.versions import version_findings
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -313,7 +313,8 @@ def preflight_tables(
             path = f"sites.{site} table {version.qualified_name}"
             findings += _table_findings(connection, path, version, catalog, present.get(TableName.of(version)), settings, arriving, at_source.get(TableName.of(version)))
             findings += _substitute_findings(path, version, catalog, settings, at_source.get(TableName.of(version)))
-    return (*_absent_findings(connection, site, [TableName.of(version) for version in absent], at_source), *findings)
+    nested = nested_findings(connection, f"sites.{site}", arriving)
+    return (*_absent_findings(connection, site, [TableName.of(version) for version in absent], at_source), *nested, *findings)
 
 
 def _absent_findings(connection: psycopg.Connection[Any], site: str, absent: Sequence[TableName], at_source: Mapping[TableName, TableName]) -> Iterator[Finding]:
@@ -349,7 +350,7 @@ def _table_findings(
         yield from ownership_findings(connection, path, catalog.oid)
     stored = stored_tables(connection, catalog.oid)
     yield from rows_of_others(path, stored)
-    yield from _unlogged_findings(path, stored)
+    yield from unlogged_findings(path, stored)
     with connection.cursor(row_factory=dict_row) as cursor:
         constraints = cursor.execute(_CONSTRAINTS, {"oid": catalog.oid}).fetchall()
         triggers = cursor.execute(_TRIGGERS, {"oid": catalog.oid}).fetchall()
@@ -382,16 +383,6 @@ def _table_findings(
     # A deferrable constraint is no key either, but that is said above.
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):
         yield _without_key(path, version)
-
-
-def _unlogged_findings(path: str, stored: Sequence[StoredTable]) -> Iterator[Finding]:
-    for each in stored:
-        if each.is_unlogged:
-            yield Finding(
-                path=f"{path} partition {each.owner}.{each.name}" if each.parent else path, is_error=False,
-                problem="is UNLOGGED: a crash of the server, or a failover, removes its rows. The whole table is copied again then, and its changes wait for that",
-                fix=f"ALTER TABLE {qualified(each.owner, each.name)} SET LOGGED;",
-            )
 
 
 def _named_here(version: TableVersion, names: Mapping[str, str]) -> TableVersion:
