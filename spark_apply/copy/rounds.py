@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from streams.lcr_batch import Column
 
-__all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "smallest", "wait_captured"]
+__all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "smallest", "wait_captured", "what_changes_a_copy"]
 
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
@@ -325,8 +325,7 @@ class CopyRound:
             copy.is_final = True
             copy.problem = (
                 f"the copy differs: {copy.copied.row_count} rows at the source, {copy.found.row_count} at the destination, "
-                f"digests {copy.copied} and {copy.found}: take away what changes its rows at the destination "
-                "(a trigger that is ENABLE ALWAYS or REPLICA, a rule, another writer); then it is copied again"
+                f"digests {copy.copied} and {copy.found}: {what_changes_a_copy(copy.table)}"
             )
             self.fail(copy)
             return
@@ -353,6 +352,21 @@ class CopyRound:
         # Beside another one's rows the table is not emptied any more: whether any of them are ours decides what an operator can do.
         scn = copy.scn if copy.has_written or not (copy.beside and copy.is_final) else Scn(0)
         self.records.record(copy.table, scn, state, problem=copy.problem, estimated=copy.rows_estimated)
+
+
+def what_changes_a_copy(table: TableToInstantiate) -> str:
+    """What to do where a copy is not what was read at the source. It is made again: rows that users wrote into it meanwhile are removed with it.
+
+    Args:
+        table: that was copied.
+    """
+    remedy = "take away what changes its rows at the destination (a trigger that is ENABLE ALWAYS or REPLICA, a rule, another writer); then it is copied again"
+    if not table.is_sent_on:
+        return remedy
+    return (
+        f"{remedy}. What users write there before that is removed, and stays only if the source has it by then: let them rest until the table is DONE, then"
+        f" `headrace verify FILE {table.destination}`"
+    )
 
 
 def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:

@@ -10,6 +10,7 @@ from databases.connectors import DatabaseAccess
 from databases.ports import Instantiation, OtherCopy
 from spark_apply.copy.neighbours import not_copied_beside
 from spark_apply.copy.obstacles import refused
+from spark_apply.copy.rounds import what_changes_a_copy
 from spark_apply.copy.standing import Standing
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.table_name import TableName
@@ -44,3 +45,11 @@ def test_rows_beside_those_of_another_apply_process_are_repaired_as_the_guide_sa
     assert "DELETE FROM" not in said
     assert "Adding a site to an n-way topology" in said
     assert "at this site alone: DELETE FROM ONLY shop.orders" in not_copied_beside(Standing(table=TABLE), [other], config, "DELETE FROM ONLY shop.orders")
+
+
+def test_who_wrote_into_a_copy_at_a_site_that_sends_its_rows_is_told_what_becomes_of_them() -> None:
+    alone, shared = (what_changes_a_copy(replace(TABLE, is_sent_on=is_sent_on)) for is_sent_on in (False, True))
+    assert "another writer); then it is copied again" in alone
+    assert "headrace verify" not in alone
+    assert shared.startswith(alone)
+    assert shared.endswith("let them rest until the table is DONE, then `headrace verify FILE shop.orders`")
