@@ -23,7 +23,7 @@ from spark_apply.driver.config import COPIES_BESIDE
 from streams.clock import SystemClock
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import FIRST_SCN, Scn, scn_text
-from streams.table_name import TableName
+from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
@@ -365,7 +365,7 @@ def what_changes_a_copy(table: TableToInstantiate) -> str:
         return remedy
     return (
         f"{remedy}. What users write there before that is removed, and stays only if the source has it by then: let them rest until the table is DONE, then"
-        f" `headrace verify FILE {table.destination}`"
+        f" `headrace verify FILE {argument(table.source)}`"
     )
 
 

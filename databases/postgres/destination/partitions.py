@@ -10,7 +10,7 @@ import psycopg
 from databases.ports import Finding
 from databases.postgres.connection import qualified, quote
 from databases.postgres.partitions import rows_of_partition
-from streams.table_name import TableName
+from streams.table_name import TableName, remark
 
 __all__ = ["missing_grant", "nested_findings", "nested_tables", "ownership_findings", "remove_partition"]
 
@@ -96,8 +96,8 @@ def nested_findings(connection: psycopg.Connection[Any], path: str, tables: Coll
             yield Finding(
                 path=f"{path} table {part}",
                 problem=f"is a partition of {table} here, and a table of its own at the source: a copy or a TRUNCATE of {table} removes its rows, and its own rows would be among those of {table}",
-                fix=f"ALTER TABLE {qualified(*parent)} DETACH PARTITION {qualified(*part)}; -- once what was before is applied (headrace wait FILE --caught-up); or attach it at the source, or leave"
-                " it out (exclude)",
+                fix=f"ALTER TABLE {qualified(*parent)} DETACH PARTITION {qualified(*part)}; "
+                + remark("once what was before is applied (headrace wait FILE --caught-up); or attach it at the source, or leave it out (exclude)"),
             )
 
 
