@@ -464,5 +464,5 @@ def test_rows_of_a_partition_of_a_table_that_others_write_come_by_what_is_printe
     execute(sites.source, statements)
     execute(sites.source, "INSERT INTO other VALUES (1, 'x')")
     wait_for("it to be applied", lambda: execute(sites.destination, "SELECT 1 FROM other"), WAIT_S)
-    assert sites.driver.control.status().caught_up_scn >= end
+    wait_for("the rows before that, too", lambda: sites.driver.control.status().caught_up_scn >= end, WAIT_S)
     sites.assert_same()
