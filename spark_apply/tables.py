@@ -402,7 +402,7 @@ class TableFits:
         self._settings = settings
         self._describe, self._missing_alter, self._conflicts = describe, missing_alter, conflicts
         self._dependencies, self._handlers = dependencies, handlers
-        self._fits: dict[tuple[int, int], TableFit] = {}
+        self._fits: dict[tuple[int, int, str, str], TableFit] = {}
         self._missing: tuple[str, ...] = ()
 
     @property
@@ -419,7 +419,8 @@ class TableFits:
         Raises:
             UnfitTableError: the destination table does not fit; the next call checks again.
         """
-        key = (version.object_number, version.version)
+        # Its number is its sender's word: under another name it is another table.
+        key = (version.object_number, version.version, version.owner, version.name)
         found = self._fits.get(key)
         if found is None:
             table = self._fitting(version)

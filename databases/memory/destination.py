@@ -117,6 +117,10 @@ class MemoryDestination:
         """See `DestinationDatabase.nested_tables`: it has no partitions."""
         return {}
 
+    def is_reserved(self, owner: str) -> bool:
+        """See `DestinationDatabase.is_reserved`: what is recorded is in no table here."""
+        return owner == "headrace"
+
     def how_to_empty(self, table: TableName) -> str:
         """See `DestinationDatabase.how_to_empty`."""
         return f"DELETE FROM ONLY {table}"
@@ -308,10 +312,8 @@ class MemoryDestination:
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.instantiations`."""
         store = self._reach()
-        found = (
-            replace(table, is_remade=bool(store.recorded.get(key)) and self._number(table) not in {0, store.recorded[key]}) for key, table in store.instantiations.items()
-            if key[:2] == (topology, apply)
-        )
+        names = {table.number: name for name, table in store.tables.items()}
+        found = (self._as_it_is(table, store.recorded.get(key, 0), names) for key, table in store.instantiations.items() if key[:2] == (topology, apply))
         return tuple(sorted(found, key=lambda table: (table.source, table.owner, table.name, table.identity)))
 
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
@@ -442,6 +444,13 @@ class MemoryDestination:
 
     def close(self) -> None:
         """See `DestinationDatabase.close`."""
+
+    def _as_it_is(self, record: Instantiation, number: int, names: Mapping[int, tuple[str, str]]) -> Instantiation:
+        """A record with what became of its table: of this number when it was recorded; 0: there was none."""
+        return replace(
+            record, is_remade=bool(number) and self._number(record) not in {0, number}, name_now=names.get(number) if number else None,
+            is_gone=bool(number) and number not in names,
+        )
 
     def _number(self, of: Instantiation) -> int:
         """Of the table that has its name now; 0: there is none."""

@@ -331,6 +331,7 @@ class Instantiation:
         is_remade: what has this name at the destination now is another table than when this was recorded: it was dropped and
             created again, or exchanged. Recorded with it, the record stays of the earlier table; without, it is of this one.
         name_now: (owner, name) that the destination's table of when this was recorded has now; None: it is gone, or nobody knows.
+        is_gone: that table is gone; False: it is there, or nobody knows.
     """
 
     source: str
@@ -344,6 +345,11 @@ class Instantiation:
     problem: str = ""
     is_remade: bool = False
     name_now: tuple[str, str] | None = None
+    is_gone: bool = False
+
+    def may_be(self, owner: str, name: str) -> bool:
+        """Whether the destination's table of a name can be the one that was recorded; also where nobody knows that (a dump was restored)."""
+        return not self.is_gone and self.name_now in {None, (owner, name)}
 
     @property
     def key(self) -> tuple[str, str]:
@@ -1154,6 +1160,10 @@ class DestinationDatabase(Protocol):
 
     def nested_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:
         """Those of the tables that are partitions here of another one of them, at any depth, and that one."""
+        ...
+
+    def is_reserved(self, owner: str) -> bool:
+        """Whether a schema is the database's or Headrace's own: no LCR changes a table of it, whoever sends it, and nobody is asked to put one there."""
         ...
 
     def how_to_empty(self, table: TableName) -> str:

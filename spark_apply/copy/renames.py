@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from spark_apply.copy.standing import Standing, is_exchanged, names_passed_on, rename_statement
+from spark_apply.copy.standing import Standing, is_exchanged, names_passed_on, occupied, rename_statement
 from streams.scn import Scn
 from streams.table_name import TableName
 
@@ -50,6 +50,10 @@ class RenamedTables:
                 renamed.append(replace(each.renamed_record(), state="FAILED", scn=Scn(0)))
             elif self._is_at_old_name(each, wanted):
                 self._records.twice[each.table.destination] = _twice(each)
+                self._records.show_recorded(each.table.destination, each.record)
+            elif not each.record.may_be(*each.table.destination):
+                # What has the name was never copied here: whoever may rename the source's table must not reach it.
+                self._records.twice[each.table.destination] = occupied(each.record, each.table.destination)
                 self._records.show_recorded(each.table.destination, each.record)
             elif each.table.identity in passed_on:
                 # Changes of both tables may still be in flight under one name, which cannot distinguish them.
@@ -108,6 +112,6 @@ def _twice(each: Standing) -> str:
             f"now: {rename_statement(new, each.occupant.destination)}; then {rename}; `headrace up` goes on with it"
         )
     return (
-        f"the destination has it twice: its rows are in {old}, and the source renamed it: drop the other one, then {rename}; "
-        "`headrace up` goes on with it"
+        f"the destination has it twice: its rows are in {old}, and the source renamed it: give the other one another name (or drop it, if it is nobody's), then "
+        f"{rename}; `headrace up` goes on with it"
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from streams.lcr_batch import TableVersion
 
 __all__ = [
-    "Standing", "brought_up", "correct_alone", "is_exchanged", "missing_rename", "names_passed_on", "remade_problem", "rename_findings", "rename_fix", "rename_statement", "renamed",
+    "Standing", "another_table", "brought_up", "correct_alone", "is_exchanged", "missing_rename", "names_passed_on", "occupied", "remade_problem", "rename_findings", "rename_fix", "rename_statement", "renamed",
     "standings", "table_findings", "table_starts",
 ]
 
@@ -210,6 +210,40 @@ def missing_rename(
     return None if old == TableName.of(version) else old
 
 
+def another_table(
+    version: TableVersion, tables: Iterable[TableToInstantiate], recorded: Iterable[Instantiation]
+) -> str:
+    """Why changes that arrive under a new name, which the destination has, must not be written there; empty: it is the table that was recorded.
+
+    Args:
+        version: the arriving version.
+        tables: of the apply process, under their names from the start of the driver.
+        recorded: all records of its source's tables.
+    """
+    found = next((table for table in tables if int(version.table_number) in table.object_numbers), None)
+    record = None if found is None else next((record for record in recorded if record.identity == found.identity), None)
+    return "" if record is None or record.may_be(*TableName.of(version)) else occupied(record, TableName.of(version))
+
+
+def occupied(record: Instantiation, name: TableName) -> str:
+    """What to do where a source renamed a table, and the destination has another table of the new name, which must not get its changes.
+
+    Args:
+        record: of the table.
+        name: its name at the source, as it would be at the destination.
+    """
+    if record.name_now is None:
+        return (
+            f"the source renamed {TableName.of(record)} to {name}: the destination's table of that name is not the one that was copied, which is gone;"
+            f" rename it at the source to a name that the destination does not have, and `headrace up`: it is made and copied there"
+        )
+    rows = TableName(*record.name_now)
+    return (
+        f"the source renamed {TableName.of(record)} to {name}: the destination has another table of that name, and the rows are in {rows};"
+        f" give that other table another name, then {rename_statement(rows, name)}; or take the rename at the source back"
+    )
+
+
 def renamed(identities: Mapping[TableName, str], recorded: Iterable[Instantiation]) -> dict[TableName, TableName]:
     """The tables that have another name than when they were recorded: the destination's name of now, and the recorded one.
 
@@ -236,7 +270,7 @@ def rename_findings(
     for version in versions:
         name = TableName.of(version)
         old = old_names.get(name)
-        if old is None or destination.describe(*name) is not None or destination.describe(*old) is None:
+        if old is None or destination.is_reserved(name.owner) or destination.describe(*name) is not None or destination.describe(*old) is None:
             continue
         found[name] = Finding(
             path=f"sites.{site} table {name}", problem=f"the table is still {old} here: the source has renamed it since it was copied",

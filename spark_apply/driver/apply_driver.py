@@ -317,14 +317,18 @@ def _missing_alter(destination: DestinationDatabase, version: TableVersion, conf
         config: of the apply process.
         of_now: the source's tables of now, which are asked for beside: the next look has a better answer.
     """
-    from spark_apply.copy.standing import missing_rename, rename_fix
+    from spark_apply.copy.standing import another_table, missing_rename, rename_fix
     from streams.table_name import TableName
 
     if destination.describe(version.owner, version.name) is None:
         recorded = destination.instantiations(config.topology, config.apply)
         old = missing_rename(version, config.tables, recorded)
-        if old is not None and destination.describe(*old) is not None:
+        if old is not None and destination.describe(*old) is not None and not destination.is_reserved(version.owner):
             return rename_fix(destination, old, TableName.of(version), {})
+    elif TableName.of(version) not in {table.destination for table in config.tables} and (
+        hint := another_table(version, config.tables, destination.instantiations(config.topology, config.apply))
+    ):
+        return hint
     if not any(finding.is_error for finding in destination.preflight_tables((version,))):
         return ""
     names = {table.destination: table.source for table in config.tables}

@@ -433,6 +433,24 @@ def test_instantiation_knows_the_table_that_it_was_recorded_of(harness, destinat
     assert remade() == []
 
 
+def test_instantiation_says_which_table_may_get_its_changes(harness, destination):
+    """Whoever renames the source's table must not reach a table of the destination alone."""
+    for name in ("t", "of_the_destination_alone"):
+        harness.create_table(name, [("id", "int4")], key=["id"])
+    destination.raise_epoch(TOPOLOGY, APPLY)
+    recorded(destination, ("1", "t", 120, "DONE"), ("2", "not_there", 0, "FAILED"))
+
+    def may_be(name: str, identity: str = "1") -> bool:
+        return {each.identity: each for each in destination.instantiations(TOPOLOGY, APPLY)}[identity].may_be("public", name)
+
+    assert (may_be("t"), may_be("u"), may_be("of_the_destination_alone")) == (True, False, False)
+    harness.rename_table("t", "u")
+    assert (may_be("t"), may_be("u"), may_be("of_the_destination_alone")) == (False, True, False)
+    harness.drop_table("u")
+    assert (may_be("t"), may_be("u"), may_be("of_the_destination_alone")) == (False, False, False)
+    assert may_be("of_the_destination_alone", "2"), "nothing was recorded, and nothing was applied"
+
+
 def test_instantiation_is_of_a_table_and_not_of_its_name(destination):
     destination.raise_epoch(TOPOLOGY, APPLY)
     recorded(destination, ("1", "t", 120, "DONE"), ("2", "u", 130, "DONE"))

@@ -43,7 +43,7 @@ from streams.scn import ObjectNumber
 
 __all__ = [
     "FIRST_USER_TYPE", "SAME_FORM", "TOMBSTONES", "CatalogColumn", "CatalogTable", "Conversion", "ValueForm", "conversion_function", "describe_table", "equality_of",
-    "table_version", "wider_types",
+    "is_reserved", "table_version", "wider_types",
 ]
 
 _EQUALITY = {
@@ -457,10 +457,15 @@ def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str
     return _EQUALITY_OF.get(base_type, "none")
 
 
+def is_reserved(owner: str) -> bool:
+    """Whether a schema is the server's or Headrace's own: an LCR that names a table of it is no change of a user's table, whoever sends it."""
+    return owner in {"headrace", "information_schema"} or owner.startswith("pg_")
+
+
 def describe_table(
     connection: psycopg.Connection[Any], owner: str, name: str, settings: TableSettings = NO_TABLE_SETTINGS,
 ) -> CatalogTable | None:
-    """Read a table's description; None when there is no such table (a view or foreign table is none).
+    """Read a table's description; None when there is no such table (a view or foreign table is none), or none that changes may be applied to (`is_reserved`).
 
     Args:
         connection: inside a transaction or not.
@@ -471,6 +476,8 @@ def describe_table(
     Raises:
         DatabaseUnavailable: the catalog cannot be read now.
     """
+    if is_reserved(owner):
+        return None
     with translated("reading the catalog", table=f"{owner}.{name}"), connection.cursor(row_factory=dict_row) as cursor:
         found = cursor.execute(_TABLE, {"owner": owner, "name": name}).fetchone()
         if found is None:

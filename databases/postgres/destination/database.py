@@ -46,7 +46,7 @@ from databases.postgres.compared.marked_columns import marked_columns_of
 from databases.postgres.conflict_history import conflicts as conflict_history
 from databases.postgres.connection import connect, database_identity, translated
 from databases.postgres.destination import error_queue as destination_errors
-from databases.postgres.destination.catalog import describe_table
+from databases.postgres.destination.catalog import describe_table, is_reserved
 from databases.postgres.destination.fencing import (
     EPOCH_LIVES,
     SessionIdentity,
@@ -71,6 +71,7 @@ from databases.postgres.destination.schema import (
 from databases.postgres.destination.session import PostgresSession
 from databases.postgres.destination.table_records import (
     COLUMNS,
+    IS_GONE,
     IS_REMADE,
     NAME_NOW,
     instantiation_of,
@@ -170,6 +171,10 @@ class PostgresDestination:
         """See `DestinationDatabase.nested_tables`."""
         with self._use("looking for partitions") as connection:
             return nested_tables(connection, tables)
+
+    def is_reserved(self, owner: str) -> bool:
+        """See `DestinationDatabase.is_reserved`."""
+        return is_reserved(owner)
 
     def how_to_empty(self, table: TableName) -> str:
         """See `DestinationDatabase.how_to_empty`. A TRUNCATE would be refused where a foreign key refers to the table."""
@@ -344,7 +349,7 @@ class PostgresDestination:
             if schema_version(connection) == 0:
                 return ()
             rows = connection.execute(
-                f"SELECT {COLUMNS}, {IS_REMADE}, {NAME_NOW} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
+                f"SELECT {COLUMNS}, {IS_REMADE}, {NAME_NOW}, {IS_GONE} FROM headrace.instantiation WHERE topology = %s AND apply = %s"
                 " ORDER BY source, owner, name, identity", (topology, apply),
             ).fetchall()
         return tuple(instantiation_of(row) for row in rows)

@@ -15,7 +15,7 @@ from databases.ports import Finding
 from databases.postgres.claim import claim_name
 from databases.postgres.compared.named_types import local_names
 from databases.postgres.connection import qualified, quote
-from databases.postgres.destination.catalog import CatalogTable, describe_table
+from databases.postgres.destination.catalog import CatalogTable, describe_table, is_reserved
 from databases.postgres.destination.fencing import STAMP_FUNCTION
 from databases.postgres.destination.partitions import nested_findings, ownership_findings
 from databases.postgres.destination.rights import (
@@ -319,6 +319,13 @@ def preflight_tables(
 
 def _absent_findings(connection: psycopg.Connection[Any], site: str, absent: Sequence[TableName], at_source: Mapping[TableName, TableName]) -> Iterator[Finding]:
     """Of tables that are not here. Those with one name at both sites are made by one command: alone, each would lack its types, and keys that refer to others."""
+    for table in absent:
+        if is_reserved(table.owner):
+            yield Finding(
+                path=f"sites.{site} table {table}", problem=f"the schema {table.owner} is the server's or Headrace's own: no changes are applied there",
+                fix="leave the table out of the rules, or rename it there (rename_table, rename_schema)",
+            )
+    absent = [table for table in absent if not is_reserved(table.owner)]
     alike = [table for table in absent if at_source.get(table, table) == table]
     if alike:
         owners = list(dict.fromkeys(table.owner for table in alike))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streams.table_name import TableName
 
 __all__ = [
-    "COLUMNS", "IS_REMADE", "NAME_NOW", "instantiation_of", "may_hold", "other_copies", "read_row_marks", "recorded_applies", "write_row_marks",
+    "COLUMNS", "IS_GONE", "IS_REMADE", "NAME_NOW", "instantiation_of", "may_hold", "other_copies", "read_row_marks", "recorded_applies", "write_row_marks",
 ]
 
 COLUMNS = "source, identity, owner, name, scn, state, row_count, digest, problem"
@@ -29,6 +29,8 @@ IS_REMADE = """coalesce(recorded_in = 'headrace.instantiation'::regclass
     AND to_regclass(format('%%I.%%I', owner, name)) <> relation, false)"""
 NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = relation AND recorded_in = 'headrace.instantiation'::regclass)"""
+IS_GONE = """coalesce(recorded_in = 'headrace.instantiation'::regclass AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation), false)
+    AND relation IS NOT NULL"""
 
 # The same table under another name counts, too (see `IS_REMADE` for `recorded_in`), and so do its partitions and what it is a partition of.
 _OTHER_COPIES = """
@@ -51,12 +53,12 @@ def instantiation_of(row: Sequence[Any]) -> Instantiation:
     """The record of a row.
 
     Args:
-        row: with `COLUMNS`, and maybe `IS_REMADE` and `NAME_NOW`.
+        row: with `COLUMNS`, and maybe `IS_REMADE`, `NAME_NOW` and `IS_GONE`.
     """
     return Instantiation(
         source=row[0], identity=row[1], owner=row[2], name=row[3], scn=Scn(row[4]), state=row[5], row_count=row[6],
         digest=row[7], problem=row[8], is_remade=len(row) > 9 and row[9],
-        name_now=(row[10][0], row[10][1]) if len(row) > 10 and row[10] else None,
+        name_now=(row[10][0], row[10][1]) if len(row) > 10 and row[10] else None, is_gone=len(row) > 11 and row[11],
     )
 
 
