@@ -14,7 +14,7 @@ import psycopg
 
 from databases.postgres.connection import qualified, quote
 
-__all__ = ["LARGE_BYTES", "column_kinds", "digest_sums", "hashed", "is_large", "row_text", "valued"]
+__all__ = ["LARGE_BYTES", "column_kinds", "digest_sums", "hashed", "is_large", "row_text", "shown", "valued"]
 
 # Of a row's values together. A row's text is at most twice as long (a `bytea`, or a text of quotes), and must be below 1 GB.
 LARGE_BYTES = 200 << 20
@@ -55,7 +55,7 @@ def is_large(values: Mapping[str, str]) -> str:
     """
     lengths = [f"coalesce(pg_catalog.octet_length({value}), 0)" for value, kind in values.items() if kind in {_TEXTS, _BYTES}]
     lengths += [
-        f"CASE WHEN pg_catalog.pg_column_size({value}) > {_STORED_BYTES} THEN pg_catalog.octet_length({value}::text) ELSE 0 END"
+        f"CASE WHEN pg_catalog.pg_column_size({value}) > {_STORED_BYTES} THEN pg_catalog.octet_length({shown(value, kind)}) ELSE 0 END"
         for value, kind in values.items() if kind == _OTHER
     ]
     return f"{' + '.join(f'({length})::pg_catalog.int8' for length in lengths)} > {LARGE_BYTES}" if lengths else ""
@@ -73,10 +73,21 @@ def row_text(values: Mapping[str, str]) -> str:
     return f'CASE WHEN {condition} THEN ROW({hashes})::text COLLATE "C" ELSE {text} END' if condition else text
 
 
+def shown(value: str, kind: str) -> str:
+    """The text of one value, as SQL: as its type shows it. A cast to text can be a function of the type's owner, which would run as the role that compares.
+
+    Args:
+        value: an expression.
+        kind: of its column (`column_kinds`).
+    """
+    # IS NULL asks the fields of a composite value.
+    return f"{value}::text" if kind == _TEXTS else f"CASE WHEN {value} IS DISTINCT FROM NULL THEN pg_catalog.concat({value}) END"
+
+
 def _hashes(value: str, kind: str) -> str:
     if kind == _BYTES:
         return f"pg_catalog.sha256({value})"
-    text = f'{value}::text COLLATE "C"'
+    text = f'{shown(value, kind)} COLLATE "C"'
     return f"pg_catalog.hashtextextended({text}, 0), pg_catalog.hashtextextended({text}, 1)"
 
 

@@ -274,6 +274,35 @@ def test_values_that_a_function_makes_longer_than_the_source_s_column_have_the_d
             assert opened.digest_values(columns, [rows]) == total(destination_database, "k", columns)
 
 
+OWNERS_CAST = """
+CREATE TYPE "100%s" AS ENUM ('low', 'high');
+CREATE FUNCTION told() RETURNS text LANGUAGE plpgsql AS $$BEGIN RAISE 'ran as %', current_user; END$$;
+CREATE FUNCTION as_text("100%s") RETURNS text LANGUAGE sql AS 'SELECT public.told()';
+CREATE FUNCTION of_text(text) RETURNS "100%s" LANGUAGE plpgsql AS $$BEGIN PERFORM public.told(); END$$;
+CREATE CAST ("100%s" AS text) WITH FUNCTION as_text("100%s");
+CREATE TABLE levels (level "100%s" PRIMARY KEY, v text);
+INSERT INTO levels VALUES ('low', 'a'), ('high', NULL);
+"""
+
+
+def test_comparing_runs_no_cast_of_a_types_owner(source, source_database, monkeypatch):
+    source.execute("SET search_path = public")
+    source.execute(OWNERS_CAST.encode())
+    columns = ("level", "v")
+    monkeypatch.setattr(row_text, "LARGE_BYTES", 2)  # as large values: their texts are hashed one by one
+    with contextlib.closing(PostgresTableReader(source_database)) as reader:
+        # A function raises an error where a cast runs it.
+        digests = reader.bucket_digests("public", "levels", ("level",), columns, buckets=1)
+        rows = reader.bucket_rows("public", "levels", ("level",), columns, buckets=1, wanted=[0], rows_max=9)
+        assert (sum(each.row_count for each in digests), sorted(row.key for row in rows)) == (2, [("high",), ("low",)])
+        (piece,) = reader.plan("public", "levels", {}).pieces
+        with reader.open_piece(piece) as opened:
+            assert opened.digest(columns) == opened.digest_values(columns, [[(b"low", b"a"), (b"high", None)]])
+        source.execute('CREATE CAST (text AS "100%s") WITH FUNCTION of_text(text)')
+        with reader.open_piece(piece) as opened, pytest.raises(DatabaseError, match="column level is a function of its owner's"):
+            opened.digest_values(columns, [[(b"low", b"a")]])
+
+
 def test_empty_table_has_one_piece_and_an_empty_digest(target, destination_database):
     with contextlib.closing(PostgresTableReader(destination_database)) as reader:
         assert len(reader.plan("public", "t", {}).pieces) == 1

@@ -42,7 +42,6 @@ _EXPRESSIONS = """SELECT ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, n
     FROM pg_catalog.pg_index i WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)
     ORDER BY i.indexrelid"""
 _SHORTENED = 60  # characters of a value in a message
-_TEXT_TYPE = 25
 _ELEMENT_OFFSET = 8  # of an array's element type in its binary form: behind the count of dimensions and the flag
 
 
@@ -131,9 +130,9 @@ class PostgresRowReader:
             raise ConfigError(f"the type {column.type_name.removeprefix('pg_catalog.')} of column {column.name} is not at the destination", hint="its values cannot be edited")
         raw = text.encode() if number == 0 else self._read_as(text, number, int(column.is_binary), column)
         # A cast cuts what is too long for a modifier, where an assignment would refuse it.
-        fits = self._asked(f"SELECT $1::{whole} " + (f"= $1::{base}" if whole != base else "IS NOT NULL"), text)
+        fits = self._asked(f"SELECT $1::{whole} " + (f"= $2::{base}" if whole != base else "IS NOT NULL"), text, 2 if whole != base else 1)
         if fits is None and whole != base:  # a type without such an operator, as json
-            fits = self._asked(f"SELECT $1::{whole}::pg_catalog.text = $1::{base}::pg_catalog.text", text)
+            fits = self._asked(f"SELECT pg_catalog.concat($1::{whole}) OPERATOR(pg_catalog.=) pg_catalog.concat($2::{base})", text, 2)
         if fits is None:
             raise ConfigError(f"{_shortened(text)} is not a value of type {whole}", hint=f"column {column.name} has that type at the destination")
         if fits == b"f" and whole != base:
@@ -149,9 +148,12 @@ class PostgresRowReader:
             raise ConfigError(f"{_shortened(text)} is not a value of type {column.type_name.removeprefix('pg_catalog.')}", hint=f"column {column.name} has that type at the source")
         return result.get_value(0, 0) or b""
 
-    def _asked(self, query: str, text: str) -> bytes | None:
-        """The answer to a question about a text; None: the server refused it."""
-        result = self._session().pgconn.exec_params(query.encode(), [text.encode()], [_TEXT_TYPE], [0], 0)
+    def _asked(self, query: str, text: str, parameters: int) -> bytes | None:
+        """The answer to a question about a text, which is each of its parameters; None: the server refused it.
+
+        Of no type: a cast of a text can be a function of the other type's owner, which would run as this role.
+        """
+        result = self._session().pgconn.exec_params(query.encode(), [text.encode()] * parameters, [0] * parameters, [0] * parameters, 0)
         return result.get_value(0, 0) if result.status == ExecStatus.TUPLES_OK else None
 
     def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
