@@ -348,7 +348,12 @@ class Instantiation:
     is_gone: bool = False
 
     def may_be(self, owner: str, name: str) -> bool:
-        """Whether the destination's table of a name can be the one that was recorded; also where nobody knows that (a dump was restored)."""
+        """Whether the destination's table of a name can be the one that was recorded; also where nobody knows that (a dump was restored).
+
+        Args:
+            owner: its schema.
+            name: its name.
+        """
         return not self.is_gone and self.name_now in {None, (owner, name)}
 
     @property

@@ -13,13 +13,15 @@ from typing import Any
 import psycopg
 
 from databases.postgres.connection import qualified, quote
+from streams.errors import DatabaseError
 
-__all__ = ["LARGE_BYTES", "column_kinds", "digest_sums", "hashed", "is_large", "row_text", "shown", "valued"]
+__all__ = ["LARGE_BYTES", "column_kinds", "digest_sums", "hashed", "is_large", "refuse_casts", "row_text", "shown", "valued"]
 
 # Of a row's values together. A row's text is at most twice as long (a `bytea`, or a text of quotes), and must be below 1 GB.
 LARGE_BYTES = 200 << 20
 # Of a value whose length is not known without its text: what takes less is not looked at. Compressed to a 255th at best, and with eight characters a byte (bits), it has less than `LARGE_BYTES`.
 _STORED_BYTES = 64 << 10
+_FIRST_OF_USERS = 16384  # below are the server's own objects
 _AS_UTF8 = frozenset({"UTF8", "SQL_ASCII"})  # encodings of servers whose texts are taken for UTF-8 as they are
 _TEXTS, _BYTES, _OTHER = "text", "bytea", "other"
 
@@ -45,6 +47,27 @@ def column_kinds(connection: psycopg.Connection[Any], owner: str, name: str, col
         columns: their names.
     """
     return dict(connection.execute(_KINDS, (qualified(owner, name), list(columns))).fetchall())
+
+
+def refuse_casts(connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str]) -> None:
+    """Refuse columns whose types are made of texts by somebody's function, which would run as the role that compares.
+
+    Args:
+        connection: to the database of the table.
+        owner: schema.
+        name: of the table.
+        columns: whose values are given as texts.
+
+    Raises:
+        DatabaseError: there is one.
+    """
+    found = connection.execute(
+        "SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_cast c ON c.casttarget = a.atttypid AND c.castsource = 'text'::regtype"
+        " WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s::text[]) AND c.oid >= %s AND c.castmethod = 'f' ORDER BY a.attnum",
+        (qualified(owner, name), list(columns), _FIRST_OF_USERS),
+    ).fetchone()
+    if found is not None:
+        raise DatabaseError(f"table {owner}.{name} cannot be compared: a cast from text to the type of column {found[0]} is a function of its owner's", hint="drop the cast")
 
 
 def is_large(values: Mapping[str, str]) -> str:

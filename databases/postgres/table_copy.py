@@ -35,7 +35,16 @@ from databases.postgres.compared.seen_tables import seen_table
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.writing.pipeline import Pipeline
 from databases.postgres.partitions import without_children
-from databases.postgres.row_text import column_kinds, digest_sums, hashed, is_large, row_text, shown, valued
+from databases.postgres.row_text import (
+    column_kinds,
+    digest_sums,
+    hashed,
+    is_large,
+    refuse_casts,
+    row_text,
+    shown,
+    valued,
+)
 from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DatabaseUnavailable
 
@@ -50,7 +59,6 @@ _LOCK_TIMEOUT = "10s"
 _NO_SUCH_TABLE = "42P01"
 _LIMIT_EXCEEDED = "54000"
 _CURSOR = "headrace_rows"
-_FIRST_OF_USERS = 16384  # below are the server's own objects
 _FETCHED_ROWS = 1000  # for which users' code is called: a round trip costs little beside that
 _SPECIAL = re.compile(rb"[\\\n\r\t]")  # what COPY's text form does not take as it is
 _ESCAPES = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
@@ -305,9 +313,8 @@ class _OpenPiece:
                 " THEN -1 ELSE atttypmod END) FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = ANY (%s::text[])", (qualified(self._piece.owner, self._piece.name), list(columns)),
             ).fetchall())
             kinds = column_kinds(self._connection, self._piece.owner, self._piece.name, columns)
+            refuse_casts(self._connection, self._piece.owner, self._piece.name, columns)
         places = range(len(columns))
-        if made := self._made_of_texts(columns):
-            raise DatabaseError(f"table {table} cannot be compared: a cast from text to the type of column {made} is a function of its owner's", hint="drop the cast")
         types = {column: type_name.replace("%", "%%") for column, type_name in types.items()}  # it stands beside parameters
         row = row_text({f"v{place}::{types[column]}": kinds.get(column, "") for place, column in zip(places, columns, strict=True)})
         query = (
@@ -322,16 +329,6 @@ class _OpenPiece:
             assert sums is not None
             found += TableDigest(row_count=sums[0], sums=(int(sums[1]), int(sums[2])))
         return found
-
-    def _made_of_texts(self, columns: Sequence[str]) -> str:
-        """The first column whose type is made of a text by somebody's function, which would run as the role that compares; empty: there is none."""
-        with translated("reading the catalog"):
-            found = self._connection.execute(
-                "SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_cast c ON c.casttarget = a.atttypid AND c.castsource = 'text'::regtype"
-                " WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s::text[]) AND c.oid >= %s AND c.castmethod = 'f' ORDER BY a.attnum",
-                (qualified(self._piece.owner, self._piece.name), list(columns), _FIRST_OF_USERS),
-            ).fetchone()
-        return "" if found is None else str(found[0])
 
     def lacking(self, columns: Sequence[str], encoding: str) -> str:
         """See `OpenPiece.lacking`."""

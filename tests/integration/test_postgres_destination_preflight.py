@@ -123,6 +123,60 @@ def test_role_may_use_a_schema_that_somebody_else_made(admin, role_dsn):
     destination.close()
 
 
+def test_schema_that_another_role_made_first_is_refused_until_the_role_owns_it(admin, role_dsn):
+    """Who may create in the database makes it before `up` does, with functions of their own."""
+    admin.execute("CREATE ROLE headrace_test_first; CREATE SCHEMA headrace AUTHORIZATION headrace_test_first")
+    try:
+        destination = PostgresDestination(role_dsn, site="b")
+        (refused,) = (each for each in destination.preflight("top", sessions=1) if "belongs to" in each.problem)
+        assert (refused.is_error, "headrace_test_first" in refused.problem) == (True, True)
+        admin.execute(refused.fix)
+        assert not [each for each in destination.preflight("top", sessions=1) if "headrace_test_first" in each.problem]
+        destination.close()
+    finally:
+        admin.execute("DROP SCHEMA IF EXISTS headrace CASCADE; DROP ROLE headrace_test_first")
+
+
+OWNED = """
+CREATE DOMAIN even AS int CHECK (f(VALUE) > 0);
+CREATE TYPE mood AS ENUM ('sad');
+CREATE FUNCTION of_mood(mood) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+CREATE CAST (mood AS int) WITH FUNCTION of_mood(mood);
+CREATE TABLE t (id int PRIMARY KEY, e even, m mood, d int DEFAULT f(1), g int GENERATED ALWAYS AS (f(2)) STORED, CHECK (f(id) > 0), CHECK (f(id) < 9));
+CREATE INDEX ON t (f(id));
+CREATE POLICY p ON t USING (f(id) > 0);
+CREATE FUNCTION fired() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER a AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION fired();
+CREATE TRIGGER b AFTER UPDATE ON t FOR EACH ROW EXECUTE FUNCTION fired();
+"""
+
+
+def test_owner_of_a_table_whose_functions_run_for_what_is_applied_is_said_to_act_as_the_role(admin, role_dsn):
+    admin.execute("CREATE ROLE headrace_test_owner; GRANT CREATE, USAGE ON SCHEMA public TO headrace_test_owner")
+    destination = PostgresDestination(role_dsn, site="b")
+
+    def said() -> list[str]:
+        return [each.problem for each in destination.preflight_tables([version(admin)]) if "can act as" in each.problem]
+
+    try:
+        admin.execute("SET ROLE headrace_test_owner; CREATE FUNCTION f(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'")
+        admin.execute(OWNED)
+        admin.execute("RESET ROLE; ALTER TABLE t ENABLE ALWAYS TRIGGER a")
+        (problem,) = said()
+        assert problem == (
+            "its owner headrace_test_owner can act as the role that applies: functions of roles that are no superusers run as it, in"
+            " casts (1), checks (1), defaults (1), domains (1), generated columns (1), indexes (1), policies (1), triggers (1)"
+        )
+        admin.execute("ALTER TABLE t OWNER TO CURRENT_USER")
+        assert said() == [], "a superuser owns the table"
+        admin.execute("ALTER TABLE t OWNER TO headrace_test_owner; ALTER FUNCTION f(int) OWNER TO CURRENT_USER")
+        (problem,) = said()
+        assert problem.endswith("in casts (1), triggers (1)")
+    finally:
+        destination.close()
+        admin.execute("DROP OWNED BY headrace_test_owner CASCADE; DROP ROLE headrace_test_owner")
+
+
 def test_missing_right_at_run_time_is_a_database_error_not_a_pause(admin, role_dsn):
     destination = PostgresDestination(role_dsn, site="b")
     with pytest.raises(DatabaseError) as caught:

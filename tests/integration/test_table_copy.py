@@ -13,9 +13,11 @@ from databases.postgres import row_text, table_copy
 from databases.postgres.connection import connect
 from databases.postgres.destination.catalog import describe_table
 from databases.postgres.destination.database import PostgresDestination
+from databases.postgres.destination.row_reader import PostgresRowReader
 from databases.postgres.table_copy import PostgresTableReader, copy_in
 from databases.table_digest import TableDigest
 from streams.errors import DatabaseError, DatabaseUnavailable, DataError, Retry
+from streams.lcr_batch import Column
 from tests.support.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -299,6 +301,8 @@ def test_comparing_runs_no_cast_of_a_types_owner(source, source_database, monkey
         with reader.open_piece(piece) as opened:
             assert opened.digest(columns) == opened.digest_values(columns, [[(b"low", b"a"), (b"high", None)]])
         source.execute('CREATE CAST (text AS "100%s") WITH FUNCTION of_text(text)')
+        with contextlib.closing(PostgresRowReader(source_database)) as edited:
+            assert edited.value_of("public", "levels", Column(name="level", type_name="public.100%s"), "low") == (b"low", "low")
         with reader.open_piece(piece) as opened, pytest.raises(DatabaseError, match="column level is a function of its owner's"):
             opened.digest_values(columns, [[(b"low", b"a")]])
 

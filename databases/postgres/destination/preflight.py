@@ -24,6 +24,7 @@ from databases.postgres.destination.rights import (
     table_right_findings,
 )
 from databases.postgres.destination.schema import VERSION, schema_version
+from databases.postgres.destination.trust import SCHEMA_OWNER, owner_findings, reserved_findings, schema_owner_findings
 from databases.postgres.event_triggers import (
     DESTINATION_TAGS,
     DESTINATION_TRIALS,
@@ -54,13 +55,14 @@ _OTHER_SESSIONS = 2
 _SESSIONS_OF_A_COPY = 2
 _SESSIONS_OF_WHO_COPIES = 2
 
-_SERVER = """
+_SERVER = f"""
 SELECT current_user AS role, current_database() AS database, pg_catalog.pg_is_in_recovery() AS standby,
        has_database_privilege(current_database(), 'CREATE') AS may_create,
        has_database_privilege(current_database(), 'TEMP') AS may_temp,
        has_parameter_privilege('session_replication_role', 'SET') AS may_replica,
        (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace') AS may_use,
        (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace') AS may_create_in,
+       {SCHEMA_OWNER} AS other_owner,
        coalesce(current_setting('max_active_replication_origins', true), current_setting('max_replication_slots'))::int
          AS origins,
        (SELECT count(*) FROM pg_catalog.pg_replication_origin WHERE NOT starts_with(roname, %(own)s)) AS foreign_origins,
@@ -160,6 +162,7 @@ def _server_findings(path: str, found: dict[str, Any]) -> Iterator[Finding]:
 def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[str, Any]) -> Iterator[Finding]:
     role, database = quote(found["role"]), quote(found["database"])
     yield from _schema_findings(connection, path, found, role)
+    yield from schema_owner_findings(path, found["other_owner"], role)
     if not found["may_temp"]:
         yield Finding(
             path=path, problem="the role may not create temporary types (needed for columns of array types)",
@@ -319,12 +322,7 @@ def preflight_tables(
 
 def _absent_findings(connection: psycopg.Connection[Any], site: str, absent: Sequence[TableName], at_source: Mapping[TableName, TableName]) -> Iterator[Finding]:
     """Of tables that are not here. Those with one name at both sites are made by one command: alone, each would lack its types, and keys that refer to others."""
-    for table in absent:
-        if is_reserved(table.owner):
-            yield Finding(
-                path=f"sites.{site} table {table}", problem=f"the schema {table.owner} is the server's or Headrace's own: no changes are applied there",
-                fix="leave the table out of the rules, or rename it there (rename_table, rename_schema)",
-            )
+    yield from reserved_findings(site, absent)
     absent = [table for table in absent if not is_reserved(table.owner)]
     alike = [table for table in absent if at_source.get(table, table) == table]
     if alike:
@@ -353,6 +351,7 @@ def _table_findings(
         yield from _function_findings(path, version, catalog)
     yield from table_right_findings(connection, path, catalog, [column.name for column in version.columns])
     yield from sequence_right_findings(connection, path, catalog)
+    yield from owner_findings(connection, path, catalog)
     if settings.detached_partitions == "follow":
         yield from ownership_findings(connection, path, catalog.oid)
     stored = stored_tables(connection, catalog.oid)

@@ -1,0 +1,97 @@
+"""Who else can act as the role that applies: owners of what its statements run, and of the schema headrace.
+
+Functions of checks, index expressions, defaults, generated columns, domains, policies, casts, triggers and rules run as the role that writes. Whoever may put one
+there has that role's rights. What such functions call, and functions behind operators, are not looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from databases.ports import Finding
+from databases.postgres.connection import qualified, quote
+from databases.postgres.destination.catalog import CatalogTable, is_reserved
+
+if TYPE_CHECKING:
+    from streams.table_name import TableName
+
+__all__ = ["SCHEMA_OWNER", "owner_findings", "reserved_findings", "schema_owner_findings"]
+
+# Superusers and the database's owner can do what they like anyway.
+_IS_OTHER = """NOT {role}.rolsuper AND {role}.rolname <> current_user
+    AND {role}.oid <> (SELECT datdba FROM pg_catalog.pg_database WHERE datname = current_database())"""
+SCHEMA_OWNER = f"""(SELECT r.rolname FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid = n.nspowner
+    WHERE n.nspname = 'headrace' AND {_IS_OTHER.format(role="r")})"""
+
+_OTHERS_FUNCTIONS = f"""
+WITH tables AS (SELECT %(oid)s::oid AS oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%(oid)s)),
+types AS (SELECT DISTINCT a.atttypid AS oid FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
+using_functions (kind, classid, objid) AS (
+  SELECT 'checks', 'pg_catalog.pg_constraint'::regclass, oid FROM pg_catalog.pg_constraint WHERE contype = 'c' AND conrelid IN (SELECT oid FROM tables)
+  UNION ALL SELECT 'domains', 'pg_catalog.pg_constraint'::regclass, oid FROM pg_catalog.pg_constraint WHERE contypid IN (SELECT oid FROM types)
+  UNION ALL SELECT 'indexes', 'pg_catalog.pg_class'::regclass, indexrelid FROM pg_catalog.pg_index WHERE indrelid IN (SELECT oid FROM tables)
+  UNION ALL SELECT CASE a.attgenerated WHEN '' THEN 'defaults' ELSE 'generated columns' END, 'pg_catalog.pg_attrdef'::regclass, d.oid
+    FROM pg_catalog.pg_attrdef d JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum WHERE d.adrelid IN (SELECT oid FROM tables)
+  UNION ALL SELECT 'policies', 'pg_catalog.pg_policy'::regclass, oid FROM pg_catalog.pg_policy WHERE polrelid IN (SELECT oid FROM tables)
+  UNION ALL SELECT 'rules', 'pg_catalog.pg_rewrite'::regclass, oid FROM pg_catalog.pg_rewrite WHERE ev_enabled IN ('A', 'R') AND ev_class IN (SELECT oid FROM tables)),
+called (kind, function) AS (
+  SELECT u.kind, d.refobjid FROM using_functions u JOIN pg_catalog.pg_depend d ON (d.classid, d.objid) = (u.classid, u.objid)
+    AND d.refclassid = 'pg_catalog.pg_proc'::regclass
+  UNION SELECT 'triggers', tgfoid FROM pg_catalog.pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('A', 'R') AND tgrelid IN (SELECT oid FROM tables)
+  UNION SELECT 'casts', castfunc FROM pg_catalog.pg_cast WHERE castfunc <> 0 AND (castsource IN (SELECT oid FROM types) OR casttarget IN (SELECT oid FROM types)))
+SELECT o.rolname, c.kind, count(DISTINCT f.oid)
+FROM called c JOIN pg_catalog.pg_proc f ON f.oid = c.function JOIN pg_catalog.pg_roles p ON p.oid = f.proowner
+JOIN pg_catalog.pg_class t ON t.oid = %(oid)s JOIN pg_catalog.pg_roles o ON o.oid = t.relowner
+WHERE {_IS_OTHER.format(role="p")} AND {_IS_OTHER.format(role="o")} GROUP BY 1, 2 ORDER BY 2
+"""
+
+
+def owner_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:
+    """Say that a table's owner can act as the role that applies, where functions of such owners run for what is written.
+
+    Args:
+        connection: as the role that will apply.
+        path: of the finding.
+        catalog: the table.
+    """
+    found = connection.execute(_OTHERS_FUNCTIONS, {"oid": catalog.oid}).fetchall()
+    if found:
+        kinds = ", ".join(f"{kind} ({count})" for _, kind, count in found)
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"its owner {found[0][0]} can act as the role that applies: functions of roles that are no superusers run as it, in {kinds}",
+            fix=f"nothing, if you trust these roles with all that is replicated here; else let the database's owner have the functions, and the table: ALTER TABLE {qualified(catalog.table.owner, catalog.table.name)} OWNER TO ...",
+        )
+
+
+def schema_owner_findings(path: str, owner: str | None, role: str) -> Iterator[Finding]:
+    """Refuse a schema headrace that somebody else owns: who does can put functions of their own in the place of ours, which the role calls.
+
+    Args:
+        path: of the finding.
+        owner: of the schema, as `SCHEMA_OWNER` has it; None: it is the role's, or its owner can do what they like anyway.
+        role: that will apply, quoted.
+    """
+    if owner is not None:
+        yield Finding(
+            path=path, problem=f"the schema headrace belongs to {quote(owner)}, who can act as the role that applies",
+            fix=f"ALTER SCHEMA headrace OWNER TO {role}; -- or to the database's owner, if several roles apply here",
+        )
+
+
+def reserved_findings(site: str, tables: Iterable[TableName]) -> Iterator[Finding]:
+    """Refuse tables of the server's own schemas and of the schema headrace.
+
+    Args:
+        site: for the findings' path.
+        tables: that arrive.
+    """
+    for table in tables:
+        if is_reserved(table.owner):
+            yield Finding(
+                path=f"sites.{site} table {table}", problem=f"the schema {table.owner} is the server's or Headrace's own: no changes are applied there",
+                fix="leave the table out of the rules, or rename it there (rename_table, rename_schema)",
+            )
