@@ -7,21 +7,23 @@ are stored: the same row may be compressed at one side only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
 
-from databases.postgres.connection import qualified, quote
+from databases.postgres.connection import qualified, quote, translated
 from streams.errors import DatabaseError
 
-__all__ = ["LARGE_BYTES", "column_kinds", "digest_sums", "hashed", "is_large", "refuse_casts", "row_text", "shown", "valued"]
+__all__ = ["LARGE_BYTES", "column_kinds", "digest_sums", "digesting", "hashed", "is_large", "refuse_casts", "row_text", "shown", "valued"]
 
 # Of a row's values together. A row's text is at most twice as long (a `bytea`, or a text of quotes), and must be below 1 GB.
 LARGE_BYTES = 200 << 20
 # Of a value whose length is not known without its text: what takes less is not looked at. Compressed to a 255th at best, and with eight characters a byte (bits), it has less than `LARGE_BYTES`.
 _STORED_BYTES = 64 << 10
 _FIRST_OF_USERS = 16384  # below are the server's own objects
+_LIMIT_EXCEEDED = "54000"
 _AS_UTF8 = frozenset({"UTF8", "SQL_ASCII"})  # encodings of servers whose texts are taken for UTF-8 as they are
 _TEXTS, _BYTES, _OTHER = "text", "bytea", "other"
 
@@ -145,3 +147,26 @@ def digest_sums(connection: psycopg.Connection[Any]) -> str:
         connection: to the server that hashes.
     """
     return f"count(*), coalesce(sum({hashed(connection, 'r', 0)}), 0), coalesce(sum({hashed(connection, 'r', 1)}), 0)"
+
+
+@contextlib.contextmanager
+def digesting(owner: str, name: str) -> Iterator[None]:
+    """Say of a value that is too large for its text what can be done about it: the server names neither its column nor its row.
+
+    Args:
+        owner: schema.
+        name: of the table.
+
+    Raises:
+        DatabaseError: the server refused it.
+    """
+    try:
+        with translated("digesting a table", table=f"{owner}.{name}"):
+            yield
+    except DatabaseError as error:
+        if "invalid memory alloc request size" not in error.message and error.context.get("sqlstate") != _LIMIT_EXCEEDED:
+            raise
+        raise DatabaseError(
+            f"table {owner}.{name} cannot be compared: the text of one of its values is longer than 1 GB, which is as much as PostgreSQL takes ({error.message}):"
+            " shorten that value, or leave its column out (`delete_columns`)", hint=error.hint, **error.context,
+        ) from error

@@ -38,6 +38,7 @@ from databases.postgres.partitions import without_children
 from databases.postgres.row_text import (
     column_kinds,
     digest_sums,
+    digesting,
     hashed,
     is_large,
     refuse_casts,
@@ -57,7 +58,6 @@ _FORMATS = {NATIVE: "binary", PORTABLE: "text"}
 # For a lock that only an ALTER, a VACUUM FULL and the like hold up: the table is tried again, the others go on meanwhile.
 _LOCK_TIMEOUT = "10s"
 _NO_SUCH_TABLE = "42P01"
-_LIMIT_EXCEEDED = "54000"
 _CURSOR = "headrace_rows"
 _FETCHED_ROWS = 1000  # for which users' code is called: a round trip costs little beside that
 _SPECIAL = re.compile(rb"[\\\n\r\t]")  # what COPY's text form does not take as it is
@@ -177,7 +177,7 @@ class PostgresTableReader:
         self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, buckets: int, snapshot: str = "", rows: str = ""
     ) -> tuple[TableDigest, ...]:
         """See `TableReader.bucket_digests`."""
-        with self._unmoved(owner, name, snapshot) as (connection, relation), _digesting(owner, name):
+        with self._unmoved(owner, name, snapshot) as (connection, relation), digesting(owner, name):
             kinds = column_kinds(connection, owner, name, [*key, *columns])
             bucketed = _bucketed(connection, relation, valued(kinds, key), valued(kinds, columns), buckets)
             query = f"SELECT b, {digest_sums(connection)} FROM ({bucketed}{_only(rows)} OFFSET 0) t GROUP BY b"
@@ -237,7 +237,7 @@ class _OpenPiece:
     def digest(self, columns: Sequence[str]) -> TableDigest:
         """See `OpenPiece.digest`: of the rows as the database's own text shows them."""
         # OFFSET 0 keeps the row's text from being made twice.
-        with _digesting(self._piece.owner, self._piece.name):
+        with digesting(self._piece.owner, self._piece.name):
             text = row_text(self._values(columns))
             query = f"SELECT {digest_sums(self._connection)} FROM (SELECT {text} AS r FROM {self._source} OFFSET 0) t"
             row = self._connection.execute(query.encode()).fetchone()
@@ -410,21 +410,6 @@ def has_rows(connection: psycopg.Connection[Any], table: DestinationTable) -> bo
 
 
 # --------------------------------------------------------------------------- below
-
-@contextlib.contextmanager
-def _digesting(owner: str, name: str) -> Iterator[None]:
-    """Say of a value that is too large for its text what can be done about it: the server names neither its column nor its row."""
-    try:
-        with translated("digesting a table", table=f"{owner}.{name}"):
-            yield
-    except DatabaseError as error:
-        if "invalid memory alloc request size" not in error.message and error.context.get("sqlstate") != _LIMIT_EXCEEDED:
-            raise
-        raise DatabaseError(
-            f"table {owner}.{name} cannot be compared: the text of one of its values is longer than 1 GB, which is as much as PostgreSQL takes ({error.message}):"
-            " shorten that value, or leave its column out (`delete_columns`)", hint=error.hint, **error.context,
-        ) from error
-
 
 def _leaves(connection: psycopg.Connection[Any], owner: str, name: str) -> list[tuple[str, str, int, int, bool]]:
     """(schema, name, file as the snapshot sees it, blocks, whether that is its file still) of each stored table."""
