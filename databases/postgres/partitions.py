@@ -8,7 +8,7 @@ which is another one elsewhere: here it is the parent's name.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,19 +173,3 @@ def partition_rows(connection: psycopg.Connection[Any], numbers: Collection[int]
         return f"satisfies_hash_partition({word}::pg_catalog.regclass"
 
     return {number: _HASH_PARENT.sub(named, condition) for number, condition in found.items()}
-
-
-def unlogged_findings(path: str, stored: Sequence[StoredTable]) -> Iterator[Finding]:
-    """Say which of a table's parts a crash empties.
-
-    Args:
-        path: of the findings.
-        stored: the parts.
-    """
-    for each in stored:
-        if each.is_unlogged:
-            yield Finding(
-                path=f"{path} partition {each.owner}.{each.name}" if each.parent else path, is_error=False,
-                problem="is UNLOGGED: a crash of the server, or a failover, removes its rows. The whole table is copied again then, and its changes wait for that",
-                fix=f"ALTER TABLE {qualified(each.owner, each.name)} SET LOGGED;",
-            )
