@@ -50,7 +50,7 @@ def _send(ports: Sequence[int], messages: Sequence[bytes]) -> list[bytes]:
 
 # Reads ports and calls, and makes each call at each port as a component would, but without a certificate. A port that is silent is left alone.
 _SPEAK = """
-import concurrent.futures, encodings.idna, json, os, socket, ssl, sys, threading
+import concurrent.futures.thread, encodings.idna, json, os, socket, ssl, sys, threading
 import grpc
 from protos import queue_pb2 as q, queue_pb2_grpc, redo_pb2 as r, redo_pb2_grpc
 if os.getuid() == 0:
