@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from actors.cluster.nodes import placement
+from topology.file.reading import examine
 
 ROOT = Path(__file__).parents[3]
 
@@ -88,6 +89,24 @@ def test_a_node_offers_enough_of_its_resource_for_every_actor_of_its_site(name):
     topology = next(line.removeprefix("#") for line in (ROOT / name).read_text().splitlines() if "node: {" in line)
     (site,) = yaml.safe_load(topology).values()
     assert all(amount <= 1 for amount in placement(site["node"]).values())
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_topology_as_the_file_shows_it_has_certificates_for_its_nodes(name, tmp_path):
+    shown = [line.removeprefix("#   ") for line in (ROOT / name).read_text().splitlines() if line.startswith("#   ")]
+    (tmp_path / "hr.yaml").write_text("\n".join(["topology: hr", *shown, "  dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}"]))
+    found = examine(tmp_path / "hr.yaml", {"DBS1_DSN": "postgresql://headrace@one/app"})
+    assert [each for each in found.findings if each.is_error] == []
+    assert [site.tls is not None for site in found.topology().sites] == [True, True]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_state_folder_of_a_machine_is_made_for_the_user_who_runs_headrace_alone(name):
+    """Commands refuse one that another user owns or may write."""
+    cluster = yaml.safe_load((ROOT / name).read_text())
+    (made,) = (command for command in cluster["initialization_commands"] if " install " in command)
+    options = shlex.split(made.removeprefix("sudo install ").replace("$(id -un)", "me"))
+    assert options[:5] == ["-d", "-o", "1000" if "docker" in cluster else "me", "-m", "0700"]
 
 
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
