@@ -162,7 +162,7 @@ def _server_findings(path: str, found: dict[str, Any]) -> Iterator[Finding]:
 def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[str, Any]) -> Iterator[Finding]:
     role, database = quote(found["role"]), quote(found["database"])
     yield from _schema_findings(connection, path, found, role)
-    yield from schema_owner_findings(path, found["other_owner"], role)
+    yield from schema_owner_findings(path, found["other_owner"], found["role"])
     if not found["may_temp"]:
         yield Finding(
             path=path, problem="the role may not create temporary types (needed for columns of array types)",

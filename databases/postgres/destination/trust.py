@@ -73,12 +73,12 @@ def schema_owner_findings(path: str, owner: str | None, role: str) -> Iterator[F
     Args:
         path: of the finding.
         owner: of the schema, as `SCHEMA_OWNER` has it; None: it is the role's, or its owner can do what they like anyway.
-        role: that will apply, quoted.
+        role: that will apply.
     """
     if owner is not None:
         yield Finding(
             path=path, problem=f"the schema headrace belongs to {quote(owner)}, who can act as the role that applies",
-            fix=f"ALTER SCHEMA headrace OWNER TO {role}; -- or to the database's owner, if several roles apply here",
+            fix=f"ALTER SCHEMA headrace OWNER TO {quote(role)}; -- or to the database's owner, if several roles apply here",
         )
 
 
