@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from actors.apply import ApplyHost
+from protos.identity import Peer
 from spark_apply.driver.runs import ApplicationAccess
 from streams.errors import FencedError
 from tests.support.apply_driver import Driver, DriverClient, serve_driver
@@ -25,7 +26,7 @@ def another_driver(system: System) -> Iterator[Driver]:
     """A driver that no actor looks after, as one left over on a machine that was cut off."""
     apply = system.spec.applies[0]
     configuration = ApplyHost(system.spec, apply.name, "")._configuration()
-    queue = str(system.call(f"queue:{apply.queue}", "endpoint"))
+    queue = Peer(address=system.call(f"queue:{apply.queue}", "endpoint"), site=apply.site, identity=configuration.identity)
     access = ApplicationAccess(**system.call(application_name(system), "access"))
     spawn, log = multiprocessing.get_context("spawn"), system.folder / "another_driver.log"
     ours, theirs = spawn.Pipe()

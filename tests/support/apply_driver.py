@@ -34,6 +34,7 @@ from databases.postgres.source.database import PostgresSource
 from headrace.chaos.load import paced
 from protos import apply_pb2 as pb
 from protos import codec
+from protos.identity import Peer
 from protos.queue_link import EnqueueClient, QueueServer
 from protos.transport import new_incarnation
 from redo.log_writer import LogWriter
@@ -210,7 +211,7 @@ class SparkProcess:
 
 
 def serve_driver(
-    config: ApplyConfig, queue_endpoint: str, application: ApplicationAccess, requests: Connection, log: Path,
+    config: ApplyConfig, queue_endpoint: Peer | str, application: ApplicationAccess, requests: Connection, log: Path,
 ) -> None:
     """The process of a driver: answers (method, arguments) of its control until the pipe closes."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
