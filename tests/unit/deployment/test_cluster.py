@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 import yaml
 
 from actors.cluster.nodes import placement
+from spark_apply.application.authentication import SECRET
 from topology.file.reading import examine
 
 ROOT = Path(__file__).parents[3]
@@ -147,16 +150,20 @@ def test_machines_that_one_has_get_the_python_that_is_installed_here():
 
 
 def test_the_file_carries_no_secret(file):
-    text = file.read_text()
+    text = file.read_text().replace(f"{SECRET}=$(", "")  # made on the node
     words = {word.lower() for word in shlex.split(text.replace("'", " ").replace('"', " "), comments=False)}
     assert not {word for word in words if "password" in word or "secret" in word or "ssh_private_key" in word}
 
 
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
-def test_every_node_asks_for_the_token(cluster, commands):
+def test_every_node_asks_for_the_token(cluster, commands, tmp_path):
     before = exports_of(cluster, commands).rpartition(" && ")[2]
-    told = subprocess.run(["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True).stdout.splitlines()
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("a token")
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    told = subprocess.run(["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True, env=environment).stdout.splitlines()
     assert "RAY_AUTH_MODE=token" in told
+    assert f"{SECRET}={hashlib.sha256(b'a token').hexdigest()}" in told
     assert cluster["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"  # where Ray looks for it
     assert "chmod 600 ~/.ray/auth_token" in cluster["setup_commands"]
 
