@@ -41,6 +41,7 @@ def statements_of(name: str) -> list[str]:
     ]
 
 
+@pytest.mark.seeded
 @given(names())
 @example("\\")
 @example("\\'")
@@ -54,6 +55,7 @@ def test_the_skeleton_shows_a_name_that_is_not_quoted(name: str) -> None:
     assert skeleton(f"ALTER TABLE {name}; SELECT '{name}'") != skeleton("ALTER TABLE plain; SELECT 'plain'")
 
 
+@pytest.mark.seeded
 @given(names(), names())
 def test_commands_read_the_table_that_is_printed(owner: str, name: str) -> None:
     table = TableName(owner, name)
@@ -76,6 +78,7 @@ def test_a_shell_takes_a_name_for_one_argument(name: str) -> None:
     assert table_name(done.stdout.decode()) == TableName(name, name)
 
 
+@pytest.mark.seeded
 @given(names(), names())
 @example("null", "yes")
 def test_a_topology_file_reads_the_names_that_are_printed_for_it(owner: str, name: str) -> None:
