@@ -115,7 +115,7 @@ CLEAR_INTERVAL_S = 10.0  # between two attempts to clear what an edit left; nobo
 CLEAR_TIMEOUT_S = 30.0  # a log writer ends within ten seconds, and so does a session that reads the slot
 MARKER_TIMEOUT_S = 10.0  # a site that is frozen must not hold up the controller for longer
 NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets which table, while a database is away
-RENEWAL_INTERVAL_S = 86_400.0  # certificates of a year, with months left when it is time: `up` has looked at the beginning
+RENEWAL_INTERVAL_S = 3_600.0  # a look reads a few small files; a machine that slept over the end of its certificates must not wait for long
 PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
 _STARTING_POLL_S = 0.1  # while `up` waits
 _STRETCH = 1 << 14  # of scrypt, with blocks of 8: 16 MiB and a tenth of a second for each guess
@@ -208,7 +208,7 @@ class Controller(Host):
         self._history: dict[str, list[tuple[float, dict[str, int]]]] = {}
         self._overrides: dict[str, dict[str, str]] = {}
         self._note_at = self._clear_at = 0.0
-        self._renew_at = self._clock.monotonic() + RENEWAL_INTERVAL_S
+        self._renew_at = self._clock.monotonic()  # at once: one that died while it renewed left a certificate without its key
         self._mark_at: dict[str, float] = {}  # by source: the next attempt to write a marker
         self._left: tuple[LeftSite, ...] = ()  # sites that the last edits left and that have not cleared their databases yet
         self._left_problems: dict[str, str] = {}
@@ -767,7 +767,7 @@ class Controller(Host):
         self._save_left(tuple(each for each in left if each.slot or each.is_removed))
 
     def _renew_certificates(self) -> None:
-        """Once a day: a topology may run for longer than the certificates live that `up` made."""
+        """Once an hour: a topology may run for longer than the certificates live that `up` made."""
         if self._clock.monotonic() < self._renew_at:
             return
         self._renew_at = self._clock.monotonic() + RENEWAL_INTERVAL_S

@@ -5,7 +5,7 @@ Job
     `tls` (`topology.links`). Everything runs on one machine, so the authority's key lies beside the others.
 
 Main path
-    `headrace up`, and the controller once a day -> keep_certificates -> what is missing, cannot be used or ends soon is made anew.
+    `headrace up`, and the controller once an hour -> keep_certificates -> what is missing, cannot be used or ends soon is made anew.
 
 Renewal
     Processes that run read the files again for each connection (`protos.identity`). A site gets another key and certificate. The
@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from actors.security.authority import Certified, issue, names_of, new_authority, pem_of
+from actors.state_folder import make_private
 from protos.identity import principal_of
 from streams.durable_file import sync_folder
 from streams.errors import ConfigError
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["keep_certificates"]
 
-LIFE_LEFT = 3  # a third of its life: four months of a site's, in which a daily look that fails can be mended
+LIFE_LEFT = 3  # a third of its life: four months of a site's, in which whatever makes a look fail can be mended
 _OTHERS = 0o077
 
 
@@ -62,6 +63,7 @@ def keep_certificates(spec: TopologySpec, *, now: dt.datetime | None = None) -> 
         return ()
     folder, at = spec.state_dir / CERTIFICATES, now or dt.datetime.now(dt.UTC)
     try:
+        make_private(spec.state_dir)
         with _locked(folder):
             return tuple(_keep(folder, spec, at))
     except OSError as error:
@@ -87,7 +89,7 @@ def _keep(folder: Path, spec: TopologySpec, now: dt.datetime) -> Iterator[str]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the folder against another command, and make sure that it is this user's alone."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():

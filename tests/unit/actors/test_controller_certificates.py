@@ -1,7 +1,9 @@
-"""The controller renews the certificates that `up` made, once a day, while everything runs."""
+"""The controller renews the certificates that `up` made, once an hour, while everything runs."""
 
 from __future__ import annotations
 
+import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from tests.support.controllers import one_way_spec, started
 from topology.links import CERTIFICATES, with_made_certificates
 
 DAY_S = 86_400
+HOUR_S = 3_600
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def test_certificates_are_renewed_when_a_third_of_their_life_is_left_and_not_bef
     assert (folder / "a.pem").read_bytes() != first
 
 
-def test_nothing_is_read_between_two_looks_and_a_look_that_fails_is_repeated_the_next_day(tmp_path: Path, clock: VirtualClock):
+def test_nothing_is_read_between_two_looks_and_a_look_that_fails_is_repeated(tmp_path: Path, clock: VirtualClock):
     spec = with_made_certificates(one_way_spec(tmp_path))
     keep_certificates(spec)
     controller = started(spec, FakeActors())
@@ -52,11 +55,36 @@ def test_nothing_is_read_between_two_looks_and_a_look_that_fails_is_repeated_the
     _steps(controller, clock, days=1)
     assert controller.detail_state() == "RUNNING"
     folder.unlink()
-    _steps(controller, clock, days=0.5, later=True)
+    _steps(controller, clock, days=RENEWAL_INTERVAL_S / DAY_S / 2, later=True)
     assert not folder.exists()
     _steps(controller, clock, days=1)
     assert (folder / "a.pem").exists()
     assert (aside / "a.pem").exists()
+
+
+def test_controller_that_begins_again_mends_what_the_one_before_left_half_done(tmp_path: Path):
+    """Ray starts a controller again that dies; one that dies every day would never renew anything, either."""
+    spec = with_made_certificates(one_way_spec(tmp_path))
+    keep_certificates(spec)
+    key = spec.state_dir / CERTIFICATES / "a.key"
+    key.write_bytes((spec.state_dir / CERTIFICATES / "b.key").read_bytes())  # the certificate is there, and its key would have followed
+    started(spec, FakeActors())
+    assert keep_certificates(spec) == ()
+
+
+def test_certificates_that_ended_while_the_machine_slept_are_renewed_within_an_hour(tmp_path: Path):
+    """Its monotonic clock stands still meanwhile."""
+    spec = with_made_certificates(one_way_spec(tmp_path))
+    controller, clock = started(spec, FakeActors()), VirtualClock()
+    controller._clock = clock
+    clock.advance(HOUR_S)
+    long_ago = datetime.fromtimestamp(clock.time_us() / 1e6, UTC) - timedelta(days=SITE_DAYS + 1)
+    shutil.rmtree(spec.state_dir / CERTIFICATES, ignore_errors=True)
+    keep_certificates(spec, now=long_ago)
+    controller._renew_at = clock.monotonic() + RENEWAL_INTERVAL_S
+    clock.advance(HOUR_S)
+    controller.step()
+    assert keep_certificates(spec, now=datetime.fromtimestamp(clock.time_us() / 1e6, UTC)) == ()
 
 
 def test_file_that_names_certificates_or_none_is_left_alone(tmp_path: Path, clock: VirtualClock):
