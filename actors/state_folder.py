@@ -10,12 +10,13 @@ them, but neither list nor write.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
 from streams.errors import ConfigError
 
-__all__ = ["check_owned", "keep_private", "make_private", "not_owned"]
+__all__ = ["check_owned", "keep_private", "make_folder", "make_private", "not_owned"]
 
 UMASK = 0o077
 _DATABASE = "database"  # below a site's folder: an embedded server's own
@@ -26,15 +27,31 @@ def keep_private() -> None:
     os.umask(UMASK)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder on the way to embedded servers, and those above it; idempotent. What is there stays as it is.
+
+    Args:
+        folder: a state folder, or one above it; absolute.
+    """
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
+            each.chmod(_way())  # the umask takes away what a server's user needs
+
+
+def _way() -> int:
+    return 0o711 if os.geteuid() == 0 else 0o700
+
+
 def make_private(state_dir: Path) -> None:
     """Make a state folder, and take from others what an earlier version gave them; idempotent. Data of embedded servers are their user's anyway.
 
     Args:
         state_dir: of a topology.
     """
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Other processes do the same, and remove files, at this moment.
-    way, sites = (0o711 if os.geteuid() == 0 else 0o700), state_dir / "sites"
+    way, sites = _way(), state_dir / "sites"
+    make_folder(state_dir)
     _limit(state_dir, way)
     for each in _below(state_dir):
         _limit(each, way if each == sites else 0o700)
@@ -87,7 +104,7 @@ def not_owned(state_dir: Path) -> tuple[str, str] | None:
             return f"{folder} belongs to user {facts.st_uid}, and this is user {own}", f"run it as that user, if it is the topology's; {_ELSEWHERE}"
         may_write = stat.S_IMODE(facts.st_mode) & (0o022 if folder == state_dir else 0o002)
         if may_write and (folder == state_dir or not facts.st_mode & stat.S_ISVTX):
-            return f"other users may write {folder} (mode {stat.S_IMODE(facts.st_mode):04o})", f"chmod go-w {folder}, once you have seen that what is in it is yours"
+            return f"other users may write {folder} (mode {stat.S_IMODE(facts.st_mode):04o})", f"chmod go-w {shlex.quote(str(folder))}, once you have seen that what is in it is yours"
         is_shared = is_shared or bool(may_write)
     return None
 

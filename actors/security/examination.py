@@ -8,6 +8,7 @@ then a warning.
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -122,7 +123,7 @@ class _Site:
             return
         mode = stat.S_IMODE(self.tls.key.stat().st_mode)
         if mode & _OTHERS:
-            yield self._finding("key", f"other users may read it (mode {mode:04o})", f"chmod 600 {self.tls.key}")
+            yield self._finding("key", f"other users may read it (mode {mode:04o})", f"chmod 600 {shlex.quote(str(self.tls.key))}")
         try:
             key = load_pem_private_key(content, password=None)
         except (ValueError, TypeError):

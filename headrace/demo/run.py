@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import embedded_server
-from actors.state_folder import check_owned, make_private
+from actors.state_folder import check_owned, make_folder, make_private
 from headrace.commands.verification import comparison_line, verify_topology
 from headrace.console import Output, scn_text, seconds_text
 from headrace.demo.load import OneWayLoad, OrdersLoad, Probe
@@ -466,7 +466,7 @@ def _remove_others(options: DemoOptions) -> None:
 @contextlib.contextmanager
 def _alone(state_dir: Path) -> Iterator[None]:
     """Prevent a second demo from removing the servers of this one."""
-    state_dir.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(state_dir.parent)
     file = state_dir.with_name(f"{state_dir.name}.lock")
     with file.open("w") as lock:
         try:

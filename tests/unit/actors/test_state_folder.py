@@ -71,6 +71,25 @@ def test_another_user_gets_through_to_his_own_folder_and_sees_nothing_on_the_way
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
 
 
+@as_root
+def test_folders_that_are_made_above_the_state_folder_let_an_embedded_server_through(shared: Path):
+    """The default, `.headrace/TOPOLOGY`, is two folders: where the server's user could not get through, its data would be in a temporary folder."""
+    state_dir = shared / ".headrace" / "closed"
+    keep = "from actors.state_folder import keep_private, make_private; from pathlib import Path; keep_private(); make_private(Path({!r}))"
+    subprocess.run([sys.executable, "-c", keep.format(str(state_dir))], check=True, timeout=60)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (state_dir.parent, state_dir)] == [0o711, 0o711]
+
+
+@as_root
+def test_certificates_that_come_first_make_the_same_folders(shared: Path):
+    file = shared / "closed.yaml"
+    file.write_text(FILE.format(state_dir=shared / ".headrace" / "closed"))
+    keep = "from actors.state_folder import keep_private; from actors.security.upkeep import keep_certificates; from headrace.deployment import Deployment; keep_private(); " \
+        "from pathlib import Path; keep_certificates(Deployment.read(Path({!r})).spec)"
+    subprocess.run([sys.executable, "-c", keep.format(str(file))], check=True, timeout=60)
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (shared / ".headrace", shared / ".headrace" / "closed")} == {0o711}
+
+
 def test_a_command_and_what_it_starts_write_for_their_user_alone(tmp_path: Path):
     program = "import headrace.cli, subprocess; headrace.cli.main = lambda: subprocess.run(['touch', 'made'], check=True); from headrace.entry import main; main()"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=60)
@@ -87,7 +106,7 @@ def test_own_folders_and_those_that_are_made_later_are_taken(shared: Path):
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
 def test_a_folder_that_others_may_write_is_refused(shared: Path, mode: int):
-    state_dir = shared / "state"
+    state_dir = shared / "its state"
     state_dir.mkdir()
     state_dir.chmod(mode)
     with pytest.raises(ConfigError, match=f"other users may write {state_dir}") as refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +114,16 @@ def test_each_thing_that_is_wrong_with_a_file_is_found_and_named(
     assert is_error
     assert words in problem
     assert str(file.parent / "certs") in problem
+
+
+def test_printed_command_closes_a_key_in_a_folder_whose_name_has_a_blank(file: Path) -> None:
+    moved = (file.parent / "my certs").absolute()
+    (file.parent / "certs").rename(moved)
+    file.write_text(file.read_text().replace("certs/", "my certs/"))
+    (moved / "dbs2.key").chmod(0o640)
+    (found,) = tls_findings(read_topology(file), now=NOW)
+    subprocess.run(["/bin/sh", "-c", found.fix], check=True)
+    assert _problems(file) == {}
 
 
 def test_certificate_of_another_site_is_found_by_its_name(file: Path) -> None:
