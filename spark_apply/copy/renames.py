@@ -39,7 +39,12 @@ class RenamedTables:
         passed_on = names_passed_on(found, wanted)
         renamed = [self._doubt(each) for each in exchanged]
         for each in found:
-            if each.record is None or not each.is_renamed or each in exchanged or not self._is_there(each.table.destination):
+            if each.record is None or not each.is_renamed or each in exchanged:
+                continue
+            if not self._is_there(each.table.destination):
+                if each.record.is_gone and each.part is None:
+                    # Nothing of it is here under any name: what is made under the new one is another table, and gets all rows.
+                    renamed.append(replace(each.renamed_record(), state="FAILED", scn=Scn(0)))
                 continue
             if each.record.state == "LEFT" and (
                 any(transformation.renames for transformation in each.table.transformations) or self._is_at_old_name(each, wanted)

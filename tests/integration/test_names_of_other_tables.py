@@ -150,3 +150,21 @@ def test_a_table_renamed_at_both_sites_goes_on(sites):
     execute(sites.source, "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (3, 'after')")
     wait_for("its changes", lambda: digest(sites.source, "salaries") == digest(sites.destination, "salaries"), WAIT_S)
     assert execute(sites.destination, "SELECT * FROM paid") == SECRET
+
+
+def test_the_way_out_of_a_table_that_is_gone_is_true(sites):
+    execute(sites.destination, "DROP TABLE staff")
+    execute(sites.source, "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (3, 'after')")
+    sites.stop()
+    sites.start("salaries")
+    wait_for("the driver to say why", lambda: "which is gone" in sites.shown()[1], WAIT_S)
+    assert execute(sites.destination, "SELECT * FROM salaries") == SECRET
+    # As it says, and as `check` says of a table that is missing.
+    execute(sites.source, "ALTER TABLE salaries RENAME TO crew")
+    sites.stop()
+    sites.start("crew")
+    wait_for("the driver to miss the table", lambda: "no such table" in sites.shown()[1], WAIT_S)
+    execute(sites.destination, "CREATE TABLE crew (id int PRIMARY KEY, v text)")
+    execute(sites.source, "INSERT INTO crew VALUES (4, 'later')")
+    wait_for("the copy", lambda: sites.shown()[0] == "DONE" and digest(sites.source, "crew") == digest(sites.destination, "crew"), WAIT_S)
+    assert execute(sites.destination, "SELECT * FROM salaries") == SECRET

@@ -74,6 +74,16 @@ def test_a_table_that_was_renamed_at_both_sides_while_it_was_left_out_is_emptied
     assert standings([now], put)[0].is_outdated
 
 
+@pytest.mark.parametrize(("state", "is_gone", "copied"), [("DONE", True, True), ("KEPT", True, True), ("COPIED", True, True), ("DONE", False, False)])
+def test_a_table_of_which_nothing_is_left_is_copied_under_a_name_that_the_destination_does_not_have(state, is_gone, copied):
+    """Else what is made there by hand would be a table that was never copied, and wait for ever."""
+    put: list[Instantiation] = []
+    records = SimpleNamespace(twice={}, put=put.append, destination=SimpleNamespace(describe=lambda *_: None))
+    record = replace(RECORD, state=state, is_gone=is_gone)
+    assert RenamedTables(records).follow(standings([TABLE], [record])) == (copied, False)
+    assert put == ([replace(record, owner="sales", name="staff", state="FAILED", scn=Scn(0))] if copied else [])
+
+
 def test_what_to_do_about_a_table_made_again_names_it_as_the_commands_do():
     found = remade_problem(STAFF, source=TableName("hr", "employees"))
     assert "headrace copy FILE hr.employees`" in found
