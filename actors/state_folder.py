@@ -94,6 +94,8 @@ def not_owned(state_dir: Path) -> tuple[str, str] | None:
             facts = folder.lstat()
             if stat.S_ISLNK(facts.st_mode) and facts.st_uid in {0, own}:
                 facts = folder.stat()
+        except PermissionError:
+            return f"user {own} may not look into {folder.parent}, which belongs to user {folder.parent.stat().st_uid}", _AS_OWNER
         except OSError:
             return None  # it is made there, by us
         if stat.S_ISLNK(facts.st_mode):
@@ -101,7 +103,7 @@ def not_owned(state_dir: Path) -> tuple[str, str] | None:
         # Root works in folders of others; but in one such as /tmp, whoever is first has made the folder for whoever comes later.
         is_others = facts.st_uid not in {0, own} and (own != 0 or is_shared or folder == state_dir)
         if is_others or (folder == state_dir and facts.st_uid != own):
-            return f"{folder} belongs to user {facts.st_uid}, and this is user {own}", f"run it as that user, if it is the topology's; {_ELSEWHERE}"
+            return f"{folder} belongs to user {facts.st_uid}, and this is user {own}", _AS_OWNER
         may_write = stat.S_IMODE(facts.st_mode) & (0o022 if folder == state_dir else 0o002)
         if may_write and (folder == state_dir or not facts.st_mode & stat.S_ISVTX):
             return f"other users may write {folder} (mode {stat.S_IMODE(facts.st_mode):04o})", f"chmod go-w {shlex.quote(str(folder))}, once you have seen that what is in it is yours"
@@ -110,6 +112,7 @@ def not_owned(state_dir: Path) -> tuple[str, str] | None:
 
 
 _ELSEWHERE = "else name a state_dir in a folder that others cannot write"
+_AS_OWNER = f"run it as that user, if it is the topology's; {_ELSEWHERE}"
 
 
 def check_owned(state_dir: Path) -> None:

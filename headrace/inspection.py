@@ -32,6 +32,7 @@ from topology.edits.stored import prepared_document, prepared_topology
 from topology.edits.subset_changes import counterpart, shape_changes, subset_changes
 from topology.file.reading import examine
 from topology.functions import custom_transformations
+from topology.links import makes_certificates
 from topology.logging_needs import listed_needs, log_needs
 from topology.plan import KeptRows, LiveSite, Plan, make_plan
 from topology.proof.meetings import unseen_conflicts
@@ -78,8 +79,8 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
     findings = list(found.findings)
     spec = found.spec
     if spec is not None:
-        findings += _folder_findings(spec)
-        findings += tls_findings(spec)
+        findings += (refused := tuple(_folder_findings(spec)))
+        findings += () if refused and makes_certificates(spec) else tls_findings(spec)  # they are in that folder
         findings += link_findings(spec)
         # Code that could not be read cannot be loaded either.
         findings += [] if any(finding.is_error for finding in found.findings) else handler_findings(spec)

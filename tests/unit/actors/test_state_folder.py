@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from actors.security.upkeep import keep_certificates
 from actors.state_folder import check_owned, make_private, not_owned
 from headrace.deployment import Deployment
 from headrace.inspection import check_topology, plan_topology
@@ -31,6 +33,19 @@ def shared() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """What is done is done as a user that owns nothing; only root can become one."""
+    groups = os.getgroups()
+    os.setgroups([])
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setgroups(groups)
 
 
 def filled(state_dir: Path) -> list[Path]:
@@ -138,6 +153,33 @@ def test_whoever_comes_first_in_a_shared_folder_does_not_get_the_topology(shared
         os.chown(state_dir if made == "the folder" else state_dir.parent, NOBODY, NOBODY)
     with pytest.raises(ConfigError, match=str(NOBODY)):
         check_owned(state_dir)
+
+
+@as_root
+def test_another_user_is_told_whose_the_folders_above_are(shared: Path):
+    """Those that Headrace makes are closed, too; whoever is told to correct their rights may open them."""
+    state_dir = shared / ".headrace" / "closed"
+    state_dir.mkdir(parents=True)
+    state_dir.parent.chmod(0o700)
+    file = shared / "closed.yaml"
+    file.write_text(FILE.format(state_dir=state_dir))
+    with another_user():
+        with pytest.raises(ConfigError) as refused:
+            Deployment.read(file)
+        found = check_topology(file, ask_databases=False).findings
+    assert f"user {NOBODY} may not look into {state_dir.parent}, which belongs to user 0" in refused.value.message
+    assert refused.value.hint.startswith("run it as that user")
+    assert [each.path for each in found] == ["state_dir"]
+
+
+@as_root
+def test_check_as_another_user_says_nothing_of_certificates_that_it_may_not_read(shared: Path):
+    file = shared / "closed.yaml"
+    file.write_text(FILE.format(state_dir=shared / "state"))
+    keep_certificates(Deployment.read(file).spec)
+    with another_user():
+        found = check_topology(file, ask_databases=False).findings
+    assert [each.path for each in found] == ["state_dir"]
 
 
 def test_check_plan_and_every_command_refuse_it(shared: Path):
