@@ -23,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from actors.security.authority import names_of
 from databases.ports import Finding
 from protos.identity import principal_of
+from topology.edits.stored import prepared_topology
 from topology.links import makes_certificates
 
 if TYPE_CHECKING:
@@ -45,14 +46,17 @@ def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple
         now: the time; None: the clock's.
     """
     at, is_made = now or dt.datetime.now(dt.UTC), makes_certificates(spec)
+    was = prepared_topology(spec.state_dir) if is_made else None
+    prepared = {} if was is None else {site.name: site.tls for site in was.sites}
     found: list[Finding] = []
     for site in spec.sites:
         if site.tls is not None:
             findings = _Site(spec.name, site, site.tls, at).findings()
             is_elsewhere = bool(site.node) and not site.tls.key.exists()
             if is_made:
-                # Before the first `up` there are none.
-                found += [replace(each, fix=_MADE_ANEW, is_error=False) for each in findings if site.tls.key.parent.exists()]
+                # `up` makes those of a site that is new.
+                is_new = prepared.get(site.name) != site.tls and not (site.tls.certificate.exists() or site.tls.key.exists())
+                found += [] if is_new else [replace(each, fix=_MADE_ANEW, is_error=False) for each in findings]
             else:
                 found += [replace(each, is_error=False) for each in findings] if is_elsewhere else findings
     return tuple(found)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
+import shutil
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from actors.security.examination import tls_findings
 from actors.security.upkeep import keep_certificates
 from streams.errors import ConfigError
 from tests.support.topologies import ONE_WAY, read
+from topology.edits.stored import PREPARED_FILE, spec_to_json
 from topology.links import CERTIFICATES, MADE_AUTHORITY
 from topology.spec import TopologySpec
 
@@ -122,6 +126,26 @@ def test_what_cannot_be_used_is_made_anew_and_nothing_else(spec: TopologySpec, f
     _verify(folder, "a", "b")
     assert tls_findings(spec, now=NOW) == ()
     assert keep_certificates(spec, now=NOW) == ()
+
+
+def test_check_names_what_is_gone_of_a_site_that_was_prepared_and_nothing_of_one_that_is_new(spec: TopologySpec, folder: Path, tmp_path: Path) -> None:
+    spec.state_dir.mkdir(parents=True, exist_ok=True)
+    assert tls_findings(spec, now=NOW) == ()
+    keep_certificates(spec, now=NOW)
+    (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"spec": spec_to_json(spec)}))
+    more = read(tmp_path, ONE_WAY.replace("  b:", "  ca: {database: {kind: embedded}}\n  b:"))
+    assert tls_findings(more, now=NOW) == ()
+    shutil.rmtree(folder)
+    found = tls_findings(more, now=NOW)
+    assert {each.path.split(".")[1] for each in found} == {"a", "b"}
+    assert {(each.is_error, each.fix) for each in found} == {(False, "`headrace up` makes another one: it takes effect without a restart")}
+
+
+def test_a_topology_that_ran_without_certificates_lacks_none(spec: TopologySpec) -> None:
+    spec.state_dir.mkdir(parents=True, exist_ok=True)
+    earlier = replace(spec, sites=tuple(replace(site, tls=None) for site in spec.sites))
+    (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"spec": spec_to_json(earlier)}))
+    assert tls_findings(spec, now=NOW) == ()
 
 
 def test_clock_that_was_set_back_behind_the_beginning_gets_certificates_that_are_valid_then(spec: TopologySpec, folder: Path) -> None:
