@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,18 +10,15 @@ import pytest
 
 from actors.state_folder import make_private
 from databases.embedded import EmbeddedServer
-from tests.support.attackers import readable_by_others
+from tests.support.attackers import open_folder, readable_by_others
 
 pytestmark = [pytest.mark.postgres]
 
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder below /tmp that everybody may enter: pytest's own is closed."""
-    folder = Path(tempfile.mkdtemp(prefix="hn-closed-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+    with open_folder() as folder:
+        yield folder
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs embedded servers as another user")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["NOBODY", "Call", "ask_for_variable", "readable_by_others", "send_to_spark", "speak_to"]
+__all__ = ["NOBODY", "Call", "ask_for_variable", "open_folder", "readable_by_others", "send_to_spark", "speak_to"]
 
 NOBODY = 65534
 """Number of a user that owns nothing; the attacker is this one where the tests run as root, and else their own user."""
@@ -175,6 +178,15 @@ def _spark_answer(answer: bytes) -> str:
     kind, number = struct.unpack_from(">Bq", answer, 8)
     is_answer = kind in {_SPARK_RESPONSE, _SPARK_FAILURE} and number == _REQUEST_NUMBER
     return answer[21:].decode("utf-8", "replace") if is_answer else ""
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder below /tmp that everybody may enter: pytest's own is closed."""
+    folder = Path(tempfile.mkdtemp(prefix="hn-closed-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 # Reads names of files, and tells which of them opens.

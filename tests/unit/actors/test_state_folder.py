@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +17,7 @@ from actors.state_folder import check_owned, make_private, not_owned
 from headrace.deployment import Deployment
 from headrace.inspection import check_topology, plan_topology
 from streams.errors import ConfigError
-from tests.support.attackers import NOBODY, readable_by_others
+from tests.support.attackers import NOBODY, open_folder, readable_by_others
 
 IS_ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not IS_ROOT, reason="only root makes folders of another user")
@@ -28,11 +26,8 @@ FILE = "topology: closed\nstate_dir: {state_dir}\nsites: {{a: {{database: {{kind
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder below /tmp that everybody may enter: pytest's own is closed."""
-    folder = Path(tempfile.mkdtemp(prefix="hn-closed-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+    with open_folder() as folder:
+        yield folder
 
 
 @contextmanager
