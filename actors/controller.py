@@ -92,6 +92,7 @@ from topology.edits.replaced import moved, replaced
 from topology.edits.stored import PREPARED_FILE, entrusted, prepared_topology, spec_to_json
 from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.functions import functions_of
+from topology.links import makes_certificates
 from topology.proof.meetings import unseen_conflicts
 from topology.split import splits_of, with_splits
 from topology.transformations import arrival_findings, ways_before
@@ -768,7 +769,7 @@ class Controller(Host):
 
     def _renew_certificates(self) -> None:
         """Once an hour: a topology may run for longer than the certificates live that `up` made."""
-        if self._clock.monotonic() < self._renew_at:
+        if self._clock.monotonic() < self._renew_at or not makes_certificates(self._file):
             return
         self._renew_at = self._clock.monotonic() + RENEWAL_INTERVAL_S
         from actors.security.upkeep import keep_certificates  # cryptography: commands begin without it
