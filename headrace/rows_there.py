@@ -105,7 +105,7 @@ def _staying(spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable
     with closing(open_destination(databases.source)) as there, closing(open_source(databases.destination)) as here:
         both = BothWays(
             topology=spec.name, here=apply.site, there=apply.source, records=there,
-            captured=lambda: {TableName.of(each): each.identity for each in here.captured(spec.name)},
+            captured=lambda: {TableName.of(each): each.identity for each in here.captured(spec.name)}, position=here.current_scn,
         )
         for table in tables:
             if (reason := said.get(both.of_new(table, has_rows=True))) is not None:

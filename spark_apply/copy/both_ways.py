@@ -17,7 +17,7 @@ then on is in the log behind the snapshot. Only then are rows copied into that s
 Worked flow
     a has 100 rows of t, b has none; both ways are new -> the driver at b finds rows at a and no record there: it waits -> the driver at a takes a
     snapshot of b, which has no row of t: KEPT at SCN 50 of b -> the driver at b copies 100 rows: DONE -> a row that a user then writes at b comes to a
-    from the log. (One that is written before DONE makes the copy differ: b is emptied, and the row stays there only if a has it by then.)
+    from the log. (One that is written before DONE makes the copy differ: b is emptied, and copied again once a has applied what was written at b until then.)
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from databases.ports import BEGUN
+from streams.scn import Scn, scn_text
 from streams.table_name import TableName
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class BothWays:
         there: its source.
         records: what is recorded at the source, which is the destination of the other way.
         captured: asked for the identities of this site's tables that are captured, by their names.
+        position: asked for an SCN of this site that is behind everything that was committed before (`SourceDatabase.write_marker`).
     """
 
     topology: str
@@ -83,6 +85,7 @@ class BothWays:
     there: str
     records: DestinationDatabase
     captured: Callable[[], Mapping[TableName, str]]
+    position: Callable[[], Scn]
 
     def found(self, each: Standing, *, has_rows: bool) -> Found:
         """What becomes of a table that is not at the destination yet.
@@ -131,6 +134,31 @@ class BothWays:
             f" runs and has a snapshot of {self.here}"
         )
 
+    def awaited_return(self, table: TwoWayTable, scn: Scn) -> str:
+        """Why a copy that is made now may lack what users wrote into the table here, for people; empty: the source has applied all of it.
+
+        Args:
+            table: that comes, and goes back.
+            scn: of this site: what was committed up to it is asked for.
+
+        Raises:
+            DatabaseError: the source does not say what is there.
+        """
+        progress, record = self.records.progress(self.topology, table.returned_by), self._record(table)
+        who = f"apply process {table.returned_by} at {self.there}"
+        if progress is None or progress.low_watermark < scn or record is None or record.state not in _APPLIED:
+            return (
+                f"table {table.destination} is copied again as soon as {who} has applied what was written into it here, up to SCN {scn_text(scn)}:"
+                f" `headrace status` says what holds it up"
+            )
+        # What fails there and is executed later stays there alone.
+        if self.records.errors(self.topology, table.returned_by, first=1):
+            return (
+                f"table {table.destination} is copied again as soon as {who} has no error transaction: one may hold what was written into the table here."
+                f" `headrace errors list FILE --apply {table.returned_by}` lists them"
+            )
+        return ""
+
     def _record(self, table: TwoWayTable) -> Instantiation | None:
         recorded = self.records.instantiations(self.topology, table.returned_by)
         return next((each for each in recorded if each.source == self.here and TableName.of(each) == table.source), None)
@@ -150,3 +178,4 @@ class BothWays:
 
 
 _COPIED = frozenset({"COPIED", "JOINING", "DONE"})
+_APPLIED = frozenset({"DONE", "KEPT"})

@@ -65,7 +65,7 @@ from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_a
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.restarts import copy_of_emptied, emptied_tables
-from spark_apply.copy.rounds import CopyRound, has_failed, smallest, wait_captured
+from spark_apply.copy.rounds import CopyRound, TableCopy, has_failed, smallest, wait_captured
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import table_starts
 from spark_apply.copy.table_marks import TableMarks
@@ -87,6 +87,8 @@ __all__ = ["TableInstantiation"]
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
 _WAITING_S = 3.0  # at a table that another apply process copies
+_RETURN_S = 10.0  # a source that was not behind has applied what came since; one that is away is asked again every few seconds
+_RETURN_POLL_S = 0.1
 _LOOKED_POLL_S = 0.05  # how soon the end of a look is noticed that was asked for
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 _FIRST_WAITS_MAX = 60  # a second each: drivers of other apply processes, which are waited for, start within a minute
@@ -130,6 +132,7 @@ class TableInstantiation:
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[tuple[str, str]] = field(default_factory=set)  # nothing of them (`Standing.key`) is applied now
+    _returned: dict[TableName, Scn] = field(default_factory=dict)  # what the source is to have applied of this site before it is copied from
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
     def __post_init__(self) -> None:
@@ -398,6 +401,7 @@ class TableInstantiation:
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
                 self._check(this, session, each, facts, captured)
+            self._empty_returned(this, session)
         for each in chosen:
             if each.table.destination not in this.copies:
                 self._records.restarts.end(each.table.destination)
@@ -423,6 +427,41 @@ class TableInstantiation:
         if this.needs_operator:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
+
+    def _empty_returned(self, this: CopyRound, session: DestinationSession) -> None:
+        """Empty the tables that are copied again and go back to their source, and wait until the source has applied what was written here until then.
+
+        Only then is the snapshot taken: it has what users wrote here, whose rows are removed with those of the copy and do not come again.
+        """
+        tables = {key: this.copies[key] for key in this.to_empty if this.copies[key].table.returned_by}
+        self._returned = {key: scn for key, scn in self._returned.items() if key in tables}
+        for key, copy in tables.items():
+            # A source that is behind is waited for before rows are removed: users read them meanwhile.
+            scn = self._returned.get(key) or self.both_ways.position()
+            self._returned[key] = scn
+            if not self._waits_for_return(this, copy, scn):
+                this.to_empty.discard(key)
+                this.to_find_empty.add(key)
+                this.empty(session, copy)
+        emptied = [key for key in tables if key in this.copies and key in this.to_find_empty]
+        if not emptied:
+            return
+        scn, deadline = self.both_ways.position(), time.monotonic() + _RETURN_S
+        while time.monotonic() < deadline and not self._round_ends():
+            if not any(self.both_ways.awaited_return(tables[key].table, scn) for key in emptied):
+                return
+            time.sleep(_RETURN_POLL_S)
+        for key in emptied:
+            self._returned[key] = scn
+            self._waits_for_return(this, tables[key], scn)
+
+    def _waits_for_return(self, this: CopyRound, copy: TableCopy, scn: Scn) -> bool:
+        """Take a table out of a round if its source has not applied what was written here up to an SCN; returns whether it has not."""
+        if why := self.both_ways.awaited_return(copy.table, scn):
+            this.waits[copy.key] = why
+            del this.copies[copy.key]
+            this.to_empty.discard(copy.key)
+        return bool(why)
 
     def _captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
         """See `captured_parts`."""
@@ -521,6 +560,7 @@ class TableInstantiation:
             return
         this.copies[copy.key] = copy
         if may_empty:
+            copy.scn = each.record.scn if each.record is not None else copy.scn  # rows of that copy are there
             this.to_empty.add(copy.key)
 
     def _refused(self, each: Standing, others: Sequence[OtherCopy]) -> str:
@@ -552,6 +592,8 @@ class TableInstantiation:
                 try:
                     if key in this.of_nothing:
                         this.claim_nothing(copy)
+                    elif key in this.copies and key in this.to_find_empty:
+                        this.find_empty(session, copy)
                     elif key in this.copies and key in this.to_empty and copy.target is not None:
                         this.empty(session, copy)
                 except (DatabaseUnavailable, DestinationRestarted):

@@ -87,8 +87,8 @@ def emptied_tables(records: TableRecords, joins: JoinCalls, pending: Iterable[St
     for each in pending:
         name = each.table.destination
         since = records.restarts.since(name)
-        # A table with another one's rows is never emptied.
-        if since is None or not each.is_begun or each.occupant is not None or records.others(each.table):
+        # A table with another one's rows is never emptied. What users wrote here may be at the source since the TRUNCATE: only a copy has it.
+        if since is None or not each.is_begun or each.occupant is not None or each.table.returned_by or records.others(each.table):
             continue
         scn = joins.emptied_scn(name)
         if scn is not None and scn >= since:

@@ -106,6 +106,7 @@ class CopyRound:
         copies: by name at the destination.
         kept: tables whose rows are kept, and what others have in them.
         to_empty: names of tables whose rows are removed first.
+        to_find_empty: names of tables whose rows were removed before the snapshot.
         of_nothing: names of tables that others have copied, of which there must be nothing to copy.
         waits: why tables wait for the copies of others, by name at the destination.
         needs_operator: a table cannot be copied before an operator acts.
@@ -128,6 +129,7 @@ class CopyRound:
     copies: dict[TableName, TableCopy] = field(default_factory=dict)
     kept: list[tuple[Standing, tuple[OtherCopy, ...]]] = field(default_factory=list)
     to_empty: set[TableName] = field(default_factory=set)
+    to_find_empty: set[TableName] = field(default_factory=set)
     of_nothing: set[TableName] = field(default_factory=set)
     waits: dict[TableName, str] = field(default_factory=dict)
     needs_operator: bool = False
@@ -210,6 +212,19 @@ class CopyRound:
             raise DatabaseError(f"{error.message}. Its rows at the destination were not removed", hint=error.hint, **error.context) from error
         else:
             session.empty_tables([copy.target])
+
+    def find_empty(self, session: DestinationSession, copy: TableCopy) -> None:
+        """See that nobody has written into a table since its rows were removed: a copy beside such rows would differ, or fail, at its end.
+
+        Args:
+            session: of the destination.
+            copy: of the table.
+        """
+        assert copy.target is not None
+        if session.has_rows(copy.target):
+            copy.problem, copy.is_final = f"rows were written into the table before it was copied: {what_changes_a_copy(copy.table)}", True
+            del self.copies[copy.key]
+            self.fail(copy)
 
     def copy(self) -> None:
         """Start who copies, and follow it."""
@@ -363,6 +378,8 @@ def what_changes_a_copy(table: TableToInstantiate) -> str:
     remedy = "take away what changes its rows at the destination (a trigger that is ENABLE ALWAYS or REPLICA, a rule, another writer); then it is copied again"
     if not table.is_sent_on:
         return remedy
+    if table.returned_by:
+        return f"{remedy}. What users write there goes to the source first, and comes with the next copy: let them rest until the table is DONE"
     return (
         f"{remedy}. What users write there before that is removed, and stays only if the source has it by then: let them rest until the table is DONE, then"
         f" `headrace verify FILE {argument(table.source)}`"

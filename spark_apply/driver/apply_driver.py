@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.loop import CoordinatorHost, Feed
     from spark_apply.driver.source_questions import TablesOfNow
     from streams.lcr_batch import TableVersion
+    from streams.scn import Scn
 
 __all__ = ["ApplyDriver"]
 
@@ -188,7 +189,10 @@ class ApplyDriver:
             there = opened.enter_context(contextlib.closing(open_destination(config.source)))
             yield TableInstantiation(
                 config=config, source=source, destination=destination, source_reader=source_reader,
-                both_ways=BothWays(topology=config.topology, here=config.destination.site, there=config.source.site, records=there, captured=self._captured_here),
+                both_ways=BothWays(
+                    topology=config.topology, here=config.destination.site, there=config.source.site, records=there, captured=self._captured_here,
+                    position=self._position_here,
+                ),
                 destination_reader=destination_reader, epoch=progress.epoch, moved=control.table_moved,
                 workers=SparkCopyWorkers(runner, should_end=self._copies_end),
                 should_end=self._copies_end,
@@ -198,6 +202,11 @@ class ApplyDriver:
         """The identities of the destination's tables that are captured, by their names."""
         with contextlib.closing(open_source(self._config.destination)) as database:
             return {TableName.of(each): each.identity for each in database.captured(self._config.topology)}
+
+    def _position_here(self) -> Scn:
+        """An SCN of the destination that is behind everything that was committed there before."""
+        with contextlib.closing(open_source(self._config.destination)) as database:
+            return database.write_marker(b"returned")
 
     def _apply(
         self, runner: TaskRunner, destination: DestinationDatabase, progress: ApplyProgress, copying: TableInstantiation,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from databases.embedded import EmbeddedServer
@@ -19,7 +22,8 @@ from rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
 from streams.errors import INSTANTIATE_AGAIN
 from streams.scn import Scn
-from tests.support.copying_pairs import ROOMS, TOPOLOGY, CopyingPair, at_once, execute
+from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once, execute
+from tests.support.destination_contract import error_transaction
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -278,6 +282,102 @@ def test_rows_that_came_behind_a_copy_of_nothing_are_an_operator_s_to_judge(both
     record(both.at_b, state="DONE", row_count=0)
     both.at_a.run()
     assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+def interrupted_with_a_row_of_a_user(both: Both) -> None:
+    """The driver at b dies with a piece, and a user has written a row there."""
+    execute(both.a, FILL)
+    both.at_a.run()
+    has_died: list[bool] = []
+    both.at_b.before_piece = lambda _: has_died.append(True)
+    both.at_b.should_end = lambda: bool(has_died)
+    both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "COPYING"}
+    execute(both.b, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    both.at_b.before_piece, both.at_b.should_end = lambda _: None, lambda: False
+    both.at_b.shown.clear()
+
+
+@contextlib.contextmanager
+def going_on(both: Both) -> Iterator[None]:
+    """The apply process at a has nothing to apply of what comes from b, and says so."""
+    has_ended = threading.Event()
+
+    def go_on() -> None:
+        epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
+        while not has_ended.wait(0.1):
+            both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, both.at_b.position_here())
+
+    applier = threading.Thread(target=go_on)
+    applier.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        applier.join(ENDED_S)
+
+
+def wait_shown(pair: CopyingPair, said: str) -> bool:
+    deadline = time.monotonic() + ENDED_S
+    while not any(said in each.problem for each in pair.shown):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_rows_that_users_write_while_their_site_gets_its_copy_stay_when_it_is_made_again(both: Both):
+    interrupted_with_a_row_of_a_user(both)
+    again = threading.Thread(target=both.at_b.run)
+    again.start()
+    assert wait_shown(both.at_b, "table public.rooms is copied again as soon as apply process apply_from_b at a has applied what was written into it here, up to SCN")
+    assert execute(both.b, "SELECT v FROM rooms WHERE id = 1001") == [("of a user",)], "removed while the source lacks it"
+    execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    with going_on(both):
+        again.join(ENDED_S)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    rows = execute(both.b, "SELECT * FROM rooms ORDER BY 1")
+    assert rows == execute(both.a, "SELECT * FROM rooms ORDER BY 1")
+    assert len(rows) == 101
+
+
+def test_copy_is_not_made_again_while_what_users_wrote_there_is_in_the_error_queue_of_the_source(both: Both):
+    interrupted_with_a_row_of_a_user(both)
+    epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
+    with contextlib.closing(both.at_a.destination.open_session(TOPOLOGY, both.at_a.name, server=0, epoch=epoch, tag=b"\x00")) as session:
+        session.begin()
+        number = session.put_error(error_transaction(apply=both.at_a.name, source="b"), b"", np.empty(0, np.uint64), part=0)
+        session.commit([], Scn(0))
+    again = threading.Thread(target=both.at_b.run)
+    again.start()
+    with going_on(both):
+        assert wait_shown(both.at_b, "has no error transaction: one may hold what was written into the table here. `headrace errors list FILE")
+        assert execute(both.b, "SELECT v FROM rooms WHERE id = 1001") == [("of a user",)]
+        execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+        both.at_a.destination.delete_errors(TOPOLOGY, [number])
+        again.join(ENDED_S)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(101,)]
+
+
+def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_again(both: Both, monkeypatch: pytest.MonkeyPatch):
+    interrupted_with_a_row_of_a_user(both)
+    execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    open_snapshot = both.at_b.source.open_snapshot
+
+    def written_before(topology: str) -> PostgresSnapshot:
+        snapshot = open_snapshot(topology)
+        execute(both.b, "INSERT INTO rooms VALUES (1002, 'late')")
+        return snapshot
+
+    monkeypatch.setattr(both.at_b.source, "open_snapshot", written_before)
+    with going_on(both):
+        both.at_b.run()
+    assert both.states()["b"] == "FAILED"
+    assert both.at_b.record is not None
+    assert both.at_b.record.scn > 0, "the rows are a copy's, which is made again"
+    assert both.at_b.record.problem.startswith("rows were written into the table before it was copied: ")
+    assert execute(both.b, "SELECT * FROM rooms") == [(1002, "late")]
 
 
 def record(pair: CopyingPair, **changed: Any) -> None:

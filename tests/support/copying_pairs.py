@@ -20,6 +20,7 @@ from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.captured_source import CapturedSource
 from tests.support.copying_threads import ThreadWorkers
@@ -92,7 +93,10 @@ class CopyingPair:
             made = TableInstantiation(
                 config=config, source=self.source, destination=self.destination, source_reader=readers[0], destination_reader=readers[1],
                 workers=workers, epoch=epoch, moved=self.shown.append, should_end=lambda: self.should_end() or time.monotonic() > end,
-                both_ways=BothWays(topology=config.topology, here=config.destination.site, there=config.source.site, records=records, captured=self._captured_here),
+                both_ways=BothWays(
+                    topology=config.topology, here=config.destination.site, there=config.source.site, records=records, captured=self._captured_here,
+                    position=self.position_here,
+                ),
             )
             made.run_first()
             self.problem = made.problem
@@ -100,6 +104,10 @@ class CopyingPair:
     def _captured_here(self) -> dict[TableName, str]:
         with contextlib.closing(CapturedSource(self.target, site=self.there)) as here:
             return {TableName.of(each): each.identity for each in here.captured(self.topology)}
+
+    def position_here(self) -> Scn:
+        with contextlib.closing(CapturedSource(self.target, site=self.there)) as here:
+            return here.write_marker(b"returned")
 
     @property
     def record(self) -> Instantiation | None:

@@ -18,6 +18,7 @@ from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.tasks import CopyPlaces
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
+from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.copying_threads import ThreadWorkers
 
@@ -57,7 +58,10 @@ class Reader(MemoryTableReader):
 
 def one_way(config: ApplyConfig) -> BothWays:
     """For tables that do not come back to their source."""
-    return BothWays(topology=config.topology, here=config.destination.site, there=config.source.site, records=MemoryDestination(store=MemoryStore()), captured=dict)
+    return BothWays(
+        topology=config.topology, here=config.destination.site, there=config.source.site, records=MemoryDestination(store=MemoryStore()), captured=dict,
+        position=lambda: Scn(0),
+    )
 
 
 class World:
