@@ -24,6 +24,7 @@ from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.joining import JoinCalls
 from tests.support.apply_driver import ApplyDrivers, MinedQueue, digest, end_of_log, execute, wait_for
 from tests.support.driver_on_threads import Runner
+from tests.support.matrices import cases
 
 WAIT_S = 50.0
 
@@ -191,8 +192,9 @@ def test_a_truncate_of_the_partition_alone_reaches_a_copy_that_is_made_again(sit
     sites.assert_same()
 
 
-@pytest.mark.parametrize("is_truncated", [False, True], ids=["changed", "truncated"])
-@pytest.mark.parametrize("when", ["copying", "copied"])
+@pytest.mark.parametrize(("when", "is_truncated"), cases({
+    "copying-changed": ("copying", False), "copying-truncated": ("copying", True), "copied-changed": ("copied", False), "copied-truncated": ("copied", True),
+}, core=["copying-changed", "copied-truncated"]))
 def test_a_driver_that_ends_between_goes_on(sites: Sites, monkeypatch: pytest.MonkeyPatch, when: str, is_truncated: bool) -> None:
     def join(self: JoinCalls, tables: Sequence[Instantiation]) -> bool:
         return False

@@ -24,6 +24,7 @@ from streams.errors import INSTANTIATE_AGAIN
 from streams.scn import Scn
 from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once, execute
 from tests.support.destination_contract import error_transaction
+from tests.support.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -228,7 +229,7 @@ def test_site_whose_rows_were_nobody_s_copy_keeps_them_when_the_way_to_it_ends_a
     assert execute(both.a, KEPT) == [(100, 1, "there")]
 
 
-@pytest.mark.parametrize("kept", ["a", "b"])
+@pytest.mark.parametrize("kept", values(["a", "b"], "b"))
 def test_what_is_printed_when_a_log_is_gone_makes_both_sites_equal_again(both: Both, kept: str):
     """Executed as printed: `down --purge`, the tables are emptied at the sites that are named, `up`."""
     execute(both.a, FILL)

@@ -21,6 +21,7 @@ from streams.errors import StreamsError
 from streams.scn import Scn
 from tests.support.apply_driver import digest, end_of_log, execute, executed, wait_for
 from tests.support.lazy_server import lazy_server, unflushed_bytes
+from tests.support.matrices import cases
 from tests.support.one_way import CAPTURE, DOWNSTREAM, ONE_WAY, WAIT_S, OneWay, create_tables, load
 from tests.support.seeds import scaled
 
@@ -125,7 +126,7 @@ class Crashing:
         assert len(outcomes) == len(found)
 
 
-@pytest.fixture(params=[(ONE_WAY, ""), (ONE_WAY, QUEUED), (DOWNSTREAM, "")], ids=["combined", "queued", "downstream"])
+@pytest.fixture(params=cases({"combined": [ONE_WAY, ""], "queued": [ONE_WAY, QUEUED], "downstream": [DOWNSTREAM, ""]}, core=["combined", "downstream"]))
 def crashing(
     request: pytest.FixtureRequest, source_database: str, postgres_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Crashing]:

@@ -16,6 +16,7 @@ from databases.postgres.destination.catalog import describe_table, table_version
 from databases.postgres.value_text import value_text
 from spark_apply.server.resolution import ConflictSettings
 from tests.support import apply_engine
+from tests.support.matrices import values
 from tests.support.postgres_pair import Pair
 
 pytestmark = pytest.mark.postgres
@@ -150,7 +151,7 @@ def test_function_that_needs_a_search_path_holds_its_table_alone_and_is_named(pa
 
 
 @pytest.mark.parametrize("key", ["id int PRIMARY KEY", "id int"])
-@pytest.mark.parametrize("columns", [900, 1599])
+@pytest.mark.parametrize("columns", values([900, 1599], 1599))
 def test_update_of_more_columns_than_a_target_list_has_twice_is_written(pair: Pair, key: str, columns: int):
     names = ", ".join(f"c{number} smallint" for number in range(1, columns + 1))
     create(pair, f"CREATE TABLE w ({key}, {names}); ALTER TABLE w REPLICA IDENTITY FULL")
@@ -167,7 +168,7 @@ def test_update_of_more_columns_than_a_target_list_has_twice_is_written(pair: Pa
     pair.assert_same()
 
 
-@pytest.mark.parametrize("columns", [900, 1599])
+@pytest.mark.parametrize("columns", values([900, 1599], 1599))
 def test_row_of_a_wide_table_that_has_other_values_is_a_conflict_and_stops_nothing(pair: Pair, columns: int):
     names = ", ".join(f"c{number} smallint" for number in range(1, columns + 1))
     create(pair, f"CREATE TABLE w (id int PRIMARY KEY, {names}); ALTER TABLE w REPLICA IDENTITY FULL")

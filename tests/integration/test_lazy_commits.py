@@ -22,6 +22,7 @@ from streams.scn import Scn
 from tests.support.apply_engine import APPLY, TOPOLOGY
 from tests.support.apply_world import World
 from tests.support.lazy_server import lazy_server
+from tests.support.matrices import values
 from tests.support.postgres_place import PostgresPlace
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -178,7 +179,7 @@ def test_role_that_may_not_ask_for_the_positions_is_told_by_the_preflight(own: O
         assert asked() == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", values(range(3), 0))
 def test_crashes_under_load_lose_nothing_that_was_told(own: OwnServer, seed: int) -> None:
     world = World(seed, own.place, count=60, conflicts=0, large=2)
     own.place.admin.execute("CHECKPOINT")
