@@ -39,29 +39,32 @@ class Part:
         name: shown in the table.
         markers: the expression that selects its tests.
         workers: processes that share them.
+        folders: where they are. Each worker collects all tests of these, and those in memory alone take it ten seconds.
         arguments: more of pytest's.
     """
 
     name: str
     markers: str
     workers: int
+    folders: tuple[str, ...] = ("tests",)
     arguments: tuple[str, ...] = ()
 
 
 # What computes has a worker per core. Tests on servers mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and
 # Spark comes last, in two workers, each with topologies of its own (`tests.support.shared`): one alone leaves a third of two cores idle while it waits.
+_OF_SERVERS = ("tests/contract", "tests/faults", "tests/integration", "tests/multisite")
 _GROUPED = ("--dist", "loadgroup", "--no-loadscope-reorder")
 LANES: Mapping[str, tuple[Part, ...]] = {
     "check": (Part(name="no server", markers="not postgres and not cluster and not long and not soak", workers=2),),
     "test": (
         Part(name="no server", markers="not postgres and not cluster and not soak", workers=2),
-        Part(name="PostgreSQL", markers="postgres and not cluster and not soak", workers=4),
-        Part(name="Ray and Spark", markers="cluster and not soak", workers=2, arguments=_GROUPED),
+        Part(name="PostgreSQL", markers="postgres and not cluster and not soak", workers=4, folders=_OF_SERVERS),
+        Part(name="Ray and Spark", markers="cluster and not soak", workers=2, folders=_OF_SERVERS, arguments=_GROUPED),
     ),
     "soak": (
         Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=2),
-        Part(name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4),
-        Part(name="Ray and Spark", markers="cluster and (soak or seeded)", workers=2, arguments=_GROUPED),
+        Part(name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4, folders=_OF_SERVERS),
+        Part(name="Ray and Spark", markers="cluster and (soak or seeded)", workers=2, folders=_OF_SERVERS, arguments=_GROUPED),
     ),
 }
 # pytest's exit codes: somebody interrupted it; it had no test.
@@ -111,7 +114,7 @@ def _run(part: Part, more: Sequence[str]) -> _Done:
     """Run a part in a session of its own."""
     print(f"--- {part.name}: pytest -m '{part.markers}'", flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-report-") as folder:
-        command = [sys.executable, "-m", "pytest", "-q", "-n", str(part.workers), *part.arguments, "-m", part.markers, "tests", *more]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", str(part.workers), *part.arguments, "-m", part.markers, *part.folders, *more]
         began = time.monotonic()
         code = _ended(subprocess.Popen(command, cwd=ROOT, env={**os.environ, REPORT: folder}))
         if code == _INTERRUPTED:

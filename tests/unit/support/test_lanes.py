@@ -31,18 +31,26 @@ def every_test(pytestconfig: pytest.Config) -> list[Collected]:
 
 
 @functools.cache  # thousands of tests have few sets of markers
-def parts_with(lane: str, markers: frozenset[str]) -> list[str]:
+def parts_with(lane: str, markers: frozenset[str], folder: str) -> list[str]:
     """The parts of a lane that a test with these markers is in."""
-    return [part.name for part in LANES[lane] if Expression.compile(part.markers).evaluate(lambda name, **_: name in markers)]
+    return [
+        part.name for part in LANES[lane]
+        if {"tests", folder} & set(part.folders) and Expression.compile(part.markers).evaluate(lambda name, **_: name in markers)
+    ]
+
+
+def folder_of(each: Collected) -> str:
+    """The first two of the folders of its file."""
+    return "/".join(each.name.split("/")[:2])
 
 
 def test_every_test_is_in_one_part_of_one_lane_and_a_seeded_one_in_two(every_test: list[Collected]):
     assert len(every_test) > 7000
     for each in every_test:
-        test, soak, check = (parts_with(lane, each.markers) for lane in ("test", "soak", "check"))
+        test, soak, check = (parts_with(lane, each.markers, folder_of(each)) for lane in ("test", "soak", "check"))
         assert (len(test), len(soak)) == ((0, 1) if "soak" in each.markers else (1, int("seeded" in each.markers))), each.name
         assert set(check) <= set(test), each.name
-    assert set(Counter(part for each in every_test for part in parts_with("soak", each.markers))) == {part.name for part in LANES["soak"]}
+    assert set(Counter(part for each in every_test for part in parts_with("soak", each.markers, folder_of(each)))) == {part.name for part in LANES["soak"]}
 
 
 def test_every_file_of_tests_has_tests(every_test: list[Collected]):
