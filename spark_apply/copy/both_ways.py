@@ -11,7 +11,7 @@ then on is in the log behind the snapshot. Only then are rows copied into that s
     none   rows    nothing yet: it waits until the other way is recorded; then the rows are copied, if they are no copy of the table that is here
                    (its rows were deleted meanwhile, and the deletions are on their way: KEPT)
     rows   none    KEPT: the rows that are here are nobody's copy, and stay
-    rows   rows    KEPT, if what is there is the copy that the other way has made of the table that is here, and no other site's rows are there (a topology
+    rows   rows    KEPT, if what is there is the copy that the other way has made, or makes again, of the table that is here, and no other site's rows are there (a topology
                    of one way becomes one of two); else an operator says what they are
 
 Worked flow
@@ -146,7 +146,9 @@ class BothWays:
         """
         progress, record = self.records.progress(self.topology, table.returned_by), self._record(table)
         who = f"apply process {table.returned_by} at {self.there}"
-        if progress is None or progress.low_watermark < scn or record is None or record.state not in _APPLIED:
+        # Of a table that took this one's place nothing is applied before it has a record of its own.
+        is_applied = record is not None and record.state in _APPLIED and progress is not None and progress.low_watermark >= scn and self._is_of(table, record)
+        if not is_applied:
             return (
                 f"table {table.destination} is copied again as soon as {who} has applied what was written into it here, up to SCN {scn_text(scn)}:"
                 f" `headrace status` says what holds it up"
@@ -167,14 +169,19 @@ class BothWays:
         """Whether what the source has is a copy of what is here, and no other site's rows are among them."""
         if not self._is_copy(table, record) or self.records.other_copies(self.topology, table.returned_by, *table.source):
             return Found.ASK
-        return Found.KEEP if record.state == "DONE" else Found.WAIT
+        # A copy that is made again waits until the other way is recorded: it is not waited for.
+        return Found.KEEP if record.state == "DONE" or record.state in BEGUN else Found.WAIT
 
     def _is_copy(self, table: TwoWayTable, record: Instantiation | None) -> bool:
         """Whether the other way has copied, or copies, the table that is here: rows of it, so that the source was empty before."""
         if record is None or record.is_remade:
             return False
         is_one = record.state in BEGUN or (record.state in _COPIED and record.row_count > 0)
-        return is_one and self.captured().get(table.destination) == record.identity
+        return is_one and self._is_of(table, record)
+
+    def _is_of(self, table: TwoWayTable, record: Instantiation) -> bool:
+        """Whether a record of the other way is of the table that is here."""
+        return self.captured().get(table.destination) == record.identity
 
 
 _COPIED = frozenset({"COPIED", "JOINING", "DONE"})

@@ -6,6 +6,7 @@ import contextlib
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -300,14 +301,16 @@ def interrupted_with_a_row_of_a_user(both: Both) -> None:
 
 
 @contextlib.contextmanager
-def going_on(both: Both) -> Iterator[None]:
-    """The apply process at a has nothing to apply of what comes from b, and says so."""
+def going_on(both: Both, *, behind: int = 0) -> Iterator[None]:
+    """The apply process at a has nothing to apply of what comes from b, and says so; `behind` tenths of a second late."""
     has_ended = threading.Event()
+    positions: deque[Scn] = deque([Scn(1)] * behind)
 
     def go_on() -> None:
         epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
         while not has_ended.wait(0.1):
-            both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, both.at_b.position_here())
+            positions.append(both.at_b.position_here())
+            both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, positions.popleft())
 
     applier = threading.Thread(target=go_on)
     applier.start()
@@ -379,6 +382,38 @@ def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_agai
     assert both.at_b.record.scn > 0, "the rows are a copy's, which is made again"
     assert both.at_b.record.problem.startswith("rows were written into the table before it was copied: ")
     assert execute(both.b, "SELECT * FROM rooms") == [(1002, "late")]
+
+
+def test_copy_that_was_interrupted_before_the_second_way_came_is_made_again(both: Both):
+    """Each way would wait for the other one: for its record, and for its copy."""
+    execute(both.a, FILL)
+    has_died: list[bool] = []
+    both.at_b.before_piece = lambda _: has_died.append(True)
+    both.at_b.should_end = lambda: bool(has_died)
+    both.at_b.returned_by, returned_by = "", both.at_b.returned_by
+    both.at_b.run()
+    both.at_b.before_piece, both.at_b.should_end, both.at_b.returned_by = lambda _: None, lambda: False, returned_by
+    execute(both.b, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 10) n ON CONFLICT DO NOTHING")  # a piece of it
+    assert both.states() == {"a": None, "b": "COPYING"}
+    again = threading.Thread(target=both.at_b.run)
+    again.start()
+    both.at_a.should_end = lambda: any("waits" in each.problem for each in both.at_a.shown)
+    both.at_a.run()
+    with going_on(both):
+        again.join(ENDED_S)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
+    assert execute(both.a, KEPT) == [(100, 1, "there")]
+
+
+def test_rows_of_a_table_that_users_created_in_its_place_are_not_removed_while_the_other_way_knows_only_the_earlier_one(both: Both):
+    interrupted_with_a_row_of_a_user(both)
+    execute(both.b, f"DROP TABLE rooms; {ROOMS}; INSERT INTO rooms VALUES (1001, 'of a user')")
+    both.at_a.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
+    both.at_b.should_end = lambda: any("copied again as soon as" in each.problem for each in both.at_b.shown)
+    with going_on(both):
+        both.at_b.run()
+    assert execute(both.b, "SELECT * FROM rooms") == [(1001, "of a user")]
 
 
 def record(pair: CopyingPair, **changed: Any) -> None:
