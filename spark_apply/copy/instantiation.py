@@ -435,15 +435,23 @@ class TableInstantiation:
         """
         tables = {key: this.copies[key] for key in this.to_empty if this.copies[key].table.returned_by}
         self._returned = {key: scn for key, scn in self._returned.items() if key in tables}
-        for key, copy in tables.items():
+        if lacking := tables.keys() - self._returned.keys():
             # A source that is behind is waited for before rows are removed: users read them meanwhile.
-            scn = self._returned.get(key) or self.both_ways.position()
-            self._returned[key] = scn
-            if not self._waits_for_return(this, copy, scn):
-                this.to_empty.discard(key)
-                this.to_find_empty.add(key)
-                this.empty(session, copy)
-        emptied = [key for key in tables if key in this.copies and key in this.to_find_empty]
+            self._returned |= dict.fromkeys(lacking, self.both_ways.position())
+        emptied = []
+        for key, copy in tables.items():
+            if self._waits_for_return(this, copy, self._returned[key]):
+                continue
+            assert copy.target is not None
+            del self._returned[key]
+            this.to_empty.discard(key)
+            this.to_find_empty.add(key)
+            # It is empty since an earlier round, and what was removed then is at the source: one that is always behind would be waited for without an end.
+            if session.has_rows(copy.target):
+                with this.failing_alone(copy):
+                    this.empty(session, copy)
+                emptied.append(key)
+        emptied = [key for key in emptied if key in this.copies]
         if not emptied:
             return
         scn, deadline = self.both_ways.position(), time.monotonic() + _RETURN_S
@@ -589,19 +597,13 @@ class TableInstantiation:
                 copy.scn = this.scn
                 if key in this.of_nothing or not this.claim_copy(copy):
                     del this.copies[key]
-                try:
+                with this.failing_alone(copy):
                     if key in this.of_nothing:
                         this.claim_nothing(copy)
                     elif key in this.copies and key in this.to_find_empty:
                         this.find_empty(session, copy)
                     elif key in this.copies and key in this.to_empty and copy.target is not None:
                         this.empty(session, copy)
-                except (DatabaseUnavailable, DestinationRestarted):
-                    raise
-                except DatabaseError as error:
-                    copy.problem, copy.is_final = error.message, True
-                    this.copies.pop(key, None)
-                    this.fail(copy)
 
     def _copy(self, this: CopyRound) -> None:
         self._sessions.give(this.servers)

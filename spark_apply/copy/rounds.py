@@ -7,8 +7,9 @@ Main path
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from spark_apply.copy.reshaped import ReshapedTable, has_function, timestamp_tex
 from spark_apply.copy.restarts import LET_IT_REST, RESTARTS_MAX
 from spark_apply.driver.config import COPIES_BESIDE
 from streams.clock import SystemClock
-from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
 from streams.scn import FIRST_SCN, Scn, scn_text
 from streams.table_name import TableName, argument
 
@@ -190,6 +191,26 @@ class CopyRound:
             replaces: identities of records that are removed with it.
         """
         self.claim(table, "COPIED" if self.is_beside else "KEPT", beside=beside, replaces=replaces)
+
+    @contextlib.contextmanager
+    def failing_alone(self, copy: TableCopy) -> Iterator[None]:
+        """Take a table out of the round that a database refuses; the others go on.
+
+        Args:
+            copy: of the table.
+
+        Raises:
+            DatabaseUnavailable: a database is away.
+            DestinationRestarted: see `TableInstantiation.run_first`.
+        """
+        try:
+            yield
+        except (DatabaseUnavailable, DestinationRestarted):
+            raise
+        except DatabaseError as error:
+            copy.problem, copy.is_final = error.message, True
+            self.copies.pop(copy.key, None)
+            self.fail(copy)
 
     def empty(self, session: DestinationSession, copy: TableCopy) -> None:
         """Remove a table's rows, once it is known that the source's can be read and proved: what cannot be copied keeps what it has.

@@ -384,6 +384,24 @@ def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_agai
     assert execute(both.b, "SELECT * FROM rooms") == [(1002, "late")]
 
 
+def test_source_that_is_always_behind_holds_up_a_copy_for_as_long_as_it_is_behind(both: Both, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_RETURN_S", 0.2)
+    interrupted_with_a_row_of_a_user(both)
+    execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    waits = 0
+
+    def ends() -> bool:
+        nonlocal waits
+        waits = sum("copied again as soon as" in each.problem for each in both.at_b.shown)
+        return waits > 40
+
+    both.at_b.should_end = ends
+    with going_on(both, behind=10):
+        both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(101,)]
+
+
 def test_copy_that_was_interrupted_before_the_second_way_came_is_made_again(both: Both):
     """Each way would wait for the other one: for its record, and for its copy."""
     execute(both.a, FILL)
@@ -414,6 +432,24 @@ def test_rows_of_a_table_that_users_created_in_its_place_are_not_removed_while_t
     with going_on(both):
         both.at_b.run()
     assert execute(both.b, "SELECT * FROM rooms") == [(1001, "of a user")]
+
+
+def test_table_that_cannot_be_emptied_holds_up_no_other_one(both: Both):
+    interrupted_with_a_row_of_a_user(both)
+    execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    execute(both.b, """
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept by a trigger'; END $$;
+        CREATE TRIGGER t BEFORE TRUNCATE ON rooms EXECUTE FUNCTION refuse(); CREATE TRIGGER d BEFORE DELETE ON rooms EXECUTE FUNCTION refuse();
+        ALTER TABLE rooms ENABLE ALWAYS TRIGGER t, ENABLE ALWAYS TRIGGER d;
+    """)
+    for dsn in (both.a, both.b):
+        execute(dsn, "CREATE TABLE halls (id int PRIMARY KEY)")
+    both.at_b.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"), Rule(owner="public", name="halls")))])
+    epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
+    both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, Scn(1 << 60))  # so that both are copied in one round
+    both.at_b.run()
+    found = {each.name: each.state for each in both.at_b.destination.instantiations(TOPOLOGY, both.at_b.name)}
+    assert found == {"rooms": "FAILED", "halls": "DONE"}
 
 
 def record(pair: CopyingPair, **changed: Any) -> None:
