@@ -289,6 +289,14 @@ class TableWriter(Protocol):
         """Remove every row, also from a table that others refer to; tagged, and without firing triggers."""
         ...
 
+    def empty_marked(self, table: DestinationTable) -> str:
+        """Remove every row of a table, see `empty_tables`; returns `files_mark` as it is before anybody else writes a row; empty: that is not known."""
+        ...
+
+    def files_mark(self, table: DestinationTable) -> str:
+        """What a row that is written into an empty table changes, also if it is gone again; empty: that is not known."""
+        ...
+
 
 def copied_columns(table: DestinationTable) -> tuple[str, ...]:
     """Names of the columns that a copy writes: not those the database computes."""

@@ -790,6 +790,16 @@ class MemorySession:
         self.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
         self.commit([], Scn(0))
 
+    def empty_marked(self, table: DestinationTable) -> str:
+        """See `databases.copying.TableWriter.empty_marked`."""
+        self.empty_tables([table])
+        return self.files_mark(table)
+
+    def files_mark(self, table: DestinationTable) -> str:  # noqa: ARG002 - of no table is it known
+        """See `databases.copying.TableWriter.files_mark`."""
+        self._live()
+        return ""
+
     # ------------------------------------------------------------------ conflicts
 
     def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:

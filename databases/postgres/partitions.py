@@ -18,7 +18,7 @@ from psycopg import sql
 from databases.ports import Finding
 from databases.postgres.connection import qualified
 
-__all__ = ["StoredTable", "members_below", "partition_rows", "rows_of_others", "rows_of_partition", "stored_tables", "unlogged_findings", "without_children"]
+__all__ = ["StoredTable", "files_of", "members_below", "partition_rows", "rows_of_others", "rows_of_partition", "stored_tables", "unlogged_findings", "without_children"]
 
 _HASH_PARENT = re.compile(r"satisfies_hash_partition\('(\d+)'::oid")
 
@@ -108,6 +108,22 @@ def unlogged_findings(path: str, stored: Iterable[StoredTable]) -> Iterator[Find
                 problem="is UNLOGGED: a crash of the server, or a failover, removes its rows. The whole table is copied again then, and its changes wait for that",
                 fix=f"ALTER TABLE {qualified(each.owner, each.name)} SET LOGGED;",
             )
+
+
+def files_of(connection: psycopg.Connection[Any], owner: str, name: str) -> str:
+    """Which files a table and its partitions have, with their sizes: a row that is written into an empty table changes that, also if it is gone again.
+
+    Args:
+        connection: any.
+        owner: schema.
+        name: of the table, partitioned or not.
+    """
+    row = connection.execute(
+        "SELECT string_agg(r::oid || ' ' || pg_catalog.pg_relation_filenode(r) || ' ' || pg_catalog.pg_total_relation_size(r), ', ' ORDER BY r)"
+        " FROM (SELECT relid FROM pg_catalog.pg_partition_tree(%(name)s::regclass) UNION SELECT %(name)s::regclass) t (r)",
+        {"name": qualified(owner, name)},
+    ).fetchone()
+    return str(row[0]) if row is not None else ""
 
 
 def without_children(connection: psycopg.Connection[Any], owner: str, name: str) -> str:

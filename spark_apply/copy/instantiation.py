@@ -65,7 +65,7 @@ from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_a
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.restarts import copy_of_emptied, emptied_tables
-from spark_apply.copy.rounds import CopyRound, TableCopy, has_failed, smallest, wait_captured
+from spark_apply.copy.rounds import CopyRound, TableCopy, has_failed, is_still_empty, smallest, wait_captured
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import table_starts
 from spark_apply.copy.table_marks import TableMarks
@@ -133,6 +133,7 @@ class TableInstantiation:
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[tuple[str, str]] = field(default_factory=set)  # nothing of them (`Standing.key`) is applied now
     _returned: dict[TableName, Scn] = field(default_factory=dict)  # what the source is to have applied of this site before it is copied from
+    _marks_of_emptied: dict[TableName, str] = field(default_factory=dict)  # `TableCopy.mark`, of those of them that are emptied
     _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
 
     def __post_init__(self) -> None:
@@ -435,6 +436,7 @@ class TableInstantiation:
         """
         tables = {key: this.copies[key] for key in this.to_empty if this.copies[key].table.returned_by}
         self._returned = {key: scn for key, scn in self._returned.items() if key in tables}
+        self._marks_of_emptied = {key: mark for key, mark in self._marks_of_emptied.items() if key in tables}
         if lacking := tables.keys() - self._returned.keys():
             # A source that is behind is waited for before rows are removed: users read them meanwhile.
             self._returned |= dict.fromkeys(lacking, self.both_ways.position())
@@ -442,12 +444,12 @@ class TableInstantiation:
         for key, copy in tables.items():
             if self._waits_for_return(this, copy, self._returned[key]):
                 continue
-            assert copy.target is not None
             del self._returned[key]
             this.to_empty.discard(key)
             this.to_find_empty.add(key)
             # It is empty since an earlier round, and what was removed then is at the source: one that is always behind would be waited for without an end.
-            if session.has_rows(copy.target):
+            was_emptied, copy.mark = key in self._marks_of_emptied, self._marks_of_emptied.pop(key, "")
+            if not (was_emptied and is_still_empty(session, copy)):
                 with this.failing_alone(copy):
                     this.empty(session, copy)
                 emptied.append(key)
@@ -460,8 +462,8 @@ class TableInstantiation:
                 return
             time.sleep(_RETURN_POLL_S)
         for key in emptied:
-            self._returned[key] = scn
-            self._waits_for_return(this, tables[key], scn)
+            if self._waits_for_return(this, tables[key], scn):
+                self._returned[key], self._marks_of_emptied[key] = scn, tables[key].mark
 
     def _waits_for_return(self, this: CopyRound, copy: TableCopy, scn: Scn) -> bool:
         """Take a table out of a round if its source has not applied what was written here up to an SCN; returns whether it has not."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from streams.lcr_batch import Column
 
-__all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "smallest", "wait_captured", "what_changes_a_copy"]
+__all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "is_still_empty", "smallest", "wait_captured", "what_changes_a_copy"]
 
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
@@ -63,6 +63,7 @@ class TableCopy:
     target: DestinationTable | None
     replaces: tuple[str, ...]
     beside: tuple[OtherCopy, ...] = ()  # what others have in the destination table
+    mark: str = ""  # of the emptied table, see `TableWriter.files_mark`
     keeps_rows: bool = False  # which are no copy of the source's: those stay, and the source has none
     sources: tuple[str, ...] = ()  # what the source calls `columns`, one for each
     added: tuple[AddColumn, ...] = ()  # by transformations
@@ -232,17 +233,18 @@ class CopyRound:
         except DatabaseError as error:
             raise DatabaseError(f"{error.message}. Its rows at the destination were not removed", hint=error.hint, **error.context) from error
         else:
-            session.empty_tables([copy.target])
+            copy.mark = session.empty_marked(copy.target)
 
     def find_empty(self, session: DestinationSession, copy: TableCopy) -> None:
         """See that nobody has written into a table since its rows were removed: a copy beside such rows would differ, or fail, at its end.
+
+        Nor if the rows are gone again: the source may have them in the snapshot, and what deletes them is not sent back.
 
         Args:
             session: of the destination.
             copy: of the table.
         """
-        assert copy.target is not None
-        if session.has_rows(copy.target):
+        if not is_still_empty(session, copy):
             copy.problem, copy.is_final = f"rows were written into the table before it was copied: {what_changes_a_copy(copy.table)}", True
             del self.copies[copy.key]
             self.fail(copy)
@@ -466,6 +468,17 @@ def has_no_rows(reader: TableReader, copy: TableCopy, *, snapshot: str = "") -> 
             if opened.digest(copy.sources).row_count:
                 return False
     return True
+
+
+def is_still_empty(session: DestinationSession, copy: TableCopy) -> bool:
+    """Whether nobody has written into a table since it was emptied.
+
+    Args:
+        session: of the destination.
+        copy: of the table.
+    """
+    assert copy.target is not None
+    return not session.has_rows(copy.target) and (not copy.mark or session.files_mark(copy.target) == copy.mark)
 
 
 def has_failed(each: Standing) -> bool:

@@ -109,6 +109,17 @@ def test_tables_are_emptied_and_asked_for_rows(harness, reader, session):
     assert [session.has_rows(table) for table in tables] == [False, False]
 
 
+@pytest.mark.usefixtures("reader")
+def test_table_that_was_emptied_is_told_from_one_into_which_a_row_was_written_since(harness, session):
+    table = session.describe("public", "copy")
+    mark = session.empty_marked(table)
+    assert session.files_mark(table) == mark
+    harness.insert("copy", [(b"0399", b"there")])
+    assert not mark or session.files_mark(table) != mark
+    again = session.empty_marked(table)
+    assert not mark or again != mark
+
+
 def test_buckets_find_the_rows_in_which_two_tables_differ(harness, reader):
     harness.insert("copy", [*ROWS[:100], (b"0100", b"changed"), *ROWS[101:399], (b"more", None)])
     digests = [reader.bucket_digests("public", name, ("id",), ("id", "a"), buckets=64) for name in ("t", "copy")]

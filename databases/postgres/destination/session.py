@@ -132,6 +132,7 @@ from databases.postgres.destination.writing.writes import (
     wrapper_name,
 )
 from databases.postgres.event_triggers import failed_in
+from databases.postgres.partitions import files_of
 from databases.postgres.table_copy import copy_in, has_rows
 from databases.postgres.types import missing_alter
 from databases.progress import covers, merge_ranges, ranges_from_bounds, ranges_to_bounds
@@ -1069,9 +1070,26 @@ class PostgresSession:
 
     def empty_tables(self, tables: Sequence[DestinationTable]) -> None:
         """See `databases.copying.TableWriter.empty_tables`."""
+        self._empty(tables)
+
+    def empty_marked(self, table: DestinationTable) -> str:
+        """See `databases.copying.TableWriter.empty_marked`."""
+        return self._empty([table])
+
+    def files_mark(self, table: DestinationTable) -> str:
+        """See `databases.copying.TableWriter.files_mark`."""
+        self._live()
+        with translated("measuring a table", table=f"{table.owner}.{table.name}"):
+            return files_of(self._connection, table.owner, table.name)
+
+    def _empty(self, tables: Sequence[DestinationTable]) -> str:
+        """Empty tables; returns the mark of the first one, empty if rows of others may be in it."""
         try:
             self.begin()
             self.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
+            # Under the lock of the TRUNCATE: who waits for it writes as soon as this commits.
+            with self._own_statements("measuring a table"):
+                found = files_of(self._connection, tables[0].owner, tables[0].name)
             self.commit([], Scn(0))
         except (DatabaseUnavailable, DestinationRestarted):
             raise
@@ -1081,6 +1099,8 @@ class PostgresSession:
             for table in tables:
                 with translated("emptying a table", table=f"{table.owner}.{table.name}"):
                     self._connection.execute(f"DELETE FROM {self._relation(table)}".encode())
+            return ""
+        return found
 
     # ------------------------------------------------------------------ below
 
