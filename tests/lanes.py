@@ -50,19 +50,20 @@ class Part:
     arguments: tuple[str, ...] = ()
 
 
-# What computes has a worker per core. Tests on servers mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and
-# Spark comes last, in two workers, each with topologies of its own (`tests.support.shared`): one alone leaves a third of two cores idle while it waits.
+# What needs no server computes for two thirds of its time, and waits for the rest: three workers on two cores. Tests on servers mostly wait: four workers
+# take half the time of two, and six are no faster. What needs Ray and Spark comes last, in two workers, each with topologies of its own
+# (`tests.support.shared`): one alone leaves a third of two cores idle while it waits.
 _OF_SERVERS = ("tests/contract", "tests/faults", "tests/integration", "tests/multisite")
 _GROUPED = ("--dist", "loadgroup", "--no-loadscope-reorder")
 LANES: Mapping[str, tuple[Part, ...]] = {
-    "check": (Part(name="no server", markers="not postgres and not cluster and not long and not soak", workers=2),),
+    "check": (Part(name="no server", markers="not postgres and not cluster and not long and not soak", workers=3),),
     "test": (
-        Part(name="no server", markers="not postgres and not cluster and not soak", workers=2),
+        Part(name="no server", markers="not postgres and not cluster and not soak", workers=3),
         Part(name="PostgreSQL", markers="postgres and not cluster and not soak", workers=4, folders=_OF_SERVERS),
         Part(name="Ray and Spark", markers="cluster and not soak", workers=2, folders=_OF_SERVERS, arguments=_GROUPED),
     ),
     "soak": (
-        Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=2),
+        Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=3),
         Part(name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4, folders=_OF_SERVERS),
         Part(name="Ray and Spark", markers="cluster and (soak or seeded)", workers=2, folders=_OF_SERVERS, arguments=_GROUPED),
     ),
