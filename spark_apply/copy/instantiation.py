@@ -65,9 +65,9 @@ from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_a
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.restarts import copy_of_emptied, emptied_tables
-from spark_apply.copy.rounds import CopyRound, TableCopy, has_failed, is_still_empty, smallest, wait_captured
+from spark_apply.copy.rounds import CopyRound, TableCopy, is_still_empty, wait_captured
 from spark_apply.copy.sessions import CopySessions
-from spark_apply.copy.standing import table_starts
+from spark_apply.copy.standing import smallest, table_starts
 from spark_apply.copy.table_marks import TableMarks
 from streams.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, StreamsError
 from streams.scn import Scn
@@ -421,7 +421,7 @@ class TableInstantiation:
                 self._marks.note(chosen, snapshot.name)
                 if this.copies:
                     self._copy(this)
-        if any(each not in chosen and not has_failed(each) for each in pending):
+        if any(each not in chosen and not each.has_failed for each in pending):
             return 0.0
         if this.waits:
             return _WAITING_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from streams.table_name import TableName, argument
 
 if TYPE_CHECKING:
     from databases.copying import TablePiece, TableReader
-    from databases.ports import DestinationSession, DestinationTable, OtherCopy, Snapshot, SourceTable
+    from databases.ports import DestinationSession, DestinationTable, OtherCopy, Snapshot
     from rules.transformation import AddColumn
     from spark_apply.copy.records import TableRecords
     from spark_apply.copy.standing import Standing
@@ -36,15 +36,12 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from streams.lcr_batch import Column
 
-__all__ = ["CopyRound", "TableCopy", "has_failed", "has_no_rows", "is_still_empty", "smallest", "wait_captured", "what_changes_a_copy"]
+__all__ = ["CopyRound", "TableCopy", "has_no_rows", "is_still_empty", "wait_captured", "what_changes_a_copy"]
 
 _OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
 # No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is stored
 # out of line far more, and a destination with many indexes is slow.
 _STALL_S = 1800.0
-# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
-# and a snapshot that keeps the source from vacuuming is not older than one large table needs.
-_ROUND_BYTES = 1 << 30
 # Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log writer that is
 # paused, e.g. until something is applied, is asked again under a new one.
 _CAPTURED_TIMEOUT_S = 60.0
@@ -479,29 +476,3 @@ def is_still_empty(session: DestinationSession, copy: TableCopy) -> bool:
     """
     assert copy.target is not None
     return not session.has_rows(copy.target) and (not copy.mark or session.files_mark(copy.target) == copy.mark)
-
-
-def has_failed(each: Standing) -> bool:
-    """Whether a table is recorded as FAILED."""
-    return each.record is not None and each.record.state == "FAILED"
-
-
-def smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], *, waiting: Collection[TableName] = ()) -> list[Standing]:
-    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others. At least one.
-
-    Args:
-        pending: the tables to choose from.
-        facts: the source's tables, by their names there.
-        waiting: names at the destination of those that wait for others' copies: they are always there, and take no place from any.
-    """
-    looked_at = [each for each in pending if each.table.destination in waiting]
-    ready = [each for each in pending if each.table.destination not in waiting]
-    sizes = [facts[each.table.source].bytes if each.table.source in facts else 0 for each in ready]
-    chosen: list[Standing] = []
-    total = 0
-    for place in sorted(range(len(ready)), key=lambda place: (has_failed(ready[place]), sizes[place])):
-        total += sizes[place]
-        if chosen and total > _ROUND_BYTES:
-            break
-        chosen.append(ready[place])
-    return chosen + looked_at

@@ -16,7 +16,7 @@ come back. What is instantiated is a table of a source (`databases.ports.Capture
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,16 +25,19 @@ from spark_apply.arriving import TableStart
 from streams.table_name import TableName, argument, literal, quoted
 
 if TYPE_CHECKING:
-    from databases.ports import DestinationDatabase
+    from databases.ports import DestinationDatabase, SourceTable
     from spark_apply.driver.config import TableToInstantiate
     from streams.lcr_batch import TableVersion
 
 __all__ = [
     "Standing", "another_table", "brought_up", "correct_alone", "is_exchanged", "missing_rename", "names_passed_on", "occupied", "remade_problem", "rename_findings", "rename_fix", "rename_statement", "renamed",
-    "standings", "table_findings", "table_starts",
+    "smallest", "standings", "table_findings", "table_starts",
 ]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
+# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is copied,
+# and a snapshot that keeps the source from vacuuming is not older than one large table needs.
+_ROUND_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,11 @@ class Standing:
     replaced: tuple[Instantiation, ...] = ()
     parts: tuple[str, ...] = ()
     occupant: TableToInstantiate | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is recorded as FAILED."""
+        return self.record is not None and self.record.state == "FAILED"
 
     @property
     def part(self) -> PartOf | None:
@@ -385,3 +393,24 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
         if each.part is not None:
             starts[each.key] = replace(starts[each.key], part=each.part)
     return starts
+
+
+def smallest(pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], *, waiting: Collection[TableName] = ()) -> list[Standing]:
+    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others. At least one.
+
+    Args:
+        pending: the tables to choose from.
+        facts: the source's tables, by their names there.
+        waiting: names at the destination of those that wait for others' copies: they are always there, and take no place from any.
+    """
+    looked_at = [each for each in pending if each.table.destination in waiting]
+    ready = [each for each in pending if each.table.destination not in waiting]
+    sizes = [facts[each.table.source].bytes if each.table.source in facts else 0 for each in ready]
+    chosen: list[Standing] = []
+    total = 0
+    for place in sorted(range(len(ready)), key=lambda place: (ready[place].has_failed, sizes[place])):
+        total += sizes[place]
+        if chosen and total > _ROUND_BYTES:
+            break
+        chosen.append(ready[place])
+    return chosen + looked_at
