@@ -4,6 +4,8 @@ A Python process that is connected to Ray takes 64 MB before it does anything. Q
 of a site mine the same redo, redo receivers copy it; each of these kinds shares one process per site, where one component more costs a few megabytes.
 Apply processes of a site share one by fours. A site and a Spark application have one of their own: a site works all the time and would take turns with
 others to run Python code, and a Spark application ends with its process and takes half a minute to come back.
+
+With `processes: apart` each component has a process of its own, named as the component: one that ends takes one component with it.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ def process_of(spec: TopologySpec, component: Component, held: Mapping[str, Coll
             is room, wherever it stands in the file.
 
     Returns:
-        "staging:<site>", "captures:<site>", "receivers:<site>" or "applies:<site>" (then ":2", ":3", ...) for what shares one, else the
-        component's own name. Where Ray resources place the site, they are in the name: with others it is another process.
+        "staging:<site>", "captures:<site>", "receivers:<site>" or "applies:<site>" (then ":2", ":3", ...) for what shares one; else, and if
+        the topology's processes are apart, the component's own name. Where Ray resources place the site, they are in the name: with others it is another process.
     """
     shared = _SHARED.get(component.kind)
-    if shared is None:
+    if shared is None or spec.processes_apart:
         return component.name
     place = ",".join(f"{name}={amount:g}" for name, amount in spec.site(component.site).node)
 

@@ -31,6 +31,10 @@ from topology.split import Split, fitting, hindrance, misfits, with_splits
 from topology.ways import Way, ways_to
 
 TABLES_SHOWN = 6  # of those that go the same way; `--json` has all
+_PROCESSES = {
+    "shared": "queues and propagations of a site share one, and so do its capture processes, its redo receivers, and its apply processes by fours",
+    "apart": "each actor has one with its name",
+}
 
 __all__ = ["KeptRows", "LiveSite", "Optimisation", "Plan", "PlannedActor", "PlannedWay", "SitePlan", "make_plan"]
 
@@ -130,6 +134,7 @@ class Plan:
     reach: tuple[Reach, ...]
     ways: tuple[PlannedWay, ...]
     sites: tuple[SitePlan, ...]
+    processes: str
     actors: tuple[PlannedActor, ...]
     changes: tuple[Change, ...]
     optimisations: tuple[Optimisation, ...]
@@ -182,6 +187,7 @@ def make_plan(
             )
             for site in spec.sites
         ),
+        processes="apart" if running.processes_apart else "shared",
         actors=tuple(_actors(running)),
         changes=changes(prepared, running) if prepared is not None else (),
         optimisations=tuple(_optimisations(spec)),
@@ -440,7 +446,7 @@ def _text(plan: Plan) -> Iterator[str]:
     if plan.kept:
         yield "\nRows that stay as they are"
         yield from (f"  at {each.site}, {each.why}: {_some(each.tables)}" for each in plan.kept)
-    yield "\nActors"
+    yield f"\nActors (processes: {plan.processes}: {_PROCESSES[plan.processes]})"
     for actor in plan.actors:
         needs = ", ".join(f"{name}: {amount:g}" for name, amount in actor.resources)
         where = f" at {actor.site}" if actor.site else ""

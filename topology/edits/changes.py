@@ -30,14 +30,14 @@ __all__ = ["Change", "Component", "adopted_first", "brought_from", "bypassed_of"
 
 FIXED: Mapping[str, frozenset[str]] = {
     "site": frozenset({"database", "node", "certificate", "state folder", "bounds of the redo log"}),
-    "queue": frozenset({"site", "node", "certificate", "state folder", "bounds"}),
-    "redo": frozenset({"site", "node", "certificate", "state folder", "bounds of the redo log"}),
-    "capture": frozenset({"site", "source", "node", "certificate", "state folder"}),
-    "propagation": frozenset({"site", "node", "certificate", "state folder"}),
+    "queue": frozenset({"site", "node", "process", "certificate", "state folder", "bounds"}),
+    "redo": frozenset({"site", "node", "process", "certificate", "state folder", "bounds of the redo log"}),
+    "capture": frozenset({"site", "source", "node", "process", "certificate", "state folder"}),
+    "propagation": frozenset({"site", "node", "process", "certificate", "state folder"}),
     "spark": frozenset({"site", "node", "certificate", "state folder"}),
     # Everything but where its batches come from: the driver gets its configuration when it starts.
     "apply": frozenset({
-        "settings", "sites", "state folder", "tables", "conditions", "other writers of its tables", "apply processes of returning changes",
+        "settings", "sites", "process", "state folder", "tables", "conditions", "other writers of its tables", "apply processes of returning changes",
     }),
 }
 
@@ -281,11 +281,12 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
     """What a component depends on, by facet."""
     name = component.name.partition(":")[2]
     site = spec.site(component.site)
-    place = {"site": component.site, "node": site.node, "certificate": site.tls, "state folder": (spec.name, spec.state_dir)}
+    place: dict[str, Any] = {"site": component.site, "node": site.node, "certificate": site.tls, "state folder": (spec.name, spec.state_dir)}
     if component.kind == "site":
         return place | _site_part(spec, name)
     if component.kind == "spark":
         return place
+    place["process"] = spec.processes_apart  # sites and Spark applications have one of their own in any case
     if component.kind == "redo":
         receiver = receiver_of(spec, name)
         return place | {
@@ -312,7 +313,7 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
             "sources": propagation.sources, "compression": propagation.compression,
             "bandwidth": propagation.bandwidth_max, "schedule": propagation.schedule,
         }
-    return _apply_part(spec, classes, spec.apply(name)) | {"state folder": place["state folder"]}
+    return _apply_part(spec, classes, spec.apply(name)) | {key: place[key] for key in ("process", "state folder")}
 
 
 def _site_part(spec: TopologySpec, name: str) -> dict[str, Any]:

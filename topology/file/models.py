@@ -258,6 +258,7 @@ ColumnMismatch = Literal["wait", "error"]
 DetachedPartitions = Literal["ask", "keep", "follow"]
 OnError = Literal["hold_dependents", "continue", "disable"]
 Combined = Literal["auto", "never"]
+Processes = Literal["shared", "apart"]
 SplitMode = Literal["auto", "never"]
 SplitThreshold = Annotated[float, Field(ge=SPLIT_THRESHOLD_MIN, le=SPLIT_THRESHOLD_MAX)]
 MergeThreshold = Annotated[float, Field(ge=MERGE_THRESHOLD_MIN, le=SPLIT_THRESHOLD_MAX)]
@@ -750,6 +751,7 @@ class TopologyModel(_Model):
     segment_bytes: Size | None = None
     heartbeat_s: Annotated[float, Field(ge=0.1, le=3600)] | None = None
     combined: Combined = "auto"
+    processes: Processes = "shared"
     synchronous_commit: bool | None = None
     split: SplitMode = "auto"
     split_threshold: SplitThreshold | None = None

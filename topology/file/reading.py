@@ -179,7 +179,9 @@ class _Reader:
         )
         if top is not None:
             spec = _with(spec, redo_bytes_max=top.redo_bytes_max, segment_bytes=top.segment_bytes, heartbeat_s=top.heartbeat_s, allow_cycle=top.allow_cycle)
-            spec = replace(spec, applies=tuple(self._with_defaults(apply, top) for apply in spec.applies))
+            spec = replace(
+                spec, processes_apart=top.processes == "apart", applies=tuple(self._with_defaults(apply, top) for apply in spec.applies),
+            )
             code, found = read_code(top, self._folder)
             handlers, of_handlers = read_handlers(top, self._applies, [apply.name for apply in spec.applies], code)
             spec = replace(spec, applies=tuple(replace(apply, handlers=handlers[apply.name]) for apply in spec.applies))

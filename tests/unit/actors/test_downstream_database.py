@@ -24,7 +24,7 @@ from tests.support.controllers import one_way_spec, reconfigured, started
 from tests.support.redo_logs import SOURCE, drain
 from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
 from tests.support.standby_site import Site
-from topology.edits.changes import components_of
+from topology.edits.changes import changes, components_of
 from topology.edits.receivers import Receivers
 from topology.spec import TopologySpec
 from topology.ways import route
@@ -51,6 +51,9 @@ def test_the_receiver_runs_at_the_downstream_site_and_shares_a_process_with_othe
     assert actors.running["redo:a@b"]["factory"] == "actors.downstream_database:build"
     (component,) = [each for each in components_of(spec) if each.kind == "redo"]
     assert process_of(spec, component) == "receivers:b@site_b=1"
+    apart = replace(spec, processes_apart=True)
+    assert process_of(apart, component) == "redo:a@b"
+    assert {change.component: change.action for change in changes(spec, apart)}["redo:a@b"] == "restarts"
     assert factory_of(spec.site("b"), "redo") == "actors.downstream_database:build"
 
 

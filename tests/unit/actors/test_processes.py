@@ -52,6 +52,12 @@ def test_a_site_has_a_process_of_its_own(spec: TopologySpec):
     assert {process for name, process in processes(spec).items() if name.startswith("site:")} == {f"site:{site.name}" for site in spec.sites}
 
 
+def test_of_processes_that_are_apart_each_component_has_one_with_its_own_name(spec: TopologySpec):
+    apart = replace(with_applies(spec, APPLIES_TOGETHER + 1), processes_apart=True)
+    assert processes(apart) == {component.name: component.name for component in components_of(apart)}
+    assert process_of(apart, components_of(apart)[-1], {"applies:b": {"apply:apply_00"}}) == components_of(apart)[-1].name
+
+
 def test_a_site_that_moves_to_another_node_has_other_processes(spec: TopologySpec):
     site = spec.applies[0].site
     moved = replace(spec, sites=tuple(replace(each, node=(("site_x", 1.0),)) if each.name == site else each for each in spec.sites))

@@ -218,6 +218,18 @@ def test_the_plan_says_which_components_restart_and_why(tmp_path):
     assert "Changes to what runs" not in make_plan(after).as_text()
 
 
+def test_the_plan_says_which_actors_share_a_process_and_that_they_restart_when_that_changes(tmp_path):
+    shared, apart = (read(tmp_path, f"processes: {how}\n{NEVER}" + TWO_WAY) for how in ("shared", "apart"))
+    assert "Actors (processes: shared: queues and propagations of a site share one, and so do its capture processes, its redo receivers," \
+        " and its apply processes by fours)" in make_plan(shared).as_text().splitlines()
+    plan = make_plan(apart, prepared=shared)
+    lines = plan.as_text().splitlines()
+    assert plan.as_dict()["processes"] == "apart"
+    assert "Actors (processes: apart: each actor has one with its name)" in lines
+    assert "  queue:q_dbs1 restarts: other process" in lines
+    assert "  not touched: site:dbs1, site:dbs2, site:dbs3, site:relay, spark:dbs2, spark:dbs1" in lines
+
+
 def test_plan_says_which_propagations_can_be_split_off_and_shows_what_is(tmp_path):
     file = tmp_path / "fan_out.yaml"
     file.write_text("""

@@ -78,6 +78,12 @@ def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
     assert apply.rules == RuleSet(include=())
 
 
+def test_components_share_processes_unless_the_file_says_apart(tmp_path):
+    assert [read(tmp_path, text + EXPLICIT).processes_apart for text in ("", "processes: shared", "processes: apart")] == [False, False, True]
+    (found,) = problems(tmp_path, "processes: alone" + EXPLICIT)
+    assert found == "processes (line 1): 'alone' is not one of shared, apart: write one of these"
+
+
 def test_state_dir_is_beside_the_file_and_named_after_the_topology_by_default(tmp_path):
     assert read(tmp_path, SITES).state_dir == tmp_path / ".headrace" / "t"
 

@@ -80,6 +80,16 @@ def test_combined_never_is_taken_over_while_everything_runs(tmp_path):
     }
 
 
+def test_processes_that_come_apart_restart_what_shared_them_and_leave_sites_and_spark_alone(tmp_path):
+    apart = "processes: apart\n"
+    shared = {"capture:capture_dbs1", "queue:q_dbs1", "propagation:dbs1_to_dbs2", "queue:q_dbs2_in", "apply:apply_from_dbs1_at_dbs2"}
+    assert edit(tmp_path, ONE, apart + ONE) == edit(tmp_path, apart + ONE, ONE) == dict.fromkeys(shared, "restarts")
+    assert edit(tmp_path, ONE.removeprefix(NEVER), apart + ONE.removeprefix(NEVER)) == dict.fromkeys(
+        {"capture:capture_dbs1", "apply:apply_from_dbs1_at_dbs2"}, "restarts",
+    )
+    assert edit(tmp_path, ONE, "processes: shared\n" + ONE) == {}
+
+
 def test_an_added_table_restarts_the_apply_process_that_gets_it(tmp_path):
     assert edit(tmp_path, ONE, TWO_TABLES) == {
         "site:dbs1": "takes over", "capture:capture_dbs1": "takes over", "apply:apply_from_dbs1_at_dbs2": "restarts",

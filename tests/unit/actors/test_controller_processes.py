@@ -1,0 +1,30 @@
+"""An edit of how components share processes: a controller over fake actors and sites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.support.controllers import EVERYTHING, started, stop
+
+
+def test_components_go_into_processes_of_their_own_and_back_once_an_edit_is_prepared_and_sites_go_on(spec, actors):
+    started(spec, actors)
+    together = dict(actors.processes)
+    alone = {name for name, process in together.items() if name == process}
+    assert alone == {"site:a", "site:b", "spark:b"}
+    apart = replace(spec, processes_apart=True)
+    for wanted, processes in ((apart, {name: name for name in EVERYTHING}), (spec, together)):
+        actors.created.clear()
+        controller = started(wanted, actors, steps=10)
+        assert controller.detail_state() == "RUNNING"
+        assert actors.processes == processes
+        assert sorted(actors.created) == sorted(EVERYTHING - alone)
+        assert not controller._outdated()
+
+
+def test_a_stop_lasts_when_a_component_goes_into_a_process_of_its_own(spec, actors):
+    started(spec, actors)
+    file = stop(spec, "propagation:p")
+    controller = started(replace(spec, processes_apart=True), actors, steps=10)
+    assert (controller.detail_state(), actors.processes["propagation:p"]) == ("RUNNING", "propagation:p")
+    assert file.exists()
