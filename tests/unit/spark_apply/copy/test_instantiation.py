@@ -15,7 +15,7 @@ import pytest
 from databases.memory.destination import MemoryDestination
 from databases.memory.store import destination_column
 from spark_apply.copy import instantiation as module
-from spark_apply.copy import rounds
+from spark_apply.copy import rounds, standing
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.obstacles import refused
 from spark_apply.copy.records import TableProgress
@@ -504,7 +504,7 @@ def test_table_that_left_is_shown_until_the_destination_has_it_no_more():
 
 
 def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_after_the_others(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rounds, "_ROUND_BYTES", 0)  # a round for each table
+    monkeypatch.setattr(standing, "_ROUND_BYTES", 0)  # a round for each table
     world = World("a")
     world.copying().run_first()
     for name in ("sick", "z"):

@@ -15,7 +15,7 @@ from databases.memory.source import MemorySource
 from databases.memory.store import MemoryStore, destination_column
 from databases.ports import Instantiation
 from spark_apply.copy import instantiation as module
-from spark_apply.copy import rounds
+from spark_apply.copy import standing
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.standing import Standing
@@ -247,16 +247,16 @@ def test_the_one_that_comes_second_waits_visibly_until_the_first_copy_has_ended(
 
 
 def test_table_that_waits_takes_no_place_from_one_that_can_be_copied(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rounds, "_ROUND_BYTES", 1)
+    monkeypatch.setattr(standing, "_ROUND_BYTES", 1)
     tables = {name: TableName("shop", name) for name in ("waits", "large", "small")}
     pending = [
         Standing(table=TableToInstantiate(identity=name, source=table, destination=table, object_numbers=())) for name, table in tables.items()
     ]
     facts: Any = {table: SimpleNamespace(bytes=len(name)) for name, table in tables.items()}
-    assert [each.table.identity for each in rounds.smallest(pending, facts)] == ["waits"]
-    chosen = rounds.smallest(pending, facts, waiting={tables["waits"]})
+    assert [each.table.identity for each in standing.smallest(pending, facts)] == ["waits"]
+    chosen = standing.smallest(pending, facts, waiting={tables["waits"]})
     assert [each.table.identity for each in chosen] == ["large", "waits"]
-    assert rounds.smallest(pending[:1], facts, waiting={tables["waits"]}) == pending[:1]
+    assert standing.smallest(pending[:1], facts, waiting={tables["waits"]}) == pending[:1]
 
 
 def test_rows_of_a_copy_are_kept_when_an_operator_says_so_and_the_first_one_is_not_emptied_any_more():
