@@ -42,6 +42,7 @@ class SiteDatabase:
         self.store = MemoryStore(clock=clock)
         self.store.on_commit, self.store.on_durable = self._applied, self._flushed
         self.is_down = False  # its log does not answer
+        self._time_us = 0  # of its last commit, where commit times decide
 
     def create(self, table: Table) -> None:
         """Create a table, empty."""
@@ -49,6 +50,39 @@ class SiteDatabase:
         key = tuple(column.name for column in columns if column.is_key)
         self.source.create_table(table.qualified_name, columns, key=key, old_image=table.old_image)
         table.create(self.store)
+
+    def fill(self, table: Table, rows: Sequence[Row]) -> None:
+        """Put rows into a table that every site has before anything is captured.
+
+        Args:
+            table: of the site.
+            rows: in the order of its columns.
+        """
+        for row in rows:
+            self.source.table(table.qualified_name).add(row)
+        self.store.insert(table.owner, table.name, rows)
+
+    def keep_times(self) -> None:
+        """Commit times decide which change of a row wins: each is later than the last one here, and than what was applied here, as the product sees to."""
+        self.source.commit_time = self._next_time_us
+
+    def _next_time_us(self) -> int:
+        noted = (each.noted_us or 0 for changes in self.store.changes.values() for each in changes.values())
+        self._time_us = max(self.store.clock.time_us(), self._time_us + 1, max(noted, default=0) + 1)
+        return self._time_us
+
+    def changed(self, change: Change, time_us: int) -> None:
+        """Note when a user changed a row, as the real server does.
+
+        Args:
+            change: the user's.
+            time_us: of the commit.
+        """
+        table, old, new = change.table, change.old, change.new
+        if old is not None and (new is None or new[0] != old[0]):
+            self.store.changed_here(table.owner, table.name, old[:1], time_us, is_gone=True)
+        if new is not None:
+            self.store.changed_here(table.owner, table.name, new[:1], time_us)
 
     def add_column(self, table: Table, column: str) -> None:
         """ALTER TABLE ... ADD COLUMN; no transaction is open.

@@ -139,7 +139,7 @@ class Operator:
         if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.components)):
             return
         # A backup is looked after more often than the file is edited: it must wait for redo to be purged.
-        restoring = [self._back_up, self._restore] * 3 if sim.workload.expected.copies_rows else []
+        restoring = [self._back_up, self._restore] * 3 if sim.workload.copies_rows else []
         deed = rng.choice([self._edit, self._stop_one, *restoring])
         deed()
 
@@ -261,7 +261,7 @@ class Operator:
         self._edits += 1
         if any(site.name == ADDED for site in sim.topology.sites):
             self._shrink()
-        elif not self._has_grown and sim.workload.expected.copies_rows and rng.random() < 0.3:
+        elif not self._has_grown and sim.workload.copies_rows and rng.random() < 0.3:
             self._grow()
         else:
             file = self._splits.file

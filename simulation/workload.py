@@ -2,8 +2,8 @@
 
 Streams
     A stream is what the users of one site do under one tag, or none. Each has rows of its own in every table, so concurrent
-    changes of one row never happen (they are the business of conflict handlers), and a table that may be truncated belongs to
-    one stream alone.
+    changes of one row happen in tables with conflict handlers alone (`simulation.contested`), and a table that may be truncated
+    belongs to one stream alone.
 
 Tables that rules look into
     Whose rows conditions, subsets, transformations and functions are about: they have columns and values of their own (`simulation.observing.shapes`), and
@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rules.user_code.handlers import NO_HANDLERS
+from simulation.contested import Contested
 from simulation.observing.expected import Expected
 from simulation.observing.history import Change, Row, Source, Table
 from simulation.observing.shapes import is_shaped, shape_of
@@ -130,12 +131,13 @@ class Workload:
     Args:
         spec: checked and routed.
         rng: of the simulation.
+        seed: that it was made of.
 
     Raises:
         ConfigError: see `refuse_unsupported`.
     """
 
-    def __init__(self, spec: TopologySpec, rng: random.Random) -> None:
+    def __init__(self, spec: TopologySpec, rng: random.Random, seed: int) -> None:
         self._rng = rng
         self._classes = classes = ChangeClasses.of(spec)
         proof = Proof(spec, classes)
@@ -150,7 +152,8 @@ class Workload:
             carried = [n for n in carried if n not in shaped]
             shaped = rng.sample(shaped, min(len(shaped), _CLASSES_MAX))
         self.expected = Expected(spec, [shape_of(spec, TableName(*classes.tables[n])) for n in sorted(shaped)], proof.origins)
-        taken = {(owner, name) for _, owner, name in self.expected.tables}
+        self.contested = Contested(spec, classes, proof, seed)
+        taken = {(owner, name) for _, owner, name in self.expected.tables} | self.contested.names
         carried, left_out = ([n for n in group if classes.tables[n] not in taken] for group in (carried, left_out))  # a table under another name has this one
         chosen = sorted(rng.sample(carried, min(len(carried), _CLASSES_MAX)))
         if left_out and rng.random() < 0.7:
@@ -176,6 +179,11 @@ class Workload:
             yield from (table for table, _ in ledger.others)
             if ledger.wide is not None:
                 yield ledger.wide
+
+    @property
+    def copies_rows(self) -> bool:
+        """A copy of each table is what its changes make of it; of contested rows nobody knows when those that were copied were changed."""
+        return self.expected.copies_rows and not self.contested.tables
 
     def ledger_of(self, owner: str, name: str) -> Ledger | None:
         """The ledger that a table is, or None.
@@ -361,6 +369,7 @@ def refuse_unsupported(spec: TopologySpec) -> None:
             )
     _refuse_of_applies(spec)
     proof = Proof(spec)
+    Contested(spec, proof.classes, proof, 0)
     for table in proof.classes.tables:
         if is_shaped(spec, TableName(*table)):
             shape_of(spec, TableName(*table))

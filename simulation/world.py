@@ -125,7 +125,7 @@ class Simulation:
         self._load_s = seconds
         self.topology = small(spec, folder, self.rng)
         self._views: dict[str, TopologySpec] = {}  # by apply process: the topology it runs by
-        self.workload = Workload(self.topology, self.rng)
+        self.workload = Workload(self.topology, self.rng, seed)
         self._streams = {stream.number: stream for stream in self.workload.streams}
         self.reach = self.workload.reach(self.topology)
         self._logs: dict[str, list[tuple[Scn, int, int, int]]] = {}
@@ -178,6 +178,7 @@ class Simulation:
             database.create(table)
         for _, shaped in self.workload.expected.at(site):
             database.create(shaped.table)
+        self.workload.contested.create(database)
         self.site_observers[site] = SiteObserver(self, database)
         return database
 
@@ -339,6 +340,8 @@ class Simulation:
             apply.observer.check_now()
         for observer in self.site_observers.values():
             observer.check_content()
+        self.workload.contested.check(self.databases)
+        self.seen["conflicts resolved"] += sum(len(database.store.conflicts) for database in self.databases.values())
         self.trace.note("simulation", "converged")
 
     def _settle(self) -> None:
@@ -382,7 +385,10 @@ class Simulation:
             if kind < 0.11:
                 self.operator.alter_source(stream)
             changes = self.workload.next_transaction(stream)
+            if stream.tag is None:
+                changes += self.workload.contested.changes(stream.site, database)
             scn = database.commit(stream.tag, changes)
+            self.workload.contested.made(stream.site, database, changes)
             self.workload.expected.committed(stream.site, scn)
 
     def _check_told(self) -> None:
@@ -406,8 +412,8 @@ class Simulation:
     def _is_behind(self) -> bool:
         """Whether most commits are not applied everywhere yet, so that faults still hit every stage."""
         for apply in self.applies.values():
-            log = self.log_of(apply.spec.source)
-            if log and apply.observer.low_watermark < log[len(log) * 4 // 5][0] and apply.refused is None:
+            log = [entry[0] for entry in self.log_of(apply.spec.source)] or self.workload.contested.log.get(apply.spec.source, [])
+            if log and apply.observer.low_watermark < log[len(log) * 4 // 5] and apply.refused is None:
                 return True
         return False
 

@@ -226,6 +226,8 @@ class MemorySource:
         self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, also after a drop
         self._tables: dict[str, _Table] = {}
         self._root_numbers: dict[tuple[str, str], ObjectNumber] = {}
+        self.commit_time: Callable[[], int] = lambda: _START_US + 1000 * len(self.log)
+        """When a transaction commits, microseconds since the epoch; called with each commit."""
         self._scn = 1000
         self._transaction_id = 700
 
@@ -371,7 +373,7 @@ class MemorySource:
         order_scn, commit_scn = self._scn, self._advance()
         self.log.append(
             Committed(
-                order_scn=order_scn, commit_scn=commit_scn, commit_time_us=_START_US + 1000 * len(self.log),
+                order_scn=order_scn, commit_scn=commit_scn, commit_time_us=self.commit_time(),
                 transaction_id=self._transaction_id, tag=tag, changes=changes, message=message, labels=labels,
             )
         )

@@ -57,6 +57,8 @@ class SiteObserver:
             changes: of it.
         """
         touched: set[tuple[int, int, int]] = set()
+        contested = self._sim.workload.contested.names  # of these the end is checked: what is right before depends on what has arrived
+        changes = [each for each in changes if (each.owner, each.name) not in contested] if contested else changes
         others = self.shaped.committed(apply, changes, is_checked=self.is_of_one_moment)
         for change in others:
             ledger = self._sim.workload.ledger_of(change.owner, change.name)

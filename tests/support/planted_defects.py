@@ -19,6 +19,7 @@ from actors.staging.queue import QueueCore
 from actors.staging.spill import SpillFiles
 from databases.memory import destination as memory_destination
 from databases.memory.destination import MemoryDestination, MemorySession
+from databases.ports import LastChange
 from protos.staging import Delivery
 from redo.checkpoints import RequiredCheckpoints
 from redo.log_writer import LogWriter
@@ -37,7 +38,7 @@ from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.reader import ApplyReader
-from spark_apply.server import collapse
+from spark_apply.server import collapse, decisions
 from spark_apply.server.group_work import Work
 from streams.cutting import resume_after
 from streams.lcr import RowLcr
@@ -61,7 +62,7 @@ class Planted:
         seeds: within which it is found. A change of the product draws other numbers: of the defects that are found least often
             one seed in six finds each, so forty miss one in a thousand times; the first that finds it ends the search.
         is_slow: found only after a second or more of simulation, as what jams is: for `make soak`. Its kind (a lost position, a jam, a doubtful commit, a stream
-            that is split) has a quicker one in `make test`.
+            that is split, a conflict) has a quicker one in `make test`.
     """
 
     name: str
@@ -305,6 +306,22 @@ def _asked_for_the_name_of_now(self: ClientsBefore, owner: str, name: str, *, ta
     return all(rules.keeps(owner, name, tag=tag) for rules in self.at_most)
 
 
+# --------------------------------------------------------------------------- conflicts
+
+
+def _changed_columns_only(whole_list: Any, met: Any, handler: Any) -> Any:
+    return tuple(place for place in whole_list(met, handler) if place in met.row.changed)
+
+
+def _the_row_wins(by_column: Any, met: Any, handler: Any, row: Any) -> Any:
+    by_column(met, handler, row)
+    return decisions._Verdict.ROW
+
+
+def _the_sum_is_the_value(sums: Any, met: Any, handler: Any, listed: Any, row: Any) -> Any:
+    return {place: met.row.new[place] for place in sums(met, handler, listed, row)}
+
+
 def _nothing(self: Any, *args: Any, **options: Any) -> None:
     """What should be done is not."""
 
@@ -366,4 +383,9 @@ PLANTED = (
     Planted("a stream is merged before its queue holds anything for it", _around(Splitting, "_advanced", _merge_at_once), "fan_out", is_slow=True),
     Planted("a stream is merged before its destination has what its queue does not hold", _around(Splitting, "_has_all", _held_is_enough), "fan_out", first=21, is_slow=True),
     Planted("a queue goes on holding for a stream that is split off", _around(split, "with_splits", _hold_on), "fan_out"),
+    Planted("a change wins over one that was committed later", _set(LastChange, "is_later_than", lambda self, times, row=0: False), "latest_timestamp"),
+    Planted("when an applied change was made is not noted", _set(MemorySession, "_note_change", _nothing), "latest_timestamp", is_slow=True),
+    Planted("a change that wins brings the columns alone that it changed", _around(decisions, "_whole_list", _changed_columns_only), "conflicts", is_slow=True),
+    Planted("a handler keeps what is there", _around(decisions, "_by_column", _the_row_wins), "conflicts"),
+    Planted("the last of two sums counts alone", _around(decisions, "_sums", _the_sum_is_the_value), "conflicts", is_slow=True),
 )
