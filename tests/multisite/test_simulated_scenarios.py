@@ -38,6 +38,39 @@ FIVE: dict[str, str] = {
     "five n-way": f"topology: five\nsites:\n{_SITES}\nreplicate:\n  - {{tables: [t.*], between: [s1, s2, s3, s4, s5]}}\n",
     "four spokes": f"topology: four\nsites:\n{_SITES}\nreplicate:\n  - {{tables: [t.*], hub: s1, spokes: [s2, s3, s4, s5]}}\n",
 }
+_DOWNSTREAM = '''
+topology: downstreams
+sites: {s1: {database: {kind: embedded}}, s2: {database: {kind: embedded}}, s3: {database: {kind: embedded}}}
+queues: {q1: {site: s3}, q2: {site: s1}, q3: {site: s2}, q1_in: {site: s2}, q2_in: {site: s3}, q3_in: {site: s1}}
+captures:
+  c1: {site: s3, source: s1, queue: q1, rules: {include: [{schema: t}]}}
+  c2: {site: s1, source: s2, queue: q2, rules: {include: [{schema: t}]}}
+  c3: {site: s2, source: s3, queue: q3, rules: {include: [{schema: t}]}}
+propagations: {p1: {from: q1, to: q1_in}, p2: {from: q2, to: q2_in}, p3: {from: q3, to: q3_in}}
+applies:
+  s1_at_3: {site: s3, source: s1, queue: q1}
+  s1_at_2: {site: s2, source: s1, queue: q1_in}
+  s2_at_1: {site: s1, source: s2, queue: q2}
+  s2_at_3: {site: s3, source: s2, queue: q2_in}
+  s3_at_2: {site: s2, source: s3, queue: q3}
+  s3_at_1: {site: s1, source: s3, queue: q3_in}
+'''
+_LATEST = '''
+conflict_handlers:
+  - {table: t.a, method: latest_timestamp, priority: [s1, s2, s3]}
+tombstones: {}
+'''
+_MAXIMUM = '''
+conflict_handlers:
+  - {table: t.a, method: maximum, columns: [v, at], resolution_column: at}
+  - {table: t.b, method: delta, columns: [n]}
+'''
+FIVE |= {
+    # The redo of each site is mined at the next one, and all three write.
+    "downstream": _DOWNSTREAM,
+    "downstream, same rows": _DOWNSTREAM + _LATEST,
+    "five hub, same rows": FIVE["four spokes"] + _MAXIMUM,
+}
 Scenario = tuple[str, tuple[Step, ...]]
 
 SCENARIOS: dict[str, Scenario] = {
@@ -64,6 +97,22 @@ SCENARIOS: dict[str, Scenario] = {
     "everything on the way over the relay comes twice and late": ("relay", (twice(2), slow(4, 3), twice(7))),
     # several sources into one destination
     "the common destination of two sources loses its database and its apply processes": ("several_sources", (killed(2, "apply", site="dbs3"), database_down(3, 4, "dbs3"))),
+    # downstream capture among three sites that all write
+    "a site that mines another one's redo is cut off, and dies meanwhile": ("downstream", (parted(1, 4, "s3"), killed(3, site="s3"), killed(7, "redo"))),
+    "a source of downstream capture dies with its database while the other one is parted": ("downstream", (parted(1, 4, "s2"), killed(2, site="s1"), database_down(2.1, 3, "s1"))),
+    # the same rows written everywhere, and several things at once
+    "same rows at three sites: capture dies while another site is cut off and a third one's database restarts": (
+        "latest_timestamp", (parted(1, 5, "dbs1"), killed(2, "capture", site="dbs2"), database_down(2.1, 2, "dbs3"), killed(2.2, "apply", site="dbs3"), lost_answers(7, "dbs1", "dbs2", "dbs3")),
+    ),
+    "same rows at three sites, each away in its turn while the others meet": (
+        "latest_timestamp", (parted(0.5, 3, "dbs1"), parted(4, 2, "dbs2"), second_drivers(4.5, 2, "dbs1"), parted(7, 3, "dbs3"), twice(8)),
+    ),
+    "same rows over a hub: the hub dies while two spokes are cut off and a third one's database is down": (
+        "five hub, same rows", (parted(1, 6, "s4", "s5"), database_down(2, 3, "s2"), killed(3, site="s1"), killed(6, "capture")),
+    ),
+    "same rows and downstream capture: the mining site is cut off, then dies with the apply processes of the others": (
+        "downstream, same rows", (parted(1, 3, "s3"), killed(2, "apply", site="s1"), killed(5, site="s3"), killed(5.1, "apply", site="s2"), twice(8)),
+    ),
     # five sites
     "five sites: every link breaks at once, three times": ("five n-way", (cut_all(1), cut_all(4), cut_all(7))),
     "five sites: two are parted from three": ("five n-way", (parted(1, 4, "s1", "s2"), parted(6, 3, "s2", "s3"))),
@@ -75,7 +124,9 @@ VARIANTS = {
     "one of three sites is cut off for most of the time", "three sites restart one after the other", "a database comes back while the next one goes",
     "the hub is parted from all its spokes", "the hub's database is down, and its log writer dies meanwhile", "two spokes are cut off, then the third",
     "the outermost site is away, and its database is down when it is back", "the source of three destinations dies with its queue",
-    "the relay dies again and again", "five sites: every link breaks at once, three times",
+    "the relay dies again and again", "a source of downstream capture dies with its database while the other one is parted",
+    "same rows at three sites, each away in its turn while the others meet", "same rows over a hub: the hub dies while two spokes are cut off and a third one's database is down",
+    "same rows and downstream capture: the mining site is cut off, then dies with the apply processes of the others", "five sites: every link breaks at once, three times",
 }
 
 
@@ -102,4 +153,5 @@ def assert_all_is_well(sim: Simulation, not_fired: list[str], steps: tuple[Step,
     assert databases >= 3
     assert sum(stream.counts for stream in sim.workload.streams) >= SECONDS
     assert all(apply.observer.low_watermark for apply in sim.applies.values())
+    assert not sim.workload.contested.tables or sim.seen["conflicts resolved"]
     assert not any(store.errors for store in (database.store for database in sim.databases.values()))
