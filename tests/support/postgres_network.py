@@ -37,7 +37,7 @@ class NetworkSite:
     """One site: its database, its user, and its redo log when changes are captured there."""
 
     def __init__(self, spec: TopologySpec, name: str, dsn: str, folder: Path, prepare: Callable[[str, psycopg.Connection], None]) -> None:
-        self.name, self.dsn, self.spec = name, dsn, spec
+        self.name, self.dsn, self.spec, self._folder = name, dsn, spec, folder
         self.user = psycopg.connect(dsn, autocommit=True)
         # One thread steps everything: nobody answers the server while an engine works, for as long as a busy machine takes.
         self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
@@ -57,7 +57,16 @@ class NetworkSite:
             )
             self.stream = self.source.open_stream(spec.name, self.writer.start_scn)
             self.writer.attach(self.stream)
-            self.miners = {each.name: Miner(folder, name, FIRST_SCN, each.rules, PostgresLogDecoder) for each in self.captures}
+            self._start_miners()
+
+    def _start_miners(self) -> None:
+        self.miners = {each.name: Miner(self._folder, self.name, FIRST_SCN, each.rules, PostgresLogDecoder) for each in self.captures}
+
+    def kill_captures(self) -> None:
+        """Its capture processes die, and begin anew at the beginning of redo."""
+        for miner in self.miners.values():
+            miner.close()
+        self._start_miners()
 
     def catch_up(self) -> None:
         """Write redo until it holds everything committed before this call."""
@@ -160,6 +169,21 @@ class PostgresNetwork:
             if not rows:
                 return
         raise AssertionError("changes go in circles")
+
+    def kill_captures(self, site: str) -> None:
+        """The capture processes of a site die: all that they sent is mined again, and sent from where each apply process wants it.
+
+        Args:
+            site: the source.
+        """
+        self.sites[site].kill_captures()
+        behind = [apply for capture in self.sites[site].captures for apply, _ in self._ways.get(capture.name, ())]
+        for name in behind:
+            self.engines[name].batches.clear()
+        for capture in self._caught_up(self.sites[site]):
+            self._capture(self.sites[site], capture)
+        for name in behind:
+            self.engines[name].start_driver()
 
     @staticmethod
     def _caught_up(site: NetworkSite) -> list[CaptureSpec]:
