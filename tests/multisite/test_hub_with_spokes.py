@@ -7,6 +7,7 @@ each kind of fault that no other topology meets; `make soak` has the rest, each 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,10 +20,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.chaos.faults import action_of
 from headrace.chaos.links import links_of
 from headrace.chaos.load import LOG_TABLE, ROWS_TABLE, SiteLoad, first_number, make_tables
 from headrace.chaos.processes import is_stopped
-from headrace.chaos.run import Chaos, Options, chaotic
+from headrace.chaos.run import Chaos, Options, chaotic, keep_in_force
 from headrace.chaos.schedule import Planned
 from headrace.console import DONE
 from headrace.entry import INTERRUPTED
@@ -87,6 +89,10 @@ ELSEWHERE: dict[str, tuple[str, Target, float]] = {
     "the link from a spoke to the hub is half-open": ("half-open", link(OTHER, HUB), A_WHILE_S),
     "the hub's disk is full": ("disk full", at(HUB), A_WHILE_S),
 }
+
+
+# They overlap: while a spoke is parted, the capture process of the other one dies, and the hub's server.
+AT_ONCE: tuple[tuple[str, Target], ...] = (("parted", at(OTHER)), ("kill capture", component("capture", SPOKE)), ("database down", at(HUB)))
 
 
 def of_the_example() -> str:
@@ -228,11 +234,9 @@ def chaos(lent: Hub) -> Chaos:
     return lent.chaos()
 
 
-@pytest.mark.fault("a fault of headrace chaos, while clients write at every site")
-@pytest.mark.parametrize("scenario", [*SCENARIOS, *(pytest.param(name, marks=pytest.mark.soak) for name in ELSEWHERE)])
-def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chaos):
-    action, target, seconds = {**SCENARIOS, **ELSEWHERE}[scenario]
-    looked_at, violated_before = dict(chaos.invariants.checked), len(chaos.invariants.violated)
+@contextlib.contextmanager
+def written_everywhere(hub: System) -> Iterator[list[SiteLoad]]:
+    """Clients write at every site before the block, during it, and behind it."""
     with ExitStack() as stack:
         loads = []
         for site in SITES:
@@ -240,8 +244,20 @@ def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chao
             loads.append(SiteLoad(site, dsn, SCHEMA, first_number(dsn, SCHEMA, site)))
             stack.callback(loads[-1].end)
         wait_until("everybody writes", lambda: all(len(load.acknowledged) >= WRITTEN_MIN for load in loads))
+        yield loads
+        written = [len(load.acknowledged) for load in loads]
+        wait_until("everybody writes again", lambda: all(
+            len(load.acknowledged) >= before + WRITTEN_MIN for load, before in zip(loads, written, strict=True)
+        ))
+
+
+@pytest.mark.fault("a fault of headrace chaos, while clients write at every site")
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *(pytest.param(name, marks=pytest.mark.soak) for name in ELSEWHERE)])
+def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chaos):
+    action, target, seconds = {**SCENARIOS, **ELSEWHERE}[scenario]
+    looked_at, violated_before = dict(chaos.invariants.checked), len(chaos.invariants.violated)
+    with written_everywhere(hub) as loads:
         chaos.one(Planned(number=1, action=action, target=target(hub.spec), seconds=seconds, pause_s=0.0))
-        wait_until("everybody writes again", lambda: all(len(load.acknowledged) >= 2 * WRITTEN_MIN for load in loads))
     fired = chaos.report.faults[-1]
     assert fired.evidence, fired.problem
     assert fired.unhealed == ""
@@ -252,6 +268,35 @@ def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chao
     assert_identical(hub)
     assert [problem for load in loads for problem in load.problems()] == []
     print(f"{scenario}: {fired.evidence}; healed after {fired.healed_s:g} s")
+
+
+@pytest.mark.soak
+@pytest.mark.fault("a site that is parted, a killed capture process and a database that loses power, all at once")
+def test_nothing_is_lost_or_doubled_when_several_things_break_at_once(hub: System, chaos: Chaos):
+    violated_before = len(chaos.invariants.violated)
+    parted, *_ = faults = [action_of(action).make(chaos.ground, target(hub.spec)) for action, target in AT_ONCE]
+    with written_everywhere(hub) as loads:
+        try:
+            for fault in faults:
+                fault.fire()
+            keep_in_force(parted, A_WHILE_S, chaos._look)
+        finally:
+            for fault in faults:
+                fault.undo()
+            chaos.ground.in_force.undo()
+        for fault in faults:
+            wait_until(f"{fault.target} has healed", lambda fault=fault: chaos._look() is not None and not fault.missing())
+    assert [fault.target for fault in faults if not fault.evidence] == []
+    hub.wait_overview()
+    assert chaos.invariants.violated[violated_before:] == []
+    assert_identical(hub)
+    assert [problem for load in loads for problem in load.problems()] == []
+
+
+def test_every_link_of_the_hub_and_its_spokes_has_tls(hub: System):
+    wires = {each["name"]: each["wire"]["tls"] for each in hub.wait_overview()["components"] if "wire" in each}
+    assert wires
+    assert {name for name, has_tls in wires.items() if not has_tls} == set()
 
 
 def test_the_links_are_direct_again_behind_chaos(hub: System, chaos: Chaos):
