@@ -227,31 +227,19 @@ def doctor(
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that gets the files.", show_default=False)],
     topology: Annotated[Path, typer.Option("--topology", help="The topology's YAML file.", show_default=False)],
+    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="The folder that gets the files.", show_default=False)] = None,
     as_json: Json = False,
 ) -> int:
-    """Make a private authority and a certificate for every site that has none in DIR. Overwrites nothing."""
-    from actors.security.authority import make_certificates
+    """Make a private authority and a certificate for every site that has none in DIR. Overwrites nothing. Without DIR: print the fingerprints of those in use."""
+    from headrace.certificates import make, show
     from topology.file.reading import read_topology
-    from topology.links import makes_certificates
 
-    output = Output(as_json=as_json)
     spec = read_topology(topology, to_start=False)
-    made = make_certificates(folder, spec.name, [site.name for site in spec.sites])
-    output.json({
-        "authority": str(made.authority), "made": [str(path) for path in made.made], "kept": list(made.kept),
-        "expires": made.expires if made.made else None,
-    })
-    for path in made.made:
-        output.result(f"made {path}")
-    for site in made.kept:
-        output.result(f"kept {folder / site}.pem and {folder / site}.key: nothing is overwritten")
-    if makes_certificates(spec) or not any(site.tls for site in spec.sites):
-        place = folder.resolve()
-        if place.is_relative_to(spec.file.parent):
-            place = place.relative_to(spec.file.parent)  # paths in the file are relative to it
-        output.say(f'for {topology}: tls: {{authority: {place}/ca.pem, certificate: "{place}/{{site}}.pem", key: "{place}/{{site}}.key"}}')
+    if folder is None:
+        show(spec, Output(as_json=as_json))
+    else:
+        make(spec, folder, Output(as_json=as_json))
     return DONE
 
 

@@ -34,7 +34,7 @@ from topology.combined import bypassing
 from topology.edits.changes import bypassed_of, components_of
 from topology.edits.stored import KEY_FILE, PREPARED_FILE
 from topology.file.reading import read_topology
-from topology.links import CERTIFICATES, both_ways, makes_certificates
+from topology.links import CERTIFICATES, REVOKED, both_ways, makes_certificates
 from topology.problems import TopologyError, nearest
 from topology.split import fitting, prepared_splits, with_splits
 
@@ -390,7 +390,6 @@ class Deployment:
             return
         if makes_certificates(self.spec):
             self._make_certificates()
-            return
         from actors.security.examination import tls_findings
 
         errors = [finding for finding in tls_findings(self.spec) if finding.is_error]
@@ -729,7 +728,7 @@ class Deployment:
                 path.unlink(missing_ok=True)
         RememberedCluster(folder).forget()
         remove_file(self.cluster.file)
-        for name in ("cluster.lock", "ray_token", KEY_FILE, PREPARED_FILE, REQUESTS_FILE, "chaos.json", "chaos.lock"):
+        for name in ("cluster.lock", "ray_token", KEY_FILE, PREPARED_FILE, REQUESTS_FILE, REVOKED, "chaos.json", "chaos.lock"):
             remove_file(folder / name)
         for interrupted in folder.glob(f"{KEY_FILE}.*"):
             interrupted.unlink(missing_ok=True)

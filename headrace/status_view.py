@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.console import bytes_text, scn_text, seconds_text
 from headrace.remedies import for_topology
+from protos.revoked import LIST_FIX
 from streams.errors import COPY_ONE_AGAIN, counted
 from streams.table_name import literal, quoted
 
@@ -226,6 +227,8 @@ def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
     """Callers that were refused or held back within the last day: a wrong certificate of our own, or nobody of ours."""
     if problem := wire.get("problem"):
         yield Note(component=component, problem=str(problem), fix="replace the certificate; new connections fail until then")
+    if problem := wire.get("revoked_problem"):
+        yield Note(component=component, problem=f"{problem}; what it listed before stays revoked", fix=LIST_FIX)
     calls, connections = wire.get("refused_calls", 0), wire.get("refused_connections", 0)
     if wire.get("tls") and calls and time.time() - wire["last_refusal_us"] / 1e6 < REFUSAL_TOLD_S:
         yield Note(component=component, problem=f"refused {calls} calls; the last one: {wire['last_refusal']}", is_remark=True)

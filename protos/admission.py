@@ -12,6 +12,7 @@ Who is refused where
     Without a certificate, with one of another authority, or without TLS where the server has it: in the handshake, by gRPC. No
     handler learns of it, so these are counted as connections that began and made no call (`status`).
     With a certificate of another site than the component's, or as a component that has no business here: by `check`.
+    With a certificate that the operator has revoked: by `begin`, and while its calls are open by `end_revoked`, every `REVOKED_LOOK_S`.
     Who sends far more than a component of ours would: by `begin`, and on an open stream by its `Meter` (`protos.rates`).
 
 Bounds
@@ -32,9 +33,12 @@ from typing import Any
 
 from protos.identity import Identity, principal_of
 from protos.rates import Meter, Rates
+from protos.revoked import Revoked, fingerprint_of, printed_fingerprint
 from streams.errors import NotAdmitted, ProtocolError, printable
 
-__all__ = ["HANDSHAKE_TIMEOUT_S", "HELLO_TIMEOUT_S", "PUBLISH", "READ_REDO", "RECEIVE_REDO", "SUBSCRIBE", "Admission", "Callers"]
+__all__ = [
+    "HANDSHAKE_TIMEOUT_S", "HELLO_TIMEOUT_S", "PUBLISH", "READ_REDO", "RECEIVE_REDO", "REVOKED_LOOK_S", "SUBSCRIBE", "Admission", "Callers",
+]
 
 # What a component may come for.
 PUBLISH, SUBSCRIBE, READ_REDO, RECEIVE_REDO = "publish", "subscribe", "read redo", "receive redo"
@@ -51,7 +55,9 @@ PEERS_MAX = 1024  # connections remembered: more than one server takes at a time
 NOTED_CHARACTERS_MAX = 1500  # of a refusal: a sentence with three names of a hello, each cut
 LOG_INTERVAL_S = 60.0  # refusals may come many times a second: the log gets the first one, then one line a minute
 
-_SAN = "x509_subject_alternative_name"
+REVOKED_LOOK_S = 2.0  # how long a revoked certificate's open streams live: a person has just written a line, and a look is one `stat`
+
+_SAN, _CERTIFICATE = "x509_subject_alternative_name", "x509_pem_cert"
 
 log = logging.getLogger("headrace")
 
@@ -96,6 +102,8 @@ class Admission:
         self._told_connections = self._last_connection_us = 0
         self._refused, self._held_back = _Tally(), _Tally()
         self.rates = Rates(self)
+        self._revoked = Revoked(identity.revoked, must_exist=identity.must_list) if identity is not None and identity.revoked else None
+        self._open: dict[object, tuple[Any, str]] = {}  # calls and the fingerprints of their callers, where there is a list
 
     def change(self, callers: Callers) -> None:
         """Admit others from now on; streams that are open go on.
@@ -126,14 +134,32 @@ class Admission:
             calls_max: calls that a site may have open at this server.
 
         Raises:
+            NotAdmitted: the caller's certificate is revoked.
             RateExceeded: the call is refused.
         """
         peer = context.peer()
+        self._begin_unrevoked(context)
         principal = ", ".join(self._names(context)) if self.identity is not None else peer.rpartition(":")[0]
         meter = self.rates.begin(peer, principal, method, calls_max)
         if not context.add_callback(lambda: self.rates.ended(principal)):
             self.rates.ended(principal)  # the caller has gone away already
         return meter
+
+    @property
+    def has_list(self) -> bool:
+        """Whether `end_revoked` has anything to look at."""
+        return self._revoked is not None
+
+    def end_revoked(self) -> None:
+        """End the open calls of certificates that have been revoked since they began."""
+        if self._revoked is None:
+            return
+        self._revoked.look()
+        for call, (context, fingerprint) in list(self._open.items()):
+            # A handler may need a moment to end: it is told, and noted, once.
+            if self._revoked.lists(fingerprint) and self._open.pop(call, None) is not None:
+                self.refused(context.peer(), self._revocation(context, fingerprint))
+                context.cancel()
 
     @contextmanager
     def opening(self, context: Any, *, is_stream: bool = True) -> Iterator[None]:  # noqa: ANN401 - a grpc.ServicerContext
@@ -205,6 +231,7 @@ class Admission:
                 "tls": self.identity is not None, "refused_calls": self._refused.count, "refused_connections": connections,
                 "last_refused_connection_us": self._last_connection_us,  # when this was asked for first after it
                 "last_refusal": self._refused.last, "last_refusal_us": self._refused.last_us,
+                "revoked_problem": "" if self._revoked is None else self._revoked.problem,
                 "held_back": self._held_back.count, "last_held_back": self._held_back.last, "last_held_back_us": self._held_back.last_us,
             }
 
@@ -238,6 +265,33 @@ class Admission:
             log.warning("%s: refused %s: %s", self.name, peer, problem)
 
     # ------------------------------------------------------------------ inside
+
+    def _begin_unrevoked(self, context: Any) -> None:  # noqa: ANN401
+        """Refuse a call of a revoked certificate; note another one's until it ends."""
+        if self._revoked is None:
+            return
+        # Of a session that was resumed without its certificate nobody knows whether it is revoked.
+        shown = context.auth_context().get(_CERTIFICATE, ())
+        fingerprint = fingerprint_of(shown[0].decode(errors="replace")) if shown else ""
+        call = object()
+        # Noted first: a line that is written between the two is seen by the next look.
+        self._open[call] = context, fingerprint
+        if not context.add_callback(lambda: self._open.pop(call, None)):
+            self._open.pop(call, None)  # the caller has gone away already
+        self._revoked.look()
+        if fingerprint and not self._revoked.lists(fingerprint):
+            return
+        self._open.pop(call, None)
+        problem = self._revocation(context, fingerprint)
+        self.refused(context.peer(), problem)
+        raise NotAdmitted(
+            problem, hint="a site whose certificate was stolen needs another one: put it in the old one's place, or, of those that `up` makes, run `headrace up FILE`",
+        )
+
+    def _revocation(self, context: Any, fingerprint: str) -> str:  # noqa: ANN401
+        assert self._revoked is not None
+        shown = f"with the certificate {printed_fingerprint(fingerprint)}, which {self._revoked.path} lists" if fingerprint else "without a certificate"
+        return f"{printable(', '.join(self._names(context))) or 'nobody'} comes to {self.name} {shown}"
 
     def _check_site(self, context: Any, site: str, component: str) -> None:  # noqa: ANN401
         assert self.identity is not None

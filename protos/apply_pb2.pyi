@@ -505,7 +505,7 @@ class HealthReply(_message.Message):
     def __init__(self, executors: _Optional[int] = ..., runs: _Optional[int] = ..., refusals: _Optional[_Union[Refusals, _Mapping]] = ...) -> None: ...
 
 class Refusals(_message.Message):
-    __slots__ = ("tls", "refused_calls", "refused_connections", "last_refusal", "last_refusal_us", "last_refused_connection_us", "held_back", "last_held_back", "last_held_back_us")
+    __slots__ = ("tls", "refused_calls", "refused_connections", "last_refusal", "last_refusal_us", "last_refused_connection_us", "held_back", "last_held_back", "last_held_back_us", "revoked_problem")
     TLS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_CALLS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -515,6 +515,7 @@ class Refusals(_message.Message):
     HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     LAST_HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     LAST_HELD_BACK_US_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     tls: bool
     refused_calls: int
     refused_connections: int
@@ -524,7 +525,8 @@ class Refusals(_message.Message):
     held_back: int
     last_held_back: str
     last_held_back_us: int
-    def __init__(self, tls: _Optional[bool] = ..., refused_calls: _Optional[int] = ..., refused_connections: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refusal_us: _Optional[int] = ..., last_refused_connection_us: _Optional[int] = ..., held_back: _Optional[int] = ..., last_held_back: _Optional[str] = ..., last_held_back_us: _Optional[int] = ...) -> None: ...
+    revoked_problem: str
+    def __init__(self, tls: _Optional[bool] = ..., refused_calls: _Optional[int] = ..., refused_connections: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refusal_us: _Optional[int] = ..., last_refused_connection_us: _Optional[int] = ..., held_back: _Optional[int] = ..., last_held_back: _Optional[str] = ..., last_held_back_us: _Optional[int] = ..., revoked_problem: _Optional[str] = ...) -> None: ...
 
 class ServerStatus(_message.Message):
     __slots__ = ("server", "state", "group", "groups_applied", "rows_applied", "pid", "host", "attempts", "waits_for_group", "detail", "commit_scn", "waits_for_scn", "waits_for_server")

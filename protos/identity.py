@@ -17,6 +17,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from streams.errors import PropagationError
 
@@ -63,6 +64,8 @@ class Identity:
         authority: absolute path of the authority's certificate; what it signed is trusted.
         certificate: absolute path of the site's certificate.
         key: absolute path of its private key.
+        revoked: absolute path of the list of certificates that are refused although the authority signed them (`protos.revoked`); empty: there is none.
+        must_list: that list is the operator's own file, so it is missed when it is not there.
     """
 
     topology: str
@@ -70,6 +73,8 @@ class Identity:
     authority: str
     certificate: str
     key: str
+    revoked: str = ""
+    must_list: bool = False
 
     @property
     def principal(self) -> str:
@@ -110,12 +115,12 @@ class Identity:
                 hint="PEM files, the key without a password and the certificate's own; `headrace check` says more", file=path,
             ) from error
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, Any]:
         """The paths and names, for `json`."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, str] | None) -> Identity | None:
+    def from_json(cls, document: Mapping[str, Any] | None) -> Identity | None:
         """Read what `to_json` made; None stays None."""
         return None if document is None else cls(**document)
 

@@ -44,12 +44,21 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from protos import queue_pb2
-from protos.admission import HANDSHAKE_TIMEOUT_S, Admission
+from protos.admission import HANDSHAKE_TIMEOUT_S, REVOKED_LOOK_S, Admission
 from protos.fragments import FRAGMENT_BYTES
 from protos.identity import CertificateError, Identity, Peer, Pem
 from protos.rates import Bucket, Meter
 from streams import errors
-from streams.errors import BugError, ConfigError, PropagationError, ProtocolError, RateExceeded, StreamsError, printable
+from streams.errors import (
+    BugError,
+    ConfigError,
+    NotAdmitted,
+    PropagationError,
+    ProtocolError,
+    RateExceeded,
+    StreamsError,
+    printable,
+)
 
 __all__ = [
     "MESSAGE_BYTES_MAX", "PROTOCOL_VERSION", "Bell", "Channel", "ClientStream", "Outbox", "Server", "abort", "accept",
@@ -314,9 +323,17 @@ class Server:
             ) from error
         self.endpoint = f"{host}:{port}"
         self._server.start()
+        self._stopped = threading.Event()
+        if admission.has_list:
+            threading.Thread(target=self._end_revoked, args=(admission,), name="revoked", daemon=True).start()
+
+    def _end_revoked(self, admission: Admission) -> None:
+        while not self._stopped.wait(REVOKED_LOOK_S):
+            admission.end_revoked()
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """End every call, at the latest after `grace_s`; idempotent."""
+        self._stopped.set()
         if not self._server.stop(grace_s).wait(grace_s + STOP_TIMEOUT_S):
             log.error("%s: a call does not end; the server is left to the end of its process", self.endpoint)
         self._pool.shutdown(wait=False)
@@ -350,7 +367,7 @@ class _Readers:
         def begin(context: grpc.ServicerContext) -> Meter:
             try:
                 return self._admission.begin(context, method, self._calls_max)
-            except RateExceeded as error:
+            except (NotAdmitted, RateExceeded) as error:
                 abort(context, error)
 
         return begin

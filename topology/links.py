@@ -12,10 +12,11 @@ from pathlib import Path
 
 from topology.spec import TlsSpec, TopologySpec
 
-__all__ = ["CERTIFICATES", "MADE_AUTHORITY", "both_ways", "made_certificate", "makes_certificates", "protection", "with_made_certificates"]
+__all__ = ["CERTIFICATES", "MADE_AUTHORITY", "REVOKED", "both_ways", "made_certificate", "makes_certificates", "protection", "with_made_certificates"]
 
 CERTIFICATES = "certificates"  # in the state folder
 MADE_AUTHORITY = "certificate-authority"  # no site can be called so
+REVOKED = "revoked_certificates"  # in the state folder: the operator's list of those that Headrace made
 
 
 def made_certificate(state_dir: Path, site: str) -> TlsSpec:
@@ -26,7 +27,9 @@ def made_certificate(state_dir: Path, site: str) -> TlsSpec:
         site: name of the site.
     """
     folder = state_dir / CERTIFICATES
-    return TlsSpec(authority=folder / f"{MADE_AUTHORITY}.pem", certificate=folder / f"{site}.pem", key=folder / f"{site}.key")
+    return TlsSpec(
+        authority=folder / f"{MADE_AUTHORITY}.pem", certificate=folder / f"{site}.pem", key=folder / f"{site}.key", revoked=state_dir / REVOKED,
+    )
 
 
 def with_made_certificates(spec: TopologySpec) -> TopologySpec:

@@ -53,11 +53,15 @@ class DatabaseSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSpec:
-    """A site's certificate files, absolute paths: the authority's certificate, the site's own and its key (`protos.identity`)."""
+    """A site's certificate files, absolute paths: the authority's certificate, the site's own and its key (`protos.identity`).
+
+    `revoked` lists certificates that are refused (`protos.revoked`); None: the site has no such list.
+    """
 
     authority: Path
     certificate: Path
     key: Path
+    revoked: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

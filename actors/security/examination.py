@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from actors.security.authority import names_of
 from databases.ports import Finding
 from protos.identity import principal_of
+from protos.revoked import LIST_FIX, read_list
 from topology.edits.stored import prepared_topology
 from topology.links import makes_certificates
 
@@ -49,9 +51,10 @@ def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple
     was = prepared_topology(spec.state_dir) if is_made else None
     prepared = {} if was is None else {site.name: site.tls for site in was.sites}
     found: list[Finding] = []
+    lists: dict[str, Finding] = {}  # by problem: sites share a list
     for site in spec.sites:
         if site.tls is not None:
-            findings = _Site(spec.name, site, site.tls, at).findings()
+            findings = list(_Site(spec.name, site, site.tls, at).findings())
             is_elsewhere = bool(site.node) and not site.tls.key.exists()
             if is_made:
                 # `up` makes those of a site that is new.
@@ -59,7 +62,23 @@ def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple
                 found += [] if is_new else [replace(each, fix=_MADE_ANEW, is_error=False) for each in findings]
             else:
                 found += [replace(each, is_error=False) for each in findings] if is_elsewhere else findings
-    return tuple(found)
+            for each in _list_findings(site, site.tls, must_exist=not is_made):
+                lists.setdefault(each.problem, replace(each, is_error=not is_elsewhere))
+    return (*found, *lists.values())
+
+
+def _list_findings(site: SiteSpec, tls: TlsSpec, *, must_exist: bool) -> Iterator[Finding]:
+    """What is wrong with the list of revoked certificates; what was listed before stays in force meanwhile."""
+    if tls.revoked is None:
+        return
+    try:
+        _, problem = read_list(str(tls.revoked))
+    except FileNotFoundError:
+        problem = f"{tls.revoked}: there is no such file" if must_exist else ""
+    except OSError as error:
+        problem = f"{tls.revoked}: cannot be read: {error.strerror or error}"
+    if problem:
+        yield Finding(path=f"sites.{site.name}.tls.revoked", problem=problem, fix=LIST_FIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +103,17 @@ class _Site:
         if not _is_signed(chain, authorities):
             yield self._finding("certificate", f"is not signed by {self.tls.authority}", "have that authority sign it, or name its own")
         yield from self._names(chain[0])
+        yield from self._revocation(chain[0])
+
+    def _revocation(self, certificate: x509.Certificate) -> Iterator[Finding]:
+        if self.tls.revoked is None:
+            return
+        try:
+            listed, _ = read_list(str(self.tls.revoked))
+        except OSError:
+            return  # see `_list_findings`
+        if certificate.fingerprint(SHA256()).hex() in listed:
+            yield self._finding("certificate", f"is revoked by {self.tls.revoked}", _RENEW)
 
     def _finding(self, key: str, problem: str, fix: str, *, is_error: bool = True) -> Finding:
         path = getattr(self.tls, key)

@@ -28,14 +28,16 @@ from typing import TYPE_CHECKING
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from actors.security.authority import Certified, issue, names_of, new_authority, pem_of
 from actors.state_folder import make_private
 from protos.identity import principal_of
+from protos.revoked import read_list
 from streams.durable_file import sync_folder
 from streams.errors import ConfigError
-from topology.links import CERTIFICATES, MADE_AUTHORITY, makes_certificates
+from topology.links import CERTIFICATES, MADE_AUTHORITY, REVOKED, makes_certificates
 
 if TYPE_CHECKING:
     from topology.spec import TopologySpec
@@ -47,7 +49,7 @@ _OTHERS = 0o077
 
 
 def keep_certificates(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple[str, ...]:
-    """Make the certificates that are missing, cannot be used, or have less than a third of their life left; idempotent.
+    """Make the certificates that are missing, cannot be used, are revoked, or have less than a third of their life left; idempotent.
 
     Args:
         spec: the topology; nothing is done unless its certificates are made.
@@ -81,7 +83,7 @@ def _keep(folder: Path, spec: TopologySpec, now: dt.datetime) -> Iterator[str]:
         yield MADE_AUTHORITY
     for site in spec.sites:
         certificate = _found(folder, site.name)
-        if certificate is None or _is_due(certificate, now) or not _is_of(certificate, authority, principal_of(spec.name, site.name)):
+        if certificate is None or _is_revoked(certificate, spec) or _is_due(certificate, now) or not _is_of(certificate, authority, principal_of(spec.name, site.name)):
             _replace(folder, site.name, issue(authority, spec.name, site.name, now))
             yield site.name
 
@@ -114,6 +116,15 @@ def _found(folder: Path, name: str) -> Certified | None:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         return None
     return Certified(certificate, key)
+
+
+def _is_revoked(found: Certified, spec: TopologySpec) -> bool:
+    """Whether the operator's list has it; one that cannot be read is for `check` and `status` to tell."""
+    try:
+        listed, _ = read_list(str(spec.state_dir / REVOKED))
+    except OSError:
+        return False
+    return found.certificate.fingerprint(SHA256()).hex() in listed
 
 
 def _is_due(found: Certified, now: dt.datetime) -> bool:

@@ -10,6 +10,7 @@ from protos.identity import Identity, Peer
 from topology.callers import publishers_of, redo_readers_of, redo_receivers_of, site_of, subscribers_of
 from topology.combined import apply_of
 from topology.downstream import receiver_of
+from topology.links import makes_certificates
 
 if TYPE_CHECKING:
     from protos.admission import Callers
@@ -30,6 +31,7 @@ def identity_of(spec: TopologySpec, site: str) -> Identity | None:
         return None
     return Identity(
         topology=spec.name, site=site, authority=str(tls.authority), certificate=str(tls.certificate), key=str(tls.key),
+        revoked=str(tls.revoked or ""), must_list=tls.revoked is not None and not makes_certificates(spec),
     )
 
 

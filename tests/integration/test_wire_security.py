@@ -1,4 +1,7 @@
-"""Links with TLS on loopback: who is admitted, who is not, how it is told, and what a renewed certificate needs."""
+"""Links with TLS on loopback: who is admitted, who is not, how it is told, what a renewed certificate needs, and what a revoked one loses.
+
+Longer than 500 lines: all of it is asked of one queue and its certificates.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from protos.apply_link import fetch_access, serve_apply
 from protos.identity import CertificateError, Identity, Peer
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
+from protos.revoked import fingerprint_of, printed_fingerprint
 from protos.spark_link import serve_tasks
 from redo.records import RedoPosition
 from redo.standby.shipping import RedoShipping
@@ -239,6 +243,81 @@ def test_renewed_certificate_takes_effect_without_a_restart_and_a_half_replaced_
     client = queue.publisher(identity)
     assert client.connect().needed_scn == 0
     client.close()
+
+
+def _listed(spec_file: Path) -> TopologySpec:
+    """The topology with a list of revoked certificates, which is empty."""
+    (spec_file.parent / "revoked").write_text("# none yet\n")
+    spec_file.write_text(TOPOLOGY.replace("tls: {", "tls: {revoked: revoked, "))
+    return read_topology(spec_file)
+
+
+def _revoke(spec: TopologySpec, identity: Identity) -> None:
+    with (spec.file.parent / "revoked").open("a") as file:
+        file.write(f"{printed_fingerprint(fingerprint_of(Path(identity.certificate).read_text()))}  # stolen\n")
+
+
+def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_streams_nor_new_ones_do(
+    spec: TopologySpec, certificates: Certificates, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "headrace")
+    monkeypatch.setattr(transport, "REVOKED_LOOK_S", 0.1)
+    queue = Queue(_listed(spec.file), tmp_path / "q")
+    request.addfinalizer(queue.server.stop)
+    stolen = certificates.kept("dbs1")
+    certificates.renew("dbs1")  # the site itself goes on with another one
+    ours = [make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber)]
+    thief = queue.subscriber(stolen)
+    thief.subscribe({"dbs1": 0}, CREDIT)
+    assert thief.poll(0.0) is None
+    _revoke(queue.spec, stolen)
+
+    def is_over() -> bool:
+        try:
+            thief.poll(0.1)
+        except PropagationError:
+            return True
+        return False
+
+    wait_until("its stream ends", is_over, STALL_S)
+    thief.close()
+    for client, connect in (
+        (each := queue.subscriber(stolen), lambda each=each: each.subscribe({"dbs1": 0}, CREDIT)), (each := queue.publisher(stolen), each.connect),
+    ):
+        error = _refused(connect, client)
+        assert isinstance(error, NotAdmitted)
+        assert "which" in error.message
+        assert "lists" in error.message
+    status = queue.admission.status()
+    assert status["refused_calls"] == 3
+    assert fingerprint_of(Path(stolen.certificate).read_text())[:2].upper() in status["last_refusal"]
+    assert "dbs1.secure-test.headrace.internal comes to" in status["last_refusal"]
+    assert any("with the certificate" in record.message for record in caplog.records)
+    # Who has the new one is served meanwhile.
+    _pass_a_batch(queue, *ours)
+    # A mistake in the list brings the thief nothing, and is told.
+    (spec.file.parent / "revoked").write_text("oops\n")
+    client = queue.publisher(stolen)
+    assert isinstance(_refused(client.connect, client), NotAdmitted)
+    assert "stands in line 1" in queue.admission.status()["revoked_problem"]
+    for each in ours:
+        each.close()
+
+
+def test_tasks_with_a_revoked_certificate_are_refused_and_the_application_tells_what_is_wrong_with_the_list(
+    spec: TopologySpec, certificates: Certificates, request: pytest.FixtureRequest
+) -> None:
+    listed = _listed(spec.file)
+    server = serve_tasks("127.0.0.1", _Listener(), "token", admission=admission_of(listed, "site:dbs2"))  # type: ignore[arg-type]
+    request.addfinalizer(server.stop)
+    peer = Peer(address=server.endpoint, site="dbs2", identity=certificates.of("dbs2"))
+    assert not fetch_health(peer, "token").refusals.revoked_problem
+    (listed.file.parent / "revoked").write_text("oops\n")
+    assert "line 1" in fetch_health(peer, "token").refusals.revoked_problem
+    _revoke(listed, certificates.of("dbs2"))
+    with pytest.raises(NotAdmitted, match="lists"):
+        fetch_health(peer, "token")
 
 
 def test_expired_certificate_is_refused_by_either_side(queue: Queue, certificates: Certificates) -> None:

@@ -394,6 +394,7 @@ class TlsModel(_Model):
     authority: str | None = None
     certificate: str | None = None
     key: str | None = None
+    revoked: str | None = None
 
 
 class AlertTargetModel(_Model):

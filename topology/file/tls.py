@@ -48,14 +48,14 @@ class TlsReading:
             return None
         self._is_said = True
         named: dict[str, Path] = {}
-        for key in ("authority", "certificate", "key"):
+        for key in ("authority", "certificate", "key", "revoked"):
             path = (own and getattr(own, key)) or (self._of_all and getattr(self._of_all, key))
             if path:
                 named[key] = (folder / Path(path.replace("{site}", site)).expanduser()).resolve()
-            else:
+            elif key != "revoked":
                 place = ("sites", site, "tls") if own is not None else ("tls",)
                 self._report((*place, key), "is missing", f"add it here, or for every site under tls.{key}")
-        return TlsSpec(**named) if len(named) == 3 else None
+        return TlsSpec(**named) if {"authority", "certificate", "key"} <= named.keys() else None
 
     def completed(self, spec: TopologySpec) -> tuple[TopologySpec, frozenset[Finding]]:
         """The topology with the certificates that Headrace makes, where the file says nothing of any.

@@ -68,7 +68,7 @@ def test_process_that_is_silent_for_a_while_is_given_up_and_one_that_answers_is_
     assert (host.details()["executors"], host.details()["runs"]) == (2, 3)
     assert host.details()["wire"] == {
         "tls": True, "refused_calls": 1, "refused_connections": 0, "last_refusal": "no certificate", "last_refusal_us": 0, "last_refused_connection_us": 0,
-        "held_back": 0, "last_held_back": "", "last_held_back_us": 0,
+        "held_back": 0, "last_held_back": "", "last_held_back_us": 0, "revoked_problem": "",
     }
     monkeypatch.setattr(spark_link.HealthClient, "ask", silent)
     host._clock.advance(SILENCE_MAX_S - 1)  # type: ignore[attr-defined]

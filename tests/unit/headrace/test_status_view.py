@@ -253,6 +253,13 @@ def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_pr
     assert "is closed by its schedule until 2026-11-22 22:00" in summary_line(overview(component("INITIALIZING"), closed))
 
 
+def test_list_of_revoked_certificates_that_cannot_be_read_is_told_with_what_stands_in_one():
+    wire = {"tls": True, "revoked_problem": "/c/revoked: no SHA-256 fingerprint stands in line 2"}
+    (note,) = notes(overview({**component("ENABLED"), "wire": wire}))
+    assert note.problem == "/c/revoked: no SHA-256 fingerprint stands in line 2; what it listed before stays revoked"
+    assert "one SHA-256 fingerprint a line" in note.fix
+
+
 def test_connections_that_came_to_nothing_are_told_for_a_day():
     def told(age_s: float) -> list[str]:
         wire = {"tls": True, "refused_connections": 3, "last_refused_connection_us": int((time.time() - age_s) * 1e6)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import stat
 import subprocess
 from collections.abc import Callable
@@ -13,10 +14,13 @@ from cryptography import x509
 
 from actors.security.authority import AUTHORITY_DAYS, SITE_DAYS, make_certificates
 from actors.security.examination import tls_findings
+from actors.site.wire import identity_of
 from headrace.inspection import check_topology
 from streams.errors import ConfigError
+from tests.support.command_line import run
 from topology.file.reading import read_topology
 from topology.problems import TopologyError
+from topology.spec import TopologySpec
 
 TOPOLOGY = """
 topology: hr_net
@@ -124,6 +128,52 @@ def test_printed_command_closes_a_key_in_a_folder_whose_name_has_a_blank(file: P
     (found,) = tls_findings(read_topology(file), now=NOW)
     subprocess.run(["/bin/sh", "-c", found.fix], check=True)
     assert _problems(file) == {}
+
+
+def _lists(file: Path, text: str | None) -> TopologySpec:
+    """The topology with a list of revoked certificates; None: the file that it names is not there."""
+    file.write_text(file.read_text().replace("tls: {", 'tls: {revoked: "certs/revoked of {site}", '))
+    if text is not None:
+        for site in ("dbs1", "dbs2"):
+            (file.parent / "certs" / f"revoked of {site}").write_text(text)
+    return read_topology(file)
+
+
+@pytest.mark.parametrize(("text", "words"), [(None, "there is no such file"), ("# ok\nAB:CD\n", "no SHA-256 fingerprint stands in line 2"), ("# empty\n", "")])
+def test_list_of_revoked_certificates_that_is_not_one_is_refused_by_check(file: Path, text: str | None, words: str) -> None:
+    spec = _lists(file, text)
+    found = {finding.path: (finding.problem, finding.is_error) for finding in tls_findings(spec, now=NOW)}
+    folder = file.parent / "certs"
+    assert found == ({} if not words else {
+        f"sites.{site}.tls.revoked": (f"{folder.resolve()}/revoked of {site}: {words}", True) for site in ("dbs1", "dbs2")
+    })
+    assert all(identity.must_list for site in ("dbs1", "dbs2") if (identity := identity_of(spec, site)) is not None)
+
+
+def test_site_whose_own_certificate_is_revoked_is_refused_by_check_until_it_has_another_one(file: Path) -> None:
+    spec = _lists(file, "")
+    shown: dict[str, str] = {}
+
+    def show() -> None:
+        code, told, _ = run("certs", "--topology", str(file), "--json")
+        assert code == 0
+        shown.update(json.loads(told)["fingerprints"])
+
+    show()
+    (file.parent / "certs" / "revoked of dbs2").write_text(f"{shown['dbs2']}  # the line that it prints\n")
+    (found,) = tls_findings(spec, now=NOW)
+    assert found.path == "sites.dbs2.tls.certificate"
+    assert found.is_error
+    assert "is revoked by" in found.problem
+    for ending in ("pem", "key"):
+        (file.parent / "certs" / f"dbs2.{ending}").unlink()
+    revoked = shown["dbs2"]
+    code, told, _ = run("certs", str(file.parent / "certs"), "--topology", str(file))
+    assert code == 0
+    show()
+    assert shown["dbs2"] != revoked
+    assert f"{shown['dbs2']}  # dbs2" in told
+    assert [found for found in tls_findings(spec, now=NOW) if "revoked" in found.problem] == []
 
 
 def test_certificate_of_another_site_is_found_by_its_name(file: Path) -> None:

@@ -17,10 +17,11 @@ from cryptography import x509
 from actors.security.authority import AUTHORITY_DAYS, SITE_DAYS, make_certificates
 from actors.security.examination import tls_findings
 from actors.security.upkeep import keep_certificates
+from protos.revoked import fingerprint_of, printed_fingerprint
 from streams.errors import ConfigError
 from tests.support.topologies import ONE_WAY, read
 from topology.edits.stored import PREPARED_FILE, spec_to_json
-from topology.links import CERTIFICATES, MADE_AUTHORITY
+from topology.links import CERTIFICATES, MADE_AUTHORITY, REVOKED
 from topology.spec import TopologySpec
 
 NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
@@ -70,6 +71,25 @@ def test_site_certificate_with_less_than_a_third_of_its_life_is_made_anew_by_the
     after = _contents(folder)
     assert {name for name in after if after[name] == before[name]} == {f"{MADE_AUTHORITY}.pem", f"{MADE_AUTHORITY}.key"}
     _verify(folder, "a", "b")
+
+
+def test_revoked_certificate_is_made_anew_and_stays_revoked(spec: TopologySpec, folder: Path) -> None:
+    keep_certificates(spec, now=NOW)
+    before = _contents(folder)
+    listed = spec.state_dir / REVOKED
+    assert [site.tls and site.tls.revoked for site in spec.sites] == [listed, listed]
+    listed.write_text(printed_fingerprint(fingerprint_of(before["a.pem"].decode())))
+    (found,) = tls_findings(spec, now=NOW)
+    assert (found.path, found.is_error) == ("sites.a.tls.certificate", False)
+    assert keep_certificates(spec, now=NOW) == ("a",)
+    _verify(folder, "a", "b")
+    assert _contents(folder)["b.pem"] == before["b.pem"]
+    assert keep_certificates(spec, now=NOW) == ()
+    assert tls_findings(spec, now=NOW) == ()
+    # A mistake in it is refused, and hides no line that is right.
+    listed.write_text(f"oops\n{fingerprint_of(before['b.pem'].decode())}\n")
+    assert [(found.path, found.is_error) for found in tls_findings(spec, now=NOW)] == [("sites.b.tls.certificate", False), ("sites.a.tls.revoked", True)]
+    assert keep_certificates(spec, now=NOW) == ("b",)
 
 
 def test_authority_is_renewed_with_its_key_and_what_it_signed_stays_valid(spec: TopologySpec, folder: Path) -> None:

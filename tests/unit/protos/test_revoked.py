@@ -1,0 +1,103 @@
+"""The list of revoked certificates: what it takes, when it is read, and that a mistake in it admits nobody."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from protos import revoked as revoked_module
+from protos.revoked import LIST_BYTES_MAX, Revoked, fingerprint_of, printed_fingerprint, read_list
+from tests.support.certificates import Certificates
+
+A, B, C = "aa" * 32, "b0" * 32, "0c" * 32
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "revoked"
+
+
+def _written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_line_is_a_fingerprint_as_programs_print_it_and_comments_are_skipped(path: Path) -> None:
+    text = f"# laptops\n\n{printed_fingerprint(A)}\n  {B}  # of the hub\r\nsha256 Fingerprint={printed_fingerprint(C)}\n"
+    assert read_list(_written(path, text)) == ({A, B, C}, "")
+    assert read_list(_written(path, "")) == (frozenset(), "")
+
+
+def test_fingerprint_is_what_the_certificates_own_library_computes(tmp_path: Path) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    pem = Path(Certificates(tmp_path, "t", "a").of("a").certificate).read_bytes()
+    assert fingerprint_of(pem.decode()) == x509.load_pem_x509_certificate(pem).fingerprint(SHA256()).hex()
+    # Of a chain it is the site's own, the first; words around it are no part of it.
+    assert fingerprint_of(f"subject=a\n{pem.decode()}{(tmp_path / 'ca.pem').read_text()}") == fingerprint_of(pem.decode())
+    with pytest.raises(ValueError, match="no certificate"):
+        fingerprint_of("-----END CERTIFICATE-----")
+
+
+@pytest.mark.parametrize("line", [A[:-1], A + "0", A.replace("a", "g"), ":".join([A[:2]] * 20), A[:32] + ":" + A[32:], "٠" * 64, "-----BEGIN PRIVATE KEY-----"])
+def test_line_that_is_no_fingerprint_is_named_by_its_number_and_never_shown(path: Path, line: str) -> None:
+    found, problem = read_list(_written(path, f"# one\n{line}\n{B}\n"))
+    assert found == {B}
+    assert problem == f"{path}: no SHA-256 fingerprint stands in line 2"
+    assert "lines 1, 2, 3, ..." in read_list(_written(path, f"{line}\n" * 50))[1]
+
+
+def test_file_of_something_else_is_not_read_whole(path: Path) -> None:
+    path.write_bytes(b"\0" * (LIST_BYTES_MAX + 1))
+    assert read_list(str(path)) == (frozenset(), f"{path}: is longer than 1 MiB, and no list of fingerprints")
+
+
+def test_what_was_listed_stays_revoked_while_the_list_is_wrong_and_what_is_right_is_added(path: Path) -> None:
+    listed = Revoked(_written(path, A), must_exist=True)
+
+    def look() -> tuple[list[str], str]:
+        listed.look()
+        return [each for each in (A, B, C) if listed.lists(each)], listed.problem
+
+    assert look() == ([A], "")
+    path.write_text(f"{B}\nnonsense\n")
+    assert look() == ([A, B], f"{path}: no SHA-256 fingerprint stands in line 2")
+    path.unlink()
+    assert look() == ([A, B], f"{path}: there is no such file")
+    path.mkdir()
+    assert look()[0] == [A, B]
+    assert "cannot be read" in look()[1]
+    path.rmdir()
+    path.write_text(C)
+    assert look() == ([C], "")
+
+
+def test_list_that_there_never_was_is_a_problem_where_the_operator_named_it(path: Path) -> None:
+    for must_exist in (True, False):
+        listed = Revoked(str(path), must_exist=must_exist)
+        listed.look()
+        assert bool(listed.problem) is must_exist
+        assert not listed.lists(A)
+
+
+def test_file_is_read_again_when_it_has_changed_and_not_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    monkeypatch.setattr(revoked_module, "read_list", lambda name: (reads.append(name), read_list(name))[1])
+    listed = Revoked(_written(path, A), must_exist=True)
+    os.utime(path, ns=(0, 0))  # long ago
+    for _ in range(5):
+        listed.look()
+    assert len(reads) == 1
+    # The same length and time, within the clock's step.
+    path.write_text(B)
+    os.utime(path, ns=(0, 0))
+    listed.look()
+    assert (len(reads), listed.lists(A), listed.lists(B)) == (2, False, True)
+    # Just written: a second writing may look the same, so it is read until it is old.
+    path.write_text(A)
+    for _ in range(2):
+        listed.look()
+    assert len(reads) == 4
