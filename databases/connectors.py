@@ -14,7 +14,7 @@ from streams.errors import ConfigError
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.operator_ports import ColumnSequences, RowReader, TopologyClaim
+    from databases.operator_ports import ColumnSequences, DestinationAdmin, RowReader, TopologyClaim
     from databases.ports import (
         DestinationDatabase,
         LogDecoder,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from streams.lcr_batch import Column
 
 __all__ = [
-    "SESSION_MODULES", "DatabaseAccess", "decoder_for", "hosts_of", "log_session_name", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
+    "SESSION_MODULES", "DatabaseAccess", "decoder_for", "hosts_of", "log_session_name", "open_admin", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
     "open_source", "plan_copy", "plan_unseen", "server_is_verified", "value_reader", "value_types",
 ]
 
@@ -51,6 +51,7 @@ class DatabaseAccess:
         allow_any_version: do not refuse versions that were never tried.
         tables: how the apply process for which a destination is opened sees its tables.
         decoding_memory: bytes for transactions in flight of the session that reads a source's log; 0: by the server's own settings.
+        has_admin: another role creates and drops what a destination needs (`open_admin`); this one only uses it.
     """
 
     site: str
@@ -59,6 +60,7 @@ class DatabaseAccess:
     allow_any_version: bool = False
     tables: TableSettings = NO_TABLE_SETTINGS
     decoding_memory: int = 0
+    has_admin: bool = False
 
 
 def open_source(access: DatabaseAccess) -> SourceDatabase:
@@ -125,7 +127,26 @@ def open_destination(access: DatabaseAccess) -> DestinationDatabase:
     if access.kind in _POSTGRES:
         from databases.postgres.destination.database import PostgresDestination
 
-        return PostgresDestination(access.dsn, site=access.site, allow_any_version=access.allow_any_version, settings=access.tables)
+        return PostgresDestination(
+            access.dsn, site=access.site, allow_any_version=access.allow_any_version, settings=access.tables, has_admin=access.has_admin,
+        )
+    raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
+
+
+def open_admin(access: DatabaseAccess, admin_dsn: str) -> DestinationAdmin:
+    """A destination as its administrator sees it; connects when it is first used.
+
+    Args:
+        access: as what runs has it.
+        admin_dsn: connection string of the administrator.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.destination.admin import PostgresAdmin
+
+        return PostgresAdmin(admin_dsn, access.dsn, site=access.site)
     raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
 
 

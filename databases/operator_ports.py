@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from databases.ports import Finding
     from streams.lcr_batch import Column
 
-__all__ = ["ColumnSequence", "ColumnSequences", "KeyValue", "RowReader", "TopologyClaim"]
+__all__ = ["LEFT_TO_ADMIN", "ColumnSequence", "ColumnSequences", "DestinationAdmin", "KeyValue", "RowReader", "TopologyClaim"]
+
+LEFT_TO_ADMIN = "the schema headrace and the replication origins stay: the role of admin_dsn removes them"
+"""What a destination that has an administrator says of `remove`; the command that asked for it goes on with `DestinationAdmin.remove`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,4 +188,35 @@ class TopologyClaim(Protocol):
 
     def close(self) -> None:
         """Give it up."""
+        ...
+
+
+class DestinationAdmin(Protocol):
+    """A destination as the role of its `admin_dsn` sees it: it creates, alters and drops what the role of `dsn` uses."""
+
+    def preflight(self, tombstones: Collection[tuple[str, str]]) -> tuple[Finding, ...]:
+        """What keeps this role from its work, and the other one apart from it.
+
+        Args:
+            tombstones: the tables (owner, name) whose deletes are noted by a trigger.
+        """
+        ...
+
+    def prepare(self, tombstones: Collection[tuple[str, str]]) -> tuple[str, ...]:
+        """Create or upgrade what the destination needs, and let the role of `dsn` use it; idempotent. Returns the statements that were run.
+
+        Args:
+            tombstones: see `preflight`.
+
+        Raises:
+            DatabaseError: a right is missing; the hint gives it.
+        """
+        ...
+
+    def remove(self, topology: str) -> tuple[str, ...]:
+        """Drop what the topology made and the role of `dsn` may not drop; a line for each, and for what stays and why.
+
+        Args:
+            topology: its name; nothing of it runs.
+        """
         ...

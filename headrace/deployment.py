@@ -287,6 +287,7 @@ class Deployment:
         """
         self._check_certificates()
         self._check_handlers()
+        self._prepare_as_admin()
         if not self.address:
             self.cluster.start()
         else:
@@ -395,6 +396,16 @@ class Deployment:
         errors = [finding for finding in tls_findings(self.spec) if finding.is_error]
         if errors:
             raise TopologyError.of(str(self.spec.file), errors)
+
+    def _prepare_as_admin(self) -> None:
+        """Make what a role with more rights makes: here, as nothing that runs has its connection string.
+
+        Raises:
+            StreamsError: a database does not answer, or a right is missing.
+        """
+        from actors.site.admin import prepare_as_admin
+
+        prepare_as_admin(self.spec)
 
     def _make_certificates(self) -> None:
         """Have a certificate for every site in the state folder, which only processes of this machine can read."""
@@ -643,7 +654,8 @@ class Deployment:
             if site.database.kind != "postgres":
                 continue
             try:
-                for line in self._remove_from(site, actors if f"site:{site.name}" in present else None):
+                lines = self._remove_from(site, actors if f"site:{site.name}" in present else None)
+                for line in self._with_admin(site, lines):
                     tell(f"{site.name}: {line}")
             except StreamsError as error:
                 problems.append(f"{site.name}: what the topology made there could not be removed: {error.message}")
@@ -690,6 +702,15 @@ class Deployment:
         with closing(claim_on(self.spec, site)) as claim:
             claim.hold()  # do not remove what another copy uses
             return remove_from(self.spec, site, site.database.dsn)
+
+    def _with_admin(self, site: SiteSpec, lines: tuple[str, ...]) -> tuple[str, ...]:
+        """What was removed at a site, with what is left to its administrator."""
+        from actors.site.admin import remove_as_admin
+        from databases.operator_ports import LEFT_TO_ADMIN
+
+        if LEFT_TO_ADMIN not in lines:
+            return lines
+        return (*(line for line in lines if line != LEFT_TO_ADMIN), *remove_as_admin(self.spec, site))
 
     def _of_original(self, original: str) -> str:
         return f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to {original}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from actors.earlier_shapes import earlier_of, on_the_way
 from actors.security.examination import tls_findings
 from actors.security.links import link_findings, ray_findings
+from actors.site.admin import admin_findings
 from actors.site.connection import access_to, embedded_server
 from actors.state_folder import check_owned, not_owned
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
@@ -419,6 +420,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: l
             findings += destination.preflight(
                 spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
             )
+            findings += admin_findings(spec, site) if site.database.has_admin else ()
             statements += destination.plan(spec.name, _planned(applies))
     return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged)
 

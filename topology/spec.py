@@ -37,10 +37,12 @@ class DatabaseSpec:
         kind: "postgres" (the user's own), "embedded" (a private server) or "none" (queues only).
         dsn: connection string with environment references resolved; empty unless kind is "postgres".
         version: major version wanted of an embedded server.
-        environment: names of the environment variables the dsn came from (for messages).
+        environment: what the connection strings refer to: names of environment variables, files and programs.
         allow_any_version: take a server whose version was never tried.
         decoding_memory: bytes that the session which reads its log may hold of transactions in flight; 0: by the server's own settings
             (`databases.postgres.source.decoding_memory`).
+        has_admin: the file has an `admin_dsn`, whose role makes and drops what a destination needs (`topology.file.admin`). It is not here: a topology
+            gets into processes and files that must not have it.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class DatabaseSpec:
     environment: tuple[str, ...] = ()
     allow_any_version: bool = False
     decoding_memory: int = 0
+    has_admin: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,13 +37,26 @@ def link_findings(spec: TopologySpec) -> Iterator[Finding]:
 
 
 def _database_findings(site: SiteSpec) -> Iterator[Finding]:
+    yield from server_findings(site.name, site.database.dsn, " and ".join(f"${{{name}}}" for name in sorted(site.database.environment)) or "the connection string")
+
+
+def server_findings(site: str, dsn: str, where: str) -> Iterator[Finding]:
+    """Warn of a remote database that does not prove who it is.
+
+    Args:
+        site: name of the site.
+        dsn: a connection string to its database.
+        where: it stands, for the operator.
+
+    Raises:
+        ConfigError: it cannot be parsed.
+    """
     from databases.connectors import hosts_of, server_is_verified
 
-    remote = [host for host in hosts_of(site.database.dsn) if not is_this_machine(host)]
-    if remote and not server_is_verified(site.database.dsn):
-        where = " and ".join(f"${{{name}}}" for name in sorted(site.database.environment)) or "the connection string"
+    remote = [host for host in hosts_of(dsn) if not is_this_machine(host)]
+    if remote and not server_is_verified(dsn):
         yield Finding(
-            path=f"sites.{site.name}", is_error=False,
+            path=f"sites.{site}", is_error=False,
             problem=f"nothing proves that {', '.join(remote)} is the database: whoever is on the way can answer in its place, and read what passes",
             fix=f"in {where}: sslmode=verify-full sslrootcert=FILE, the certificate of the server's authority (sslrootcert=system where a public one signed it; in a URI: "
             "?sslmode=verify-full&sslrootcert=FILE)",

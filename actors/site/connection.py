@@ -88,7 +88,7 @@ def access_to(site: SiteSpec, dsn: str, tables: TableSettings = NO_TABLE_SETTING
     database = site.database
     return DatabaseAccess(
         site=site.name, kind=database.kind, dsn=dsn, allow_any_version=database.allow_any_version, tables=tables,
-        decoding_memory=database.decoding_memory,
+        decoding_memory=database.decoding_memory, has_admin=database.has_admin,
     )
 
 

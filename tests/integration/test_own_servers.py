@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import secrets
 import textwrap
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.unit("drivers", order=9), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-ROLE = "headrace_plain_role"
+ROLE, ADMIN = "headrace_plain_role", "headrace_plain_admin"
 PASSWORD = f"planted-{secrets.token_hex(8)}"  # looked for at the end
 OWN = """
 topology: test_own
@@ -33,7 +34,7 @@ state_dir: state
 sites:
   oldest: {database: {kind: postgres, dsn: "${TEST_OLDEST_DSN}"}}
   old: {database: {kind: postgres, dsn: "${TEST_OLD_DSN}"}}
-  new: {database: {kind: postgres, dsn: "${TEST_NEW_DSN}"}}
+  new: {database: {kind: postgres, dsn: "${TEST_NEW_DSN}", admin_dsn: "${TEST_NEW_ADMIN_DSN}"}}
 replicate:
   - {tables: [public.t], from: oldest, to: [old]}
   - {tables: [public.u], from: old, to: [new]}
@@ -41,37 +42,37 @@ replicate:
 
 
 @pytest.fixture
-def plain_role() -> Iterator[Callable[[EmbeddedServer, str], str]]:
+def plain_role() -> Iterator[Callable[..., str]]:
     """Makes a role that may do nothing, on any server; gives its dsn."""
-    made: list[str] = []
+    made: list[tuple[str, str]] = []
 
-    def make(server: EmbeddedServer, dsn: str) -> str:
+    def make(dsn: str, role: str = ROLE) -> str:
         with psycopg.connect(dsn, autocommit=True) as admin:
-            admin.execute(f"DROP ROLE IF EXISTS {ROLE}")
-            admin.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'")
+            admin.execute(f"DROP ROLE IF EXISTS {role}")
+            admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
             admin.execute(f"REVOKE ALL ON DATABASE {admin.info.dbname} FROM PUBLIC")
-            admin.execute(f"GRANT CONNECT ON DATABASE {admin.info.dbname} TO {ROLE}")
-        made.append(dsn)
-        return conninfo.make_conninfo(dsn, user=ROLE, password=PASSWORD)
+            admin.execute(f"GRANT CONNECT ON DATABASE {admin.info.dbname} TO {role}")
+        made.append((dsn, role))
+        return conninfo.make_conninfo(dsn, user=role, password=PASSWORD)
 
     yield make
-    for dsn in made:
+    for dsn, role in reversed(made):
         with psycopg.connect(dsn, autocommit=True) as admin:
-            admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (ROLE,))
-            admin.execute(f"REASSIGN OWNED BY {ROLE} TO postgres")
-            admin.execute(f"DROP OWNED BY {ROLE}")
-            admin.execute(f"REVOKE SET ON PARAMETER session_replication_role FROM {ROLE}")
+            admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (role,))
+            admin.execute(f"REASSIGN OWNED BY {role} TO postgres")
+            admin.execute(f"DROP OWNED BY {role}")
+            admin.execute(f"REVOKE SET ON PARAMETER session_replication_role FROM {role}")
             for name in ("create(text)", "session_setup(text)", "xact_setup(pg_lsn, timestamptz)", "session_reset()"):
-                admin.execute(f"REVOKE EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_{name} FROM {ROLE}")
-            admin.execute(f"DROP ROLE {ROLE}")
+                admin.execute(f"REVOKE EXECUTE ON FUNCTION pg_catalog.pg_replication_origin_{name} FROM {role}")
+            admin.execute(f"DROP ROLE {role}")
 
 
 def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
     ray_cluster: LocalCluster, ray_address: str, pg_15: EmbeddedServer, pg_16: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path,
-    fresh_database: Callable[[EmbeddedServer], str], plain_role: Callable[[EmbeddedServer, str], str],
+    fresh_database: Callable[[EmbeddedServer], str], plain_role: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """From 15 to 16, and another table from 16 to 18."""
+    """From 15 to 16, and another table from 16 to 18, whose schema an administrator makes."""
     servers = {"oldest": pg_15, "old": pg_16, "new": pg_destination}
     admins = {site: fresh_database(server) for site, server in servers.items()}
     ways = {"t": ("oldest", "old"), "u": ("old", "new")}
@@ -80,13 +81,16 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
             columns = "(id bigint PRIMARY KEY, v numeric, at timestamptz DEFAULT now(), tags text[])"
             _execute(admins[site], f"CREATE TABLE {table} {columns}")
         _execute(admins[sites[0]], f"INSERT INTO {table} SELECT n, n / 7.0, now(), ARRAY['a', NULL] FROM generate_series(1, 1000) n")
-    for site, server in servers.items():
-        monkeypatch.setenv(f"TEST_{site.upper()}_DSN", plain_role(server, admins[site]))
+    for site in servers:
+        monkeypatch.setenv(f"TEST_{site.upper()}_DSN", plain_role(admins[site]))
+    # `new` has an administrator: the role that applies there has less.
+    monkeypatch.setenv("TEST_NEW_ADMIN_DSN", plain_role(admins["new"], ADMIN))
     file = tmp_path / "own.yaml"
     file.write_text(textwrap.dedent(OWN))
 
     given = _grant_what_is_printed(file, admins)
     assert {site for site, _ in given} == set(servers)
+    assert [fix for site, fix in given if site == "new" and "CREATE ON DATABASE" in fix] == [f'GRANT CREATE ON DATABASE "{_execute(admins["new"], "SELECT current_database()")[0][0]}" TO "{ADMIN}";']
 
     deployment = Deployment(read_topology(file), ray_address)
     try:
@@ -105,6 +109,9 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
             assert there[0][0] == 801
         assert all(answer["equal"] for answer in system.verify())
         _assert_nowhere(PASSWORD, system, ray_cluster)
+        for statement in ("CREATE TABLE headrace.mine (id int)", "DROP TABLE headrace.apply_progress", "DROP SCHEMA headrace CASCADE"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                _execute(os.environ["TEST_NEW_DSN"], statement)
     finally:
         assert deployment.down() == []
         # Nothing runs any more that could do it: the databases are asked from here.

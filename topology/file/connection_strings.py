@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from topology.file.secret_sources import SecretError, read_secrets, with_plain_names
 
-__all__ = ["ConnectionStringError", "resolve"]
+__all__ = ["ConnectionStringError", "check_written", "resolve"]
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _URI = re.compile(r"^(postgres(?:ql)?://)(?:([^@/]*)@)?([^/?]*)(.*)$", re.DOTALL)
@@ -27,6 +27,20 @@ class ConnectionStringError(ValueError):
         self.problem, self.fix = problem, fix
 
 
+def check_written(text: str) -> None:
+    """Refuse what must not stand in the file, without looking for what it refers to.
+
+    Args:
+        text: what the file says, with references.
+
+    Raises:
+        ConnectionStringError: a password stands in it, or a reference that is none.
+    """
+    plain, _ = with_plain_names(text)
+    _refuse_secrets(plain)
+    _refuse_broken_references(plain)
+
+
 def resolve(text: str, environment: Mapping[str, str]) -> str:
     """Put the environment's values into a connection string.
 
@@ -37,9 +51,8 @@ def resolve(text: str, environment: Mapping[str, str]) -> str:
     Raises:
         ConnectionStringError: a reference has no value, a password stands in the file, or it is no connection string.
     """
+    check_written(text)
     plain, names = with_plain_names(text)
-    _refuse_secrets(plain)
-    _refuse_broken_references(plain)
     try:
         values = read_secrets(text, environment)
     except SecretError as error:

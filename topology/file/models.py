@@ -369,6 +369,7 @@ class DatabaseModel(_Model):
 
     kind: Literal["postgres", "embedded", "none"]
     dsn: str | None = None
+    admin_dsn: str | None = None
     version: Literal[16, 18] | None = None
     allow_any_version: bool = False
     decoding_memory: DecodingMemory | None = None
@@ -379,6 +380,8 @@ class DatabaseModel(_Model):
             raise _problem("has no dsn", 'give its connection string, such as dsn: "${DBS1_DSN}"')
         if self.kind != "postgres" and self.dsn is not None:
             raise _problem(f"kind: {self.kind} takes no dsn", "leave out dsn, or write kind: postgres")
+        if self.kind != "postgres" and self.admin_dsn is not None:
+            raise _problem(f"kind: {self.kind} takes no admin_dsn", "leave it out (it is for a server of your own)")
         if self.kind != "embedded" and self.version is not None:
             raise _problem(f"kind: {self.kind} takes no version", "leave out version (it chooses the embedded server's)")
         if self.kind != "postgres" and self.allow_any_version:

@@ -16,7 +16,7 @@ from rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from topology.checks import Declared, check_and_prove
 from topology.file.alerts import read_alerts
 from topology.file.conflicts import conflict_findings, conflict_rules
-from topology.file.connection_strings import ConnectionStringError, resolve
+from topology.file.connection_strings import ConnectionStringError, check_written, resolve
 from topology.file.dependencies import dependency_findings, virtual_dependencies
 from topology.file.document import Document, Path_, read_document
 from topology.file.functions import read_code, with_functions
@@ -249,8 +249,15 @@ class _Reader:
         except ConnectionStringError as error:
             self._report(("sites", site, "database", "dsn"), error.problem, error.fix)
             return None
+        if model.admin_dsn is not None:
+            try:
+                check_written(model.admin_dsn)
+            except ConnectionStringError as error:
+                self._report(("sites", site, "database", "admin_dsn"), error.problem, error.fix)
+                return None
         return DatabaseSpec(
-            kind=model.kind, dsn=resolved, environment=references(dsn), allow_any_version=model.allow_any_version, decoding_memory=model.decoding_memory or 0,
+            kind=model.kind, dsn=resolved, environment=references(f"{dsn} {model.admin_dsn or ''}"), has_admin=model.admin_dsn is not None,
+            allow_any_version=model.allow_any_version, decoding_memory=model.decoding_memory or 0,
         )
 
     def _replicate(self, declared: set[str], sites: Iterable[SiteSpec]) -> list[Replicate]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 
+from databases.operator_ports import LEFT_TO_ADMIN
 from databases.ports import (
     ApplyProgress,
     ConflictRecord,
@@ -59,11 +60,12 @@ from databases.postgres.destination.fencing import (
 from databases.postgres.destination.partitions import missing_grant, nested_tables, remove_partition
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from databases.postgres.destination.removal import remove_origins, remove_rows
-from databases.postgres.destination.row_triggers import make_triggers, times_findings
+from databases.postgres.destination.row_triggers import check_triggers, make_triggers, times_findings
 from databases.postgres.destination.schema import (
     CLAIM_LOCK,
     HISTORY_FROM,
     MARKS_FROM,
+    check_schema,
     missing_tables,
     prepare_schema,
     schema_version,
@@ -112,7 +114,7 @@ class PostgresDestination:
     """See the module, and `databases.ports.DestinationDatabase`. One per process; not shared between threads."""
 
     def __init__(
-        self, dsn: str, *, site: str = "", allow_any_version: bool = False, settings: TableSettings = NO_TABLE_SETTINGS,
+        self, dsn: str, *, site: str = "", allow_any_version: bool = False, settings: TableSettings = NO_TABLE_SETTINGS, has_admin: bool = False,
     ) -> None:
         """Nothing is opened before the first call.
 
@@ -121,9 +123,10 @@ class PostgresDestination:
             site: name of the site, for messages.
             allow_any_version: do not refuse server versions that were never tried.
             settings: of the apply process that asks: how it sees the tables.
+            has_admin: see `DatabaseAccess`.
         """
         self._dsn, self._settings = dsn, settings
-        self._allow_any_version = allow_any_version
+        self._allow_any_version, self._has_admin = allow_any_version, has_admin
         self._site = site
         self._connection: psycopg.Connection[Any] | None = None
 
@@ -139,18 +142,21 @@ class PostgresDestination:
         with self._use("checking the destination") as connection:
             return preflight(
                 connection, topology, site=self._site, sessions=sessions, applies=applies, copies=copies,
-                allow_any_version=self._allow_any_version,
+                allow_any_version=self._allow_any_version, has_admin=self._has_admin,
             )
 
     def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_times`."""
         described = [found for owner, name in sorted(tables) if (found := self.describe(owner, name)) is not None]
         with self._use("asking for what latest_timestamp needs") as connection:
-            return tuple(times_findings(connection, self._site, tables, described, has_tombstones=has_tombstones))
+            return tuple(times_findings(connection, self._site, tables, described, has_tombstones=has_tombstones, has_admin=self._has_admin))
 
     def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
         """See `DestinationDatabase.keep_tombstones`."""
         with own_ddl(self._dsn, self._site), self._use("making the triggers that note deletes") as connection:
+            if self._has_admin:
+                check_triggers(connection, tables)
+                return ()
             return make_triggers(connection, tables)
 
     def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
@@ -209,6 +215,9 @@ class PostgresDestination:
     def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - one schema serves every topology
         """See `DestinationDatabase.prepare`."""
         with own_ddl(self._dsn, self._site), self._use("preparing the destination") as connection:
+            if self._has_admin:
+                check_schema(connection)
+                return ()
             return prepare_schema(connection)
 
     def plan(self, topology: str, applies: Sequence[PlannedApply] = ()) -> tuple[PlannedStatement, ...]:
@@ -508,6 +517,8 @@ class PostgresDestination:
         for (apply,) in applies:
             self.raise_epoch(topology, apply)  # nobody writes any more: not even a server that outlived its driver
         with own_ddl(self._dsn, self._site), self._use("removing what the topology made") as connection:
+            if self._has_admin:
+                return (*remove_rows(connection, topology, keeps_schema=True), LEFT_TO_ADMIN)
             return (*remove_rows(connection, topology), *remove_origins(connection, topology))
 
     def forget(self, topology: str, apply: str) -> tuple[str, ...]:

@@ -20,11 +20,11 @@ from databases.postgres.destination.fencing import STAMP_FUNCTION
 from databases.postgres.destination.partitions import nested_findings, ownership_findings
 from databases.postgres.destination.rights import (
     reference_right_findings,
+    schema_right_findings,
     sequence_right_findings,
     table_right_findings,
 )
-from databases.postgres.destination.schema import VERSION, schema_version
-from databases.postgres.destination.trust import SCHEMA_OWNER, owner_findings, reserved_findings, schema_owner_findings
+from databases.postgres.destination.trust import SCHEMA_OWNER, owner_findings, reserved_findings
 from databases.postgres.event_triggers import (
     DESTINATION_TAGS,
     DESTINATION_TRIALS,
@@ -85,13 +85,6 @@ FROM (SELECT count(*) FILTER (WHERE is_client) AS clients,
             FROM pg_catalog.pg_stat_activity) AS activity) AS open
 """
 
-_OWN_TABLES_LACKING = """
-SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relnamespace = 'headrace'::regnamespace AND c.relkind = 'r'
-  AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
-           AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
-LIMIT 1
-"""
-
 # Of the table, and those that a partition has alone.
 _CONSTRAINTS = """
 SELECT format('%%I.%%I', n.nspname, r.relname) AS relation, c.conname AS name, c.contype AS kind, c.condeferrable AS deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
@@ -123,6 +116,7 @@ WHERE n.nspname = ANY(%s) AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.
 
 def preflight(
     connection: psycopg.Connection[Any], topology: str, *, site: str, sessions: int, applies: int, copies: int, allow_any_version: bool,
+    has_admin: bool = False,
 ) -> tuple[Finding, ...]:
     """Check the server and the role.
 
@@ -134,6 +128,7 @@ def preflight(
         applies: see `DestinationDatabase.preflight`.
         copies: see `DestinationDatabase.preflight`.
         allow_any_version: do not refuse versions that were never tried.
+        has_admin: the schema headrace is another role's to make and to own (`databases.postgres.destination.admin`).
     """
     with connection.cursor(row_factory=dict_row) as cursor:
         parameters = {
@@ -147,6 +142,7 @@ def preflight(
     return (
         *version_findings(connection, path, allow_any_version=allow_any_version),
         *_server_findings(path, found),
+        *(() if has_admin else schema_right_findings(connection, path, found)),
         *_right_findings(connection, path, found),
         *event_trigger_findings(connection, path, DESTINATION_TAGS),
         *trial_findings(connection, path, DESTINATION_TRIALS),
@@ -161,8 +157,6 @@ def _server_findings(path: str, found: dict[str, Any]) -> Iterator[Finding]:
 
 def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[str, Any]) -> Iterator[Finding]:
     role, database = quote(found["role"]), quote(found["database"])
-    yield from _schema_findings(connection, path, found, role)
-    yield from schema_owner_findings(path, found["other_owner"], found["role"])
     if not found["may_temp"]:
         yield Finding(
             path=path, problem="the role may not create temporary types (needed for columns of array types)",
@@ -181,42 +175,6 @@ def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[
                 path=path, problem=f"the role may not call {function}, {reason}",
                 fix=f"GRANT EXECUTE ON FUNCTION {signature} TO {role};",
             )
-
-
-def _schema_findings(
-    connection: psycopg.Connection[Any], path: str, found: dict[str, Any], role: str
-) -> Iterator[Finding]:
-    if found["may_use"] is None:
-        if not found["may_create"]:
-            yield Finding(
-                path=path, problem="the role may not create the schema headrace",
-                fix=f"GRANT CREATE ON DATABASE {quote(found['database'])} TO {role};",
-            )
-        return
-    if not found["may_use"]:
-        yield Finding(
-            path=path, problem="the role may not use the schema headrace",
-            fix=f"GRANT USAGE, CREATE ON SCHEMA headrace TO {role};",
-        )
-        return
-    lacking = connection.execute(_OWN_TABLES_LACKING).fetchone()
-    if lacking is not None:
-        yield Finding(
-            path=path, problem="the role lacks rights on the tables of the schema headrace",
-            fix=f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headrace TO {role};",
-        )
-        return
-    made = schema_version(connection)
-    if made > VERSION:
-        yield Finding(
-            path=path, problem=f"the schema headrace was made by a newer Headrace (version {made}, known: {VERSION})",
-            fix="use the newer Headrace",
-        )
-    elif made < VERSION and not found["may_create_in"]:
-        yield Finding(
-            path=path, problem="the role may not create tables in the schema headrace",
-            fix=f"GRANT CREATE ON SCHEMA headrace TO {role};",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

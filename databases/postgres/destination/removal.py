@@ -28,13 +28,14 @@ _WAIT_S = 10.0  # for other log streams to pass what this topology wrote, and fo
 _POLL_S = 0.1
 
 
-def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str | None = None) -> list[str]:
+def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str | None = None, *, keeps_schema: bool = False) -> list[str]:
     """Delete a topology's rows, and drop the schema headrace when nobody else's are left.
 
     Args:
         connection: in autocommit mode.
         topology: whose apply processes are fenced out already.
         apply: only this apply process's rows; the schema stays.
+        keeps_schema: it stays, whoever has rows there: another role drops it.
 
     Returns:
         What was done, or why something stays.
@@ -59,7 +60,7 @@ def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str |
             done = connection.execute(f"DELETE FROM headrace.{table} WHERE {whose}", parameters)
             if done.rowcount:
                 lines.append(f"DELETE FROM headrace.{table} WHERE {shown}")
-        if apply is None and not _others(connection, there):
+        if apply is None and not keeps_schema and not _others(connection, there):
             lines.append(_drop_schema(connection))
     return lines
 

@@ -1,4 +1,4 @@
-"""Rights that apply's statements need at a destination table, each that is missing with the GRANT.
+"""Rights that apply's statements need at a destination table and in the schema headrace, each that is missing with the GRANT.
 
 They follow from what is run, not from the table alone. A statement names the types of its values, with their schemas. An INSERT computes the defaults
 of columns that the source does not have, generated columns, CHECK constraints and expressions of indexes as the role: it calls their functions, and
@@ -17,9 +17,18 @@ from psycopg import sql
 from databases.ports import DestinationTable, Finding
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.catalog import CatalogTable
+from databases.postgres.destination.schema import VERSION, schema_version
+from databases.postgres.destination.trust import schema_owner_findings
 from streams.lcr_batch import TableVersion
 
-__all__ = ["missing_grants", "reference_right_findings", "sequence_right_findings", "table_right_findings"]
+__all__ = ["missing_grants", "reference_right_findings", "schema_right_findings", "sequence_right_findings", "table_right_findings"]
+
+_OWN_TABLES_LACKING = """
+SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relnamespace = 'headrace'::regnamespace AND c.relkind = 'r'
+  AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+           AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
+LIMIT 1
+"""
 
 _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
@@ -176,4 +185,52 @@ def reference_right_findings(connection: psycopg.Connection[Any], path: str, nam
         yield Finding(
             path=path, problem=f"the role may not lock rows that the foreign key {name} refers to, and so cannot check it",
             fix=f"GRANT SELECT, UPDATE ON {qualified(row[1], row[2])} TO {quote(row[0])};",
+        )
+
+
+def schema_right_findings(connection: psycopg.Connection[Any], path: str, found: dict[str, Any]) -> Iterator[Finding]:
+    """What the role lacks to make the schema headrace, and to use what is there.
+
+    Args:
+        connection: as the role that will apply.
+        path: of the findings.
+        found: what the preflight asked the server.
+    """
+    yield from _schema_findings(connection, path, found, quote(found["role"]))
+    yield from schema_owner_findings(path, found["other_owner"], found["role"])
+
+
+def _schema_findings(
+    connection: psycopg.Connection[Any], path: str, found: dict[str, Any], role: str
+) -> Iterator[Finding]:
+    if found["may_use"] is None:
+        if not found["may_create"]:
+            yield Finding(
+                path=path, problem="the role may not create the schema headrace",
+                fix=f"GRANT CREATE ON DATABASE {quote(found['database'])} TO {role};",
+            )
+        return
+    if not found["may_use"]:
+        yield Finding(
+            path=path, problem="the role may not use the schema headrace",
+            fix=f"GRANT USAGE, CREATE ON SCHEMA headrace TO {role};",
+        )
+        return
+    lacking = connection.execute(_OWN_TABLES_LACKING).fetchone()
+    if lacking is not None:
+        yield Finding(
+            path=path, problem="the role lacks rights on the tables of the schema headrace",
+            fix=f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headrace TO {role};",
+        )
+        return
+    made = schema_version(connection)
+    if made > VERSION:
+        yield Finding(
+            path=path, problem=f"the schema headrace was made by a newer Headrace (version {made}, known: {VERSION})",
+            fix="use the newer Headrace",
+        )
+    elif made < VERSION and not found["may_create_in"]:
+        yield Finding(
+            path=path, problem="the role may not create tables in the schema headrace",
+            fix=f"GRANT CREATE ON SCHEMA headrace TO {role};",
         )

@@ -10,9 +10,11 @@ import psycopg
 from databases.ports import DestinationTable, Finding
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import TOMBSTONES
+from databases.postgres.destination.schema import AS_ADMIN
+from streams.errors import DatabaseError
 from streams.table_name import literal
 
-__all__ = ["drop_triggers", "lacking_triggers", "make_triggers", "times_findings", "tombstones_statement"]
+__all__ = ["check_triggers", "drop_triggers", "lacking_triggers", "make_triggers", "times_findings", "tombstones_statement"]
 
 _IS_PUBLIC = "pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE')"
 """Whether anybody may put the function on a table of his own, and so note deletes of another one, as before version 19 of the schema."""
@@ -45,6 +47,7 @@ WHERE p.pronamespace = 'headrace'::pg_catalog.regnamespace AND p.proname ~ '^not
 
 def times_findings(
     connection: psycopg.Connection[Any], site: str, tables: Collection[tuple[str, str]], described: Collection[DestinationTable], *, has_tombstones: bool,
+    has_admin: bool = False,
 ) -> Iterator[Finding]:
     """See `DestinationDatabase.preflight_times`.
 
@@ -54,6 +57,7 @@ def times_findings(
         tables: with latest_timestamp.
         described: those of them that are there.
         has_tombstones: deletes by sessions are to be noted.
+        has_admin: another role makes the triggers.
     """
     row = connection.execute("SHOW track_commit_timestamp").fetchone()
     if tables and row is not None and row[0] != "on":
@@ -66,7 +70,7 @@ def times_findings(
         path = f"sites.{site} table {owner}.{name}"
         if not has_key:
             yield Finding(path=path, problem="has no primary key, by which tombstones know its rows", fix="add one, or leave tombstones out")
-        elif not may:
+        elif not may and not has_admin:
             yield Finding(
                 path=path, problem="tombstones need a trigger on it, and this role does not own it",
                 fix=f"let the role be a member of the table's owner; or, once `up` has made the schema: {tombstones_statement(owner, name)};",
@@ -91,6 +95,20 @@ def _unhashed(connection: psycopg.Connection[Any], site: str, tables: Collection
                     f"{column.type_name.removeprefix('pg_catalog.')}",
                     fix="take a key of other types, or another method",
                 )
+
+
+def check_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> None:
+    """Refuse a table that lacks the trigger, where another role makes it.
+
+    Args:
+        connection: to the database.
+        tables: owners and names.
+
+    Raises:
+        DatabaseError: one does.
+    """
+    if lacking := [f"{owner}.{name}" for owner, name, *_ in lacking_triggers(connection, tables)]:
+        raise DatabaseError(f"the trigger that notes deletes is not on {', '.join(lacking)}", hint=AS_ADMIN)
 
 
 def make_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> tuple[str, ...]:

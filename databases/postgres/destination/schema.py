@@ -50,10 +50,12 @@ from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
 from databases.postgres.views import statements as view_statements
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError
 
-__all__ = ["CLAIM_LOCK", "HISTORY_FROM", "MARKS_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "missing_tables", "prepare_schema", "schema_version"]
+__all__ = ["AS_ADMIN", "CLAIM_LOCK", "HISTORY_FROM", "MARKS_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "check_schema", "missing_tables", "prepare_schema", "schema_version"]
 
 SCHEMA = "headrace"
 _TABLE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(headrace\.\w+)")
+
+AS_ADMIN = "run `headrace up FILE`: it makes and upgrades this as the role of admin_dsn"
 
 # "headrace" in hexadecimal: nobody else's advisory lock is likely to have this number.
 PREPARE_LOCK = 0x68656164_72616365
@@ -305,6 +307,30 @@ def missing_tables(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
     made = [found[1] for number in range(version or VERSION) for text in VERSIONS[number] if (found := _TABLE.match(text))]
     there = {row[0] for row in connection.execute("SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass(t) IS NOT NULL", (made,))}
     return tuple(name for name in made if name not in there) if version or there else ()
+
+
+def check_schema(connection: psycopg.Connection[Any]) -> None:
+    """Refuse a schema that is not as this version needs it, where another role makes it.
+
+    Args:
+        connection: as the role that applies.
+
+    Raises:
+        DatabaseError: it is not there, or of another version.
+    """
+    with translated("looking at the schema headrace"):
+        version = schema_version(connection)
+    if version > VERSION:
+        raise DatabaseError(
+            f"the schema headrace has version {version}, this program knows {VERSION}", hint="use the newer Headrace that made it", version=version,
+        )
+    if version < VERSION:
+        raise DatabaseError(
+            f"the schema headrace has version {version}, this program needs {VERSION}" if version else "the schema headrace is not there",
+            hint=AS_ADMIN, version=version,
+        )
+    if missing := missing_tables(connection):
+        raise DatabaseError(f"the schema headrace is damaged: {', '.join(missing)} is not there", hint=INSTANTIATE_AGAIN)
 
 
 def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:

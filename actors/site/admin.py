@@ -1,0 +1,74 @@
+"""What a site's administrator does at its destination, from a command: see `databases.postgres.destination.admin`.
+
+Only commands call it. What runs has no `admin_dsn`, and finds done what `up` did as its role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from actors.security.links import server_findings
+from actors.site.connection import access_to
+from databases.connectors import open_admin
+from topology.file.admin import admin_dsn
+
+if TYPE_CHECKING:
+    from databases.operator_ports import DestinationAdmin
+    from databases.ports import Finding
+    from topology.spec import SiteSpec, TopologySpec
+
+__all__ = ["admin_findings", "administered", "prepare_as_admin", "remove_as_admin"]
+
+
+def administered(spec: TopologySpec) -> tuple[SiteSpec, ...]:
+    """The destinations whose objects an administrator makes."""
+    return tuple(site for site in spec.sites if site.database.has_admin and any(apply.site == site.name for apply in spec.applies))
+
+
+def admin_findings(spec: TopologySpec, site: SiteSpec) -> Iterator[Finding]:
+    """What keeps the administrator from its work.
+
+    Args:
+        spec: the topology.
+        site: see `administered`.
+
+    Raises:
+        StreamsError: the database does not answer, or the connection string has no value.
+    """
+    dsn = admin_dsn(spec, site)
+    yield from server_findings(site.name, dsn, "admin_dsn")
+    yield from _admin(site, dsn).preflight(_tombstones(spec, site))
+
+
+def prepare_as_admin(spec: TopologySpec) -> dict[str, tuple[str, ...]]:
+    """Make at every destination that has an administrator what the topology needs there; idempotent. Returns the statements, by site.
+
+    Args:
+        spec: the topology.
+
+    Raises:
+        StreamsError: a database does not answer, or a right is missing.
+    """
+    return {site.name: _admin(site, admin_dsn(spec, site)).prepare(_tombstones(spec, site)) for site in administered(spec)}
+
+
+def remove_as_admin(spec: TopologySpec, site: SiteSpec) -> tuple[str, ...]:
+    """Drop what is left once the site has removed its own rows.
+
+    Args:
+        spec: the topology.
+        site: see `administered`.
+
+    Raises:
+        StreamsError: the database does not answer, or the connection string has no value.
+    """
+    return _admin(site, admin_dsn(spec, site)).remove(spec.name)
+
+
+def _admin(site: SiteSpec, dsn: str) -> DestinationAdmin:
+    return open_admin(access_to(site, site.database.dsn), dsn)
+
+
+def _tombstones(spec: TopologySpec, site: SiteSpec) -> frozenset[tuple[str, str]]:
+    return frozenset(table for apply in spec.applies if apply.site == site.name for table in apply.conflicts.with_tombstones)

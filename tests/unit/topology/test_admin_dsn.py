@@ -1,0 +1,80 @@
+"""A site's `admin_dsn`: where it is taken, that no topology and no record of one has it, and that it is resolved when it is used."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from streams.errors import ConfigError
+from topology.edits.stored import entrusted, spec_to_json
+from topology.file.admin import admin_dsn
+from topology.file.reading import examine, read_topology
+
+FILE = """
+topology: t
+state_dir: state
+sites:
+  a: {{database: {{kind: postgres, dsn: "host=a user=runs password=${{RUNS}}"{of_source}}}}}
+  b: {{database: {{kind: postgres, dsn: "host=b user=runs password=${{RUNS}}", admin_dsn: "{admin}"}}}}
+  c: {{database: {{kind: embedded{of_embedded}}}}}
+replicate:
+  - {{tables: [public.t], from: a, to: [b, c]}}
+"""
+ENVIRONMENT = {"RUNS": "planted-one", "ADMIN": "planted-two"}
+DSN = "host=b user=admin password=${ADMIN}"
+
+
+def _file(folder: Path, admin: str = DSN, of_source: str = "", of_embedded: str = "") -> Path:
+    file = folder / "t.yaml"
+    file.write_text(FILE.format(admin=admin, of_source=of_source, of_embedded=of_embedded))
+    return file
+
+
+def _problems(file: Path) -> list[str]:
+    return [f"{found.path}: {found.problem}" for found in examine(file, ENVIRONMENT).findings if found.is_error]
+
+
+def test_topology_says_that_there_is_one_and_has_it_nowhere(tmp_path: Path) -> None:
+    spec = read_topology(_file(tmp_path), ENVIRONMENT)
+    assert [site.database.has_admin for site in spec.sites] == [False, True, False]
+    # What a component gets, what is stored, and what travels: the other secret shows that it is looked for where it would be.
+    for form in (pickle.dumps(spec), pickle.dumps(entrusted(spec, "site:b")), json.dumps(spec_to_json(spec)).encode()):
+        assert b"planted-two" not in form
+        assert b"user=admin" not in form
+    assert b"planted-one" in pickle.dumps(entrusted(spec, "site:b"))
+    # The variable is taken out of the environment of what is started.
+    assert spec.site("b").database.environment == ("RUNS", "ADMIN")
+    assert admin_dsn(spec, spec.site("b"), ENVIRONMENT) == "host=b user=admin password='planted-two'"
+
+
+def test_it_is_resolved_when_it_is_used_and_a_missing_value_is_named(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    spec = read_topology(_file(tmp_path, f"host=b user=admin password=${{file:{secret}}}"), ENVIRONMENT)
+    with pytest.raises(ConfigError, match=r"sites\.b\.database\.admin_dsn"):
+        admin_dsn(spec, spec.site("b"), ENVIRONMENT)
+    secret.write_text("one\n")
+    assert admin_dsn(spec, spec.site("b"), ENVIRONMENT).endswith("password='one'")
+    secret.write_text("two\n")
+    assert admin_dsn(spec, spec.site("b"), ENVIRONMENT).endswith("password='two'")
+    _file(tmp_path)
+    spec.file.write_text(spec.file.read_text().replace("admin_dsn", "dsn2"))
+    with pytest.raises(ConfigError, match="not there any more"):
+        admin_dsn(spec, spec.site("b"), ENVIRONMENT)
+
+
+def test_password_in_the_file_is_refused_and_not_shown(tmp_path: Path) -> None:
+    (problem,) = _problems(_file(tmp_path, "host=b user=admin password=hunter2"))
+    assert problem.startswith("sites.b.database.admin_dsn")
+    assert "has a password in the file" in problem
+    assert "hunter2" not in problem
+
+
+def test_source_and_embedded_server_take_none(tmp_path: Path) -> None:
+    (problem,) = _problems(_file(tmp_path, of_source=f', admin_dsn: "{DSN}"'))
+    assert "sites.a.database.admin_dsn" in problem
+    assert "captures from this one" in problem
+    (problem,) = _problems(_file(tmp_path, of_embedded=f', admin_dsn: "{DSN}"'))
+    assert "kind: embedded takes no admin_dsn" in problem
