@@ -123,7 +123,7 @@ def _apply(site: Site) -> None:
         assert destination.conflicts("top", last=1) == ()
 
 
-@pytest.mark.parametrize("site", ["pg_15", "pg_16", "pg_destination"], indirect=True)
+@pytest.mark.parametrize("site", ["pg_15", pytest.param("pg_16", marks=pytest.mark.soak), "pg_destination"], indirect=True)
 def test_rights_that_are_printed_are_enough_and_the_role_that_applies_can_change_nothing_of_it(site: Site) -> None:
     made = site.prepared()
     assert any(statement.startswith("CREATE SCHEMA") for statement in made)
