@@ -36,6 +36,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from actors.security.links import spark_findings
 from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
 from actors.site.connection import access_to, embedded_server, remove_from, site_folder
@@ -368,6 +369,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
                 findings += source.preflight(self._rules(spec), streams=streams, needs=log_needs(spec, self._site.name))
         applies = _applies_at(spec, self._site.name)
         if applies:
+            findings += spark_findings(self._site)
             with closing(self._open_destination()) as destination:
                 findings += destination.preflight(
                     spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),

@@ -12,17 +12,22 @@ __all__ = ["takes_work_from_anybody"]
 
 _TIMEOUT_S = 60.0  # Ray is imported, which takes seconds on a busy machine
 _OPEN = 42  # an exit code that neither Python nor Ray has
-_ASK = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10.0); sys.exit({open})"
+# Where "auto" is, Ray says as it does for `ray.init`.
+_ASK = """
+import sys
+from ray._private.services import canonicalize_bootstrap_address
+from ray._raylet import GcsClient
+GcsClient(address=canonicalize_bootstrap_address(sys.argv[1])).get_all_node_info(timeout=10.0)
+sys.exit({open})
+"""
 
 
 def takes_work_from_anybody(address: str) -> bool:
-    """Ask a cluster's control service without a token; False also where nothing answers, or it is not known where.
+    """Ask a cluster's control service without a token; False also where nothing answers, or none is found.
 
     Args:
-        address: "host:port"; "auto" is looked for by Ray itself, and not asked.
+        address: "host:port", or "auto".
     """
-    if not address.rpartition(":")[2].isdecimal():
-        return False
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")} | LOOPBACK | {"RAY_AUTH_MODE": "disabled"}
     program = [sys.executable, "-c", _ASK.replace("{open}", str(_OPEN)), address]
     try:

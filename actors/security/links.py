@@ -12,7 +12,7 @@ from databases.ports import Finding
 if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["is_this_machine", "link_findings", "ray_findings"]
+__all__ = ["is_this_machine", "link_findings", "ray_findings", "spark_findings"]
 
 
 def link_findings(spec: TopologySpec) -> Iterator[Finding]:
@@ -76,6 +76,22 @@ def ray_findings(address: str) -> Iterator[Finding]:
             path=f"Ray at {address}", is_error=False,
             problem="takes work from anybody who reaches it: they run programs on all its nodes, and read the connection strings of all sites",
             fix="start it with RAY_AUTH_MODE=token, and give the nodes and the users of this topology one token (ray get-auth-token --generate), as cluster.yaml does",
+        )
+
+
+def spark_findings(site: SiteSpec) -> Iterator[Finding]:
+    """Warn of a node whose Spark takes connections from whoever reaches it; to be asked on that node, in a process that Ray started.
+
+    Args:
+        site: the one that applies changes there. Without `node:` it runs beside the commands, or on a private cluster, which makes the secret itself.
+    """
+    from spark_apply.application.authentication import SECRET, authentication_settings
+
+    if site.node and not authentication_settings():
+        yield Finding(
+            path=f"sites.{site.name}.node", is_error=False,
+            problem=f"Ray runs on its node without {SECRET}: whoever reaches the ports of its Spark application runs programs there, and reads the rows",
+            fix=f"export one {SECRET} on every node before `ray start`, as cluster.yaml does; then headrace up",
         )
 
 
