@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -38,9 +40,13 @@ def start_of(cluster, commands):
     return next(command for command in cluster[commands] if "ray start" in command)
 
 
+def option(command, name):
+    return re.search(rf"{name}=(\S+)", command)[1]
+
+
 def exports_of(cluster, commands):
     """What is done before `ray start`, which begins behind the `ulimit`; an environment in the home folder is this one."""
-    return start_of(cluster, commands).partition(" && ulimit")[0].replace("~/headrace-env/bin", str(Path(sys.executable).parent))
+    return re.split(r" && (?:\{ )?ulimit", start_of(cluster, commands))[0].replace("~/headrace-env/bin", str(Path(sys.executable).parent))
 
 
 def test_ray_up_accepts_the_file(cluster):
@@ -107,7 +113,7 @@ def test_a_topology_as_the_file_shows_it_has_certificates_for_its_nodes(name, tm
 def test_the_state_folder_of_a_machine_is_made_for_the_user_who_runs_headrace_alone(name):
     """Commands refuse one that another user owns or may write."""
     cluster = yaml.safe_load((ROOT / name).read_text())
-    (made,) = (command for command in cluster["initialization_commands"] if " install " in command)
+    (made,) = (command for command in cluster["initialization_commands"] if " install -d " in command)
     options = shlex.split(made.removeprefix("sudo install ").replace("$(id -un)", "me"))
     assert options[:5] == ["-d", "-o", "1000" if "docker" in cluster else "me", "-m", "0700"]
 
@@ -173,3 +179,62 @@ def test_the_state_folder_of_a_node_is_its_users_alone(cluster):
     words = shlex.split(made.replace("$(id -un)", "user"))
     assert words[words.index("-m") + 1] == "0700"
     assert words[words.index("-o") + 1] in {"1000", "user"}
+
+
+def test_ray_is_started_again_where_it_ended(cluster):
+    """By version 1 of the autoscaler: version 2 ends the machine, and on machines that one has it counts the head as one of the nodes.
+
+    `ray up` puts the variable for version 2 before the command, so the command's own must come behind it.
+    """
+    from ray.autoscaler._private.util import with_envs
+
+    (command,) = with_envs([exports_of(cluster, "head_start_ray_commands")], {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": "i"})
+    told = subprocess.run(
+        ["bash", "-c", f"{command} && python -c 'import ray; print(ray._config.enable_autoscaler_v2())'"], capture_output=True, text=True, check=False,
+        env={"HOME": str(ROOT), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+    )
+    assert told.stdout.split()[-1:] == ["False"], told.stderr
+
+
+@pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
+def test_a_machine_that_allows_few_open_files_starts_all_the_same(commands):
+    cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
+    limit = re.search(r"&& (\{ ulimit .*?; \}) && ray start", start_of(cluster, commands))[1]
+    told = subprocess.run(["bash", "-c", f"ulimit -Sn 500; ulimit -Hn 1000; {limit} && ulimit -n"], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["1000"]
+
+
+def test_a_cloud_keeps_the_instance_and_the_disk_of_a_site():
+    """Ray stops what it would terminate, except spot instances; and a disk stays where an instance is terminated all the same."""
+    cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+    assert cluster["provider"]["cache_stopped_nodes"]
+    assert "-v /var/lib/headrace:/headrace" in cluster["docker"]["run_options"]
+    for node in cluster["available_node_types"].values():
+        assert "InstanceMarketOptions" not in node["node_config"]
+        (disk,) = node["node_config"]["BlockDeviceMappings"]
+        assert disk["DeviceName"] == "/dev/sda1"  # the root, where /var/lib/headrace is
+        assert disk["Ebs"]["VolumeSize"] >= 50
+        assert disk["Ebs"]["Encrypted"]
+        assert disk["Ebs"]["DeleteOnTermination"] is False
+        assert node["node_config"]["ImageId"] == "ami-..."  # nobody's: AWS refuses it, and the head of the file says what to write
+
+
+def test_the_head_of_a_cloud_can_speak_with_it():
+    cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+    assert any("boto3" in command for command in cluster["head_setup_commands"])
+
+
+@pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
+def test_the_object_store_fits_the_shared_memory_of_a_node(cluster, commands):
+    size = int(option(start_of(cluster, commands), "--object-store-memory"))
+    assert size >= 75 * 1024**2  # Ray takes no less
+    (shared,) = [each.removeprefix("--shm-size=") for each in cluster.get("docker", {}).get("run_options", ()) if "shm-size" in each] or ["1g"]
+    assert size < int(shared.removesuffix("g")) * 1024**3
+
+
+@pytest.mark.parametrize(("sent", "path"), [(True, "pyproject.toml"), (True, "headrace/cli.py"), (False, "certs/ca.key"), (False, "certs/dbs1.key"), (False, ".git/config")])
+def test_a_node_is_sent_what_it_installs_and_no_private_key(cluster, sent, path):
+    """Patterns without a slash are of names anywhere, as rsync has them."""
+    assert cluster["file_mounts"]["~/headrace"] == "."
+    patterns = cluster["rsync_exclude"]
+    assert sent is not any(fnmatch.fnmatch(name, pattern) for name in Path(path).parts for pattern in patterns)
