@@ -18,7 +18,7 @@ import pytest
 __all__ = ["FAILED", "UNITS", "Shared", "end_all", "end_unit", "group", "sort_by_unit", "unit_of"]
 
 # In the order in which they begin: the longest first, so that no worker ends long after the others.
-UNITS = ("one_way", "sites", "hub", "nodes", "drivers")
+UNITS = ("one_way", "sites", "hub", "nodes", "drivers", "ray_up")
 # One after the other: both at once are seven Spark applications on two cores, and each then takes twice as long.
 _IN_ONE_WORKER = {"hub": "many sites", "nodes": "many sites"}
 _OPEN = pytest.StashKey[list["Shared[Any]"]]()
