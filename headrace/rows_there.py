@@ -137,7 +137,14 @@ def _never_copied(
     keep = f"keep them with `headrace up {spec.file} --keep-existing`"
     for name in filled:
         path = f"sites.{apply.site} table {name}"
-        if is_sent_on(spec, apply.site, name):
+        if others := [other for other in target.other_copies(spec.name, apply.name, *name) if other.topology != spec.name]:
+            which = " and ".join(dict.fromkeys(f"{other.apply} of topology {other.topology}" for other in others))
+            yield Finding(
+                path=path, problem=f"the destination table is not empty: apply process {which} has rows there, from site {' and '.join(dict.fromkeys(other.source for other in others))}",
+                fix=f"delete none. If they are from the table that {apply.source} has, take it out of the file of one of the two topologies: every change would be applied twice; else, if it"
+                f" holds the rows of {apply.source} as they are now, {keep}",
+            )
+        elif is_sent_on(spec, apply.site, name):
             yield Finding(
                 path=path, problem=f"the destination table is not empty, and was never copied from {apply.source}; other sites get their rows from here",
                 fix=f"if {apply.source} has no row that is not here too, {keep}, while changes of it at {apply.source} rest; delete no rows here",

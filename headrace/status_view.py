@@ -199,7 +199,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
             component=name, problem=f"its virtual dependency definitions name {', '.join(component['missing_tables'])}, which is not at its site: nothing keeps"
             " such rows in order with others", fix="name the table in FILE as it is called now, then headrace up FILE",
         )
-    if component.get("uncaptured_tables"):
+    if component.get("uncaptured_tables") and component.get("is_prepared", True):  # before that, `up` is about to capture them
         yield Note(
             component=name, problem=f"created after `up`, and not captured yet: {', '.join(component['uncaptured_tables'])}",
             fix="headrace up FILE",
@@ -349,7 +349,7 @@ def _told_first(overview: Mapping[str, Any]) -> Iterator[RenderableType]:
     from rich.text import Text
 
     if overview["state"] == "REFUSED":
-        yield Text("the last `headrace up` was refused for what is below, and changed nothing. Mend it, then headrace up FILE\n", style="red")
+        yield Text("the last `headrace up` was refused for what is below, and changed nothing. Fix it, then run headrace up FILE: only that looks again\n", style="red")
         for finding in overview["findings"]:
             if finding["is_error"]:
                 yield Text(f"refused: {finding['path']}: {finding['problem']}\n  fix: {finding['fix']}\n", style="red")

@@ -322,7 +322,9 @@ class MemoryDestination:
         stored = store.tables.get((owner, name))
         number = 0 if stored is None else stored.number
         return tuple(
-            OtherCopy(topology=key[0], apply=key[1], source=found.source, state=found.state, row_count=found.row_count, digest=found.digest)
+            OtherCopy(
+                topology=key[0], apply=key[1], source=found.source, state=found.state, row_count=found.row_count, digest=found.digest, identity=found.identity,
+            )
             for key, found in sorted(store.instantiations.items())
             if key[:2] != (topology, apply) and ((found.owner, found.name) == (owner, name) or (number and store.recorded.get(key) == number))
             and (found.state in ROWS_THERE or (found.state == "FAILED" and found.scn > 0))

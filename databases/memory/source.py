@@ -509,7 +509,7 @@ class MemorySource:
                 found.setdefault(table.root, [self._root_numbers[table.root]]).append(version.object_number)
         return tuple(
             CapturedTable(
-                identity=f"{self.options.system_identifier}.{numbers[0]}", owner=owner, name=name,
+                identity=f"{self.options.system_identifier}.{numbers[0]}.{numbers[0]}", owner=owner, name=name,
                 object_numbers=tuple(numbers),
             )
             for (owner, name), numbers in sorted(found.items())

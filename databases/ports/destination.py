@@ -386,6 +386,7 @@ class OtherCopy:
         state: one of `ROWS_THERE`, or FAILED with an SCN: rows of its copy may be in the table. (FAILED without an SCN, and LEFT, are none.)
         row_count: see `Instantiation`.
         digest: see `Instantiation`.
+        identity: see `Instantiation`.
     """
 
     topology: str
@@ -394,6 +395,16 @@ class OtherCopy:
     state: str
     row_count: int = 0
     digest: str = ""
+    identity: str = ""
+
+    def is_of(self, identity: str) -> bool:
+        """Whether its rows are from the same table of the same source, captured by whichever topology.
+
+        Args:
+            identity: see `CapturedTable`.
+        """
+        table = identity.rpartition(".")[0]
+        return bool(table) and self.identity.rpartition(".")[0] == table
 
     @property
     def is_copying(self) -> bool:

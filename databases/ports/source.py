@@ -50,7 +50,8 @@ class CapturedTable:
     Args:
         identity: of the table and of the unbroken time in which its changes have been captured, as the connector writes
             it, with the source database's own. A table keeps it when it is renamed. It is another one when the table was
-            dropped and made again, and when its changes were not captured for a while.
+            dropped and made again, and when its changes were not captured for a while. What is before its last dot is of the table
+            alone: two topologies that capture one table write it alike.
         owner, name: what the table is called now; the root of a partitioned one.
         object_numbers: its own number and those of its partitions, as table descriptions in the log have them.
     """

@@ -57,7 +57,7 @@ from databases.ports import PartOf
 from databases.table_digest import TableDigest
 from rules.rule import Rule, RuleSet
 from spark_apply.copy.both_ways import BothWays, Found
-from spark_apply.copy.neighbours import awaited, may_be_of_nothing, may_have_rows, not_copied_beside
+from spark_apply.copy.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obsolete_errors import ObsoleteErrors
 from spark_apply.copy.obstacles import not_as_called, refused, table_copy
 from spark_apply.copy.parts import captured_parts, other_bounds, part_facts
@@ -540,6 +540,7 @@ class TableInstantiation:
                 problem = refused(each)
             problem = problem or self._other_bounds(each)
             others = copy.beside = self._records.others(table)
+            problem = problem or applied_twice(each, others, self.config.topology)
             if not problem and (waits := awaited(each, others, self.config.topology)):
                 this.waits[copy.key] = waits
                 return

@@ -10,6 +10,9 @@ Then, by what they find:
     source has none in the snapshot
     rows, and else                              FAILED: the operator lets changes rest, and keeps the rows or deletes them
 
+Another topology may have the same table of the same source there. Every change would be applied twice: rows of a table without a key would be doubled without
+a sign. So the second one is refused, whether the table has rows or not, unless it takes a part of the rows alone.
+
 A table is emptied only where no other apply process has rows: what another one has applied since its copy does not come again, and this source
 need not have it yet.
 """
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from spark_apply.copy.standing import Standing
     from spark_apply.driver.config import ApplyConfig
 
-__all__ = ["awaited", "may_be_of_nothing", "may_have_rows", "not_copied_beside"]
+__all__ = ["applied_twice", "awaited", "may_be_of_nothing", "may_have_rows", "not_copied_beside"]
 
 
 def awaited(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
@@ -47,6 +50,24 @@ def awaited(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
     if not copying or (each.record is not None and each.record.state in BEGUN):
         return ""
     return f"table {each.table.destination} waits: {_named(copying, topology)} copies into it, or began to and goes on when it runs again"
+
+
+def applied_twice(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
+    """Why a table would get every change twice: another topology applies the same table of the same source there; empty: none does.
+
+    Args:
+        each: where the table stands.
+        others: what others have in its destination table.
+        topology: of this apply process.
+    """
+    twice = [other for other in others if other.topology != topology and other.is_of(each.table.identity)]
+    if not twice or each.table.rows:
+        return ""
+    which = " and ".join(dict.fromkeys(other.topology for other in twice))
+    return (
+        f"{_named(twice, topology)} gets the same table of this source there: every change would be applied twice. Take the table out of the file of one of the two, and run"
+        f" `headrace up` with it, or end topology {which} with `headrace down ITS_FILE --purge`"
+    )
 
 
 def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: ApplyConfig, how_to_empty: str) -> str:

@@ -154,6 +154,20 @@ PARTITIONED = (
 )
 
 
+def test_rows_of_another_topology_are_not_to_be_deleted(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with closing(PostgresDestination(checked.dsns["b"], site="b")) as destination:
+        destination.prepare("earlier")
+        destination.record_instantiation("earlier", "apply_1", destination.raise_epoch("earlier", "apply_1").epoch, Instantiation(
+            source="c", identity="1", owner="public", name="t", scn=Scn(100), state="DONE", row_count=1, digest="1",
+        ))
+    (found,) = [finding for finding in checked.about("t") if finding.path == "sites.b table public.t"]
+    assert found.problem == "the destination table is not empty: apply process apply_1 of topology earlier has rows there, from site c"
+    assert "DELETE" not in found.fix
+    assert "take it out of the file of one of the two topologies" in found.fix
+
+
 def test_rows_of_a_table_that_inherits_are_not_those_of_its_parent(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(site, *FAMILY)

@@ -36,7 +36,7 @@ IS_GONE = """coalesce(recorded_in = 'headrace.instantiation'::regclass AND NOT E
 _OTHER_COPIES = """
 WITH asked AS (SELECT to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text)) AS relid),
 family AS (SELECT relid FROM asked UNION SELECT r.relid FROM asked, pg_partition_tree(asked.relid) r UNION SELECT r.relid FROM asked, pg_partition_ancestors(asked.relid) r)
-SELECT topology, apply, source, state, row_count, digest FROM headrace.instantiation
+SELECT topology, apply, source, state, row_count, digest, identity FROM headrace.instantiation
 WHERE (topology, apply) <> (%(topology)s, %(apply)s) AND (state = ANY (%(rows_there)s) OR (state = 'FAILED' AND scn > 0)) AND ((owner = %(owner)s
   AND name = %(name)s) OR (recorded_in = 'headrace.instantiation'::regclass AND relation IN (SELECT relid FROM family)))
 ORDER BY topology, apply, source, identity

@@ -110,6 +110,7 @@ FINE = {
     "stopped": component("DISABLED", enabled=False),
     "on its way": component("STARTING SPARK", detail="1 of 2 apply servers"),
     "rule without a table": component("ENABLED", unmatched_rules=["hr.x"]),
+    "tables that the first up is about to capture": component("WAITING FOR PREPARATION", uncaptured_tables=["hr.new"], is_prepared=False),
     "no errors any more": component("IDLE", errors=0, uncaptured_tables=[], problem="", last_error=ERROR),
     "copying": component("INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "COPYING", "rows": 7, "problem": ""}]),
 }
@@ -170,7 +171,7 @@ def test_what_needs_an_operator_is_on_the_first_lines_and_nothing_is_cut_off_on_
 def test_refused_up_leaves_its_reason_in_the_status():
     finding = {"path": "sites.a", "problem": "wal_level is replica", "fix": "ALTER SYSTEM", "is_error": True}
     lines = shown({**overview(component("IDLE"), state="REFUSED"), "findings": [finding]})
-    assert any(line.endswith("Mend it, then headrace up FILE") for line in lines)
+    assert any(line.endswith("Fix it, then run headrace up FILE: only that looks again") for line in lines)
     assert lines.index("refused: sites.a: wal_level is replica") < lines.index("  fix: ALTER SYSTEM") < 10
 
 
