@@ -207,11 +207,11 @@ class DomainColumn:
 
     Args:
         name: of the column.
-        domain: its type, `owner.name`.
-        base_type: below it, `owner.name`.
+        domain: its type, as `streams.type_name.type_text` writes it.
+        base_type: below it, likewise written.
         modifier: of the base type; -1: none.
         part: which one is meant: `[]` are an array's elements, `<>` a range's bounds, `.name` is a field.
-        holder: of the innermost field the composite type, `owner.name`; empty: there is none.
+        holder: of the innermost field the composite type, likewise written; empty: there is none.
     """
 
     name: str

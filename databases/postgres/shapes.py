@@ -20,6 +20,7 @@ from databases.postgres.destination.catalog import wider_types
 from databases.postgres.partitions import partition_rows
 from databases.postgres.types import modifier_fits, type_with_modifier
 from streams.table_name import TableName, literal, remark
+from streams.type_name import type_parts, type_text
 
 __all__ = ["domain_findings", "domain_shapes", "shape_findings", "standalone_tables", "table_shapes"]
 
@@ -82,8 +83,8 @@ WITH RECURSIVE walk (owner, name, "column", part, place, type, oid, modifier, ho
                   WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
     ) AS below (part, place, oid, modifier)
 )
-SELECT w.owner, w.name, w."column", w.part, format('%%s.%%s', dn.nspname, d.typname) AS domain, format('%%s.%%s', bn.nspname, b.typname) AS base_type, w.modifier,
-       coalesce((SELECT format('%%s.%%s', hn.nspname, h.typname) FROM pg_catalog.pg_type h JOIN pg_catalog.pg_namespace hn ON hn.oid = h.typnamespace WHERE h.oid = w.holder), '') AS holder
+SELECT w.owner, w.name, w."column", w.part, dn.nspname::text AS domain_owner, d.typname::text AS domain, bn.nspname::text AS base_owner, b.typname::text AS base_type,
+       w.modifier, (SELECT ARRAY[hn.nspname::text, h.typname::text] FROM pg_catalog.pg_type h JOIN pg_catalog.pg_namespace hn ON hn.oid = h.typnamespace WHERE h.oid = w.holder) AS holder
 FROM walk w JOIN pg_catalog.pg_type d ON d.oid = w.type JOIN pg_catalog.pg_namespace dn ON dn.oid = d.typnamespace
 JOIN pg_catalog.pg_type b ON b.oid = w.oid JOIN pg_catalog.pg_namespace bn ON bn.oid = b.typnamespace
 WHERE w.oid <> w.type AND b.typtype NOT IN ('c', 'd') AND (b.oid < 10000 OR b.typcategory <> 'A') ORDER BY w.owner, w.name, w.place
@@ -158,7 +159,10 @@ def domain_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableNam
     found: dict[TableName, list[DomainColumn]] = {}
     with connection.cursor(row_factory=dict_row) as cursor:
         for row in cursor.execute(_DOMAINS, ([each.owner for each in tables], [each.name for each in tables])):
-            column = DomainColumn(name=row["column"], part=row["part"], domain=row["domain"], base_type=row["base_type"], modifier=row["modifier"], holder=row["holder"])
+            column = DomainColumn(
+                name=row["column"], part=row["part"], domain=type_text(row["domain_owner"], row["domain"]), base_type=type_text(row["base_owner"], row["base_type"]),
+                modifier=row["modifier"], holder=type_text(*row["holder"]) if row["holder"] else "",
+            )
             found.setdefault(TableName(row["owner"], row["name"]), []).append(column)
     return tuple(TableShape(owner=table.owner, name=table.name, domains=tuple(columns)) for table, columns in found.items())
 
@@ -309,7 +313,7 @@ def _renamed_fields(here: TableShape, column: DomainColumn, wanted: TableShape) 
         # What is inside of the field is not looked at; nor are names that a part's signs may be in.
         if not is_alike or old.part in theirs or new.part in mine or not (_PLAIN_NAME.fullmatch(name) and _PLAIN_NAME.fullmatch(other_name)):
             return ""
-        owner, _, type_name = old.holder.partition(".")
+        owner, type_name = type_parts(old.holder)
         statements.append(
             f"ALTER TYPE {qualified(owner, type_name)} RENAME ATTRIBUTE {quote(name)} TO {quote(other_name)}; "
             + remark(f"unless {quote(other_name)} is a new field at the source: then DROP ATTRIBUTE and ADD ATTRIBUTE, and a copy of the table")
@@ -324,7 +328,7 @@ def _altered_fields(here: TableShape, column: DomainColumn, wanted: TableShape, 
     kept = [each.part for each in here.domains if each.name == column.name and each.part not in further]
     if not is_simple or [each.part for each in theirs] != [*kept, *missing]:
         return _made_anew(here, column)
-    owner, _, name = column.domain.partition(".")
+    owner, name = type_parts(column.domain)
     actions = [f"DROP ATTRIBUTE {quote(part[1:])}" for part in further]
     actions += [f"ADD ATTRIBUTE {quote(each.part[1:])} {type_with_modifier(each.base_type, each.modifier)}" for each in theirs if each.part in missing]
     return f"ALTER TYPE {qualified(owner, name)} {', '.join(actions)};"

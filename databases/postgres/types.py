@@ -23,6 +23,7 @@ from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, Conversion, conversion_function
 from streams.lcr_batch import Column, TableVersion
 from streams.table_name import TableName, argument, remark
+from streams.type_name import type_parts
 
 __all__ = ["column_fits", "conversion_of", "dump_of", "immediate", "missing_alter", "missing_tables", "modifier_fits", "type_with_modifier"]
 
@@ -202,7 +203,8 @@ def conversion_of(source: Column, column: DestinationColumn, details: CatalogCol
     """
     if column.is_generated or _is_same(source, column, details):
         return None  # a generated column is never written
-    return next((found for found in details.conversions if found.source_type == source.type_name), None)
+    source_type = ".".join(type_parts(source.type_name))
+    return next((found for found in details.conversions if found.source_type == source_type), None)
 
 
 def _is_same(source: Column, column: DestinationColumn, details: CatalogColumn) -> bool:
@@ -259,10 +261,10 @@ def type_with_modifier(type_name: str, modifier: int) -> str:
     """A type as DDL spells it, e.g. `numeric(12,2)` or `"app"."mood"`.
 
     Args:
-        type_name: `owner.name` as the catalog has it; an array type in pg_catalog begins with "_" ("pg_catalog._int4").
+        type_name: `owner.name` as the catalog has it, or from `type_text`; an array type in pg_catalog begins with "_" ("pg_catalog._int4").
         modifier: `pg_attribute.atttypmod`; -1: none. Types outside pg_catalog are spelled without it.
     """
-    owner, _, name = type_name.partition(".")
+    owner, name = type_parts(type_name)
     if owner != "pg_catalog":
         return qualified(owner, name)
     array = "[]" if name.startswith("_") else ""

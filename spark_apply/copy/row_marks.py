@@ -32,6 +32,7 @@ from spark_apply.copy.marked_columns import (
 from spark_apply.copy.parts import here
 from spark_apply.copy.standing import brought_up
 from streams.table_name import TableName, argument, literal, quoted, quoted_name, remark
+from streams.type_name import type_parts
 
 if TYPE_CHECKING:
     from databases.ports import DestinationDatabase, MarkedColumn, SourceDatabase
@@ -280,7 +281,7 @@ def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[str]:
         number = key.partition(".")[0]
         if number in types and key not in now.fields:
             called = places.get((number, gone.place))
-            owner, _, type_name = gone.type_name.partition(".")
+            owner, type_name = type_parts(gone.type_name)
             renamed = f"ALTER TYPE {quoted_name(TableName(owner, type_name))} RENAME ATTRIBUTE {quoted(gone.name)} TO {quoted(called or '')}"
             yield f"field {gone.name} of type {gone.type_name} {f'is called {called} now ({renamed}' if called else 'was dropped (alter the type'} here, too, before the copy)"
 
@@ -306,7 +307,7 @@ def _relabelled(was: RowMark, now: RowMark) -> Iterator[str]:
     for number, label in now.labels.items():
         before = was.labels.get(number)
         if before is not None and before.label != label.label:
-            owner, _, name = label.type_name.partition(".")
+            owner, name = type_parts(label.type_name)
             yield f"ALTER TYPE {quoted_name(TableName(owner, name))} RENAME VALUE {literal(before.label)} TO {literal(label.label)}"
 
 

@@ -117,3 +117,16 @@ def test_type_that_has_only_the_name_in_common_is_refused(pair: CopiedPair):
     )
     (finding,) = pair.errors_found()
     assert finding.problem == "m is of type other.mood, a composite type, and at the source of public.mood, an enum: they have only the name in common"
+
+
+def test_types_of_a_schema_whose_name_has_a_dot_are_called_what_they_are(pair: CopiedPair):
+    ddl = 'CREATE SCHEMA "a.b"; CREATE TYPE "a.b"."my.mood" AS ENUM (\'ok\'); CREATE TYPE "a.b".addr AS (street text{}); CREATE TABLE p (id int PRIMARY KEY, home "a.b".addr{})'
+    pair.create(ddl.format(", zip int", ', m "a.b"."my.mood", n "a.b"."my.mood"[]'), ddl.format("", ""))
+    pair.run("INSERT INTO p VALUES (1, ROW('Elm', 1000), 'ok', '{ok}')")
+    assert pair.findings()[0].fix == 'ALTER TYPE "a.b"."addr" ADD ATTRIBUTE "zip" int4;'
+    run_fixes(pair)
+    assert pair.findings() == []
+    copied(pair)
+    pair.run("INSERT INTO p VALUES (2, ROW('Oak', 2000), 'ok', '{ok,NULL}')")
+    pair.apply(instantiation=pair.starts())
+    pair.assert_same("SELECT id, home::text, m::text, n::text FROM p ORDER BY 1")

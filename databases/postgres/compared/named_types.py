@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 from databases.ports import Finding, NamedType
 from databases.postgres.connection import qualified, quote
 from streams.table_name import TableName, literal, remark
+from streams.type_name import possible_names, type_parts, type_text
 
 __all__ = ["is_same_name", "local_names", "named_types", "type_findings"]
 
@@ -60,8 +61,9 @@ def is_same_name(one: str, other: str) -> bool:
         one: a type of the source.
         other: a type of the destination.
     """
-    (owner, _, name), (other_owner, _, other_name) = one.partition("."), other.partition(".")
-    return one == other or (name == other_name and "pg_catalog" not in {owner, other_owner})
+    if one == other or "pg_catalog" in {type_parts(one)[0], type_parts(other)[0]}:
+        return one == other
+    return not set(possible_names(one)).isdisjoint(possible_names(other))
 
 
 def named_types(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, tuple[NamedType, ...]]:
@@ -81,17 +83,25 @@ def named_types(connection: psycopg.Connection[Any], tables: Sequence[TableName]
 
 
 def local_names(connection: psycopg.Connection[Any], types: Sequence[str]) -> dict[str, str]:
-    """What types of a source are called here, where exactly one has the name and it is in another schema.
+    """What types of a source are called here, where that is not what the log calls them: exactly one has the name, in another schema, or the schema's name has a dot.
 
     Args:
         connection: to the destination.
         types: `owner.name`; array types as the catalog names them.
+
+    Returns:
+        The names here, as `type_text` writes them.
     """
-    wanted = {name.partition(".")[2]: name for name in types if not name.startswith("pg_catalog.")}
-    here: dict[str, list[str]] = {}
-    for name, owner in connection.execute(_HERE, (list(wanted),)).fetchall() if wanted else ():
-        here.setdefault(name, []).append(f"{owner}.{name}")
-    return {wanted[name]: places[0] for name, places in here.items() if len(places) == 1 and places[0] != wanted[name]}
+    wanted = {text: possible_names(text) for text in types if not text.startswith("pg_catalog.")}
+    names = sorted({name for each in wanted.values() for name in each})
+    here = connection.execute(_HERE, (names,)).fetchall() if names else []
+    found: dict[str, str] = {}
+    for text, possible in wanted.items():
+        places = [(owner, name) for name, owner in here if name in possible]
+        exact = [each for each in places if ".".join(each) == text]
+        if len(chosen := exact or places) == 1 and type_text(*chosen[0]) != text:
+            found[text] = type_text(*chosen[0])
+    return found
 
 
 def type_findings(
