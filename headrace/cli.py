@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from headrace.audit.verbs import began, noting
 from headrace.console import DONE, FAILURE, FINDING, Output, ReaderLeft, exit_code_of
 from headrace.entry import INTERRUPTED
 from headrace.process_end import (
@@ -44,7 +45,29 @@ __all__ = ["app", "main"]
 
 _LOSSES_SHOWN = 20  # lines that fit a terminal
 
-app = typer.Typer(
+
+class _Verb(TyperCommand):
+    """Every verb of the command line: those that change what runs, or what rows are, are noted with who ran them (`headrace.audit`)."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of typer's own click
+        words: list[str] = []
+        above = ctx
+        while above.parent is not None:  # the outermost has the program's name
+            words, above = [above.info_name, *words], above.parent
+        with noting(" ".join(words), ctx.params, Output().say) as returned:
+            code = super().invoke(ctx)
+            returned(code)
+            return code
+
+
+class _Verbs(typer.Typer):
+    """A command line whose verbs all are `_Verb`."""
+
+    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = _Verb, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401 - typer's
+        return super().command(name, cls=cls, **settings)
+
+
+app = _Verbs(
     name="headrace", help="Log-based, rule-steered replication.", no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -59,7 +82,7 @@ class _ErrorVerbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-errors_app = typer.Typer(name="errors", cls=_ErrorVerbs, help="The error queue of the destinations. FILE alone lists it.", no_args_is_help=True)
+errors_app = _Verbs(name="errors", cls=_ErrorVerbs, help="The error queue of the destinations. FILE alone lists it.", no_args_is_help=True)
 app.add_typer(errors_app)
 
 File = Annotated[Path, typer.Argument(help="The topology's YAML file.", show_default=False)]
@@ -143,6 +166,7 @@ def _deployment(file: Path, address: str = "", *, to_start: bool = False) -> Ite
     from headrace.deployment import Deployment
 
     deployment = Deployment.read(file, address, to_start=to_start)
+    began(deployment.spec.state_dir)
     try:
         yield deployment
     finally:
@@ -608,7 +632,9 @@ def sequences(
     from topology.file.reading import read_topology
 
     output = Output(as_json=as_json)
-    lines = compare_sequences(read_topology(file, to_start=False), advance=advance, ahead=ahead, at=at)
+    spec = read_topology(file, to_start=False)
+    began(spec.state_dir)
+    lines = compare_sequences(spec, advance=advance, ahead=ahead, at=at)
     behind = [line for line in lines if line.problem and line.destination_next is not None]
     output.json({"sequences": [line.as_dict() for line in lines]})
     for line in lines:
@@ -760,6 +786,18 @@ def conflicts(
     from headrace.commands.conflicts import list_conflicts
 
     return _errors(file, address, as_json, lambda queue, output: list_conflicts(queue, output, apply, last))
+
+
+@app.command()
+def audit(
+    file: File, as_json: Json = False,
+    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest ones.")] = 100,
+) -> int:
+    """List the commands that changed what runs or what rows are: when, who, and how they ended."""
+    from headrace.audit.listing import list_commands
+    from topology.file.reading import read_topology
+
+    return list_commands(Output(as_json=as_json), read_topology(file, to_start=False).state_dir, last)
 
 
 # --------------------------------------------------------------------------- demo

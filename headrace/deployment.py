@@ -24,6 +24,7 @@ from actors.records.requests import REQUESTS_FILE
 from actors.records.running import Running
 from actors.site.left import left_in
 from actors.state_folder import check_owned
+from headrace.audit.log import AUDIT_FILES
 from headrace.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.remembered_cluster import RememberedCluster
 from headrace.status_view import STARTING, everything_runs, notes, summary_line
@@ -735,12 +736,13 @@ class Deployment:
         return problems
 
     def _remove_state(self, tell: Callable[[str], None]) -> list[str]:
-        """Remove Headrace's files from the state folder, and the folder if it is empty then."""
+        """Remove Headrace's files from the state folder, and the folder if it is empty then. The audit log stays: it has who removed the rest."""
         import shutil
 
         folder = self.spec.state_dir
         if not folder.exists():
             return []
+        is_news = not {each.name for each in folder.iterdir()} <= {*AUDIT_FILES, "cluster.lock"}  # those of this command alone
         for name in ("sites", "components", "logs", CERTIFICATES):
             path = folder / name
             if path.is_dir() and not path.is_symlink():
@@ -756,7 +758,8 @@ class Deployment:
         for empty in (folder, *(folder.parents[:1] if folder.parent.name == STATE_PARENT else ())):
             if empty.exists() and not any(empty.iterdir()):
                 empty.rmdir()
-        tell("state folder removed")
+        if is_news:
+            tell("state folder removed" + (", its audit log excepted" if any((folder / name).exists() for name in AUDIT_FILES) else ""))
         return [f"{folder} could not be removed"] if (folder / "sites").exists() else []
 
 

@@ -7,8 +7,6 @@ anything is stored. The apply process stores the edit, because it knows which tr
 from __future__ import annotations
 
 import os
-import pwd
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.console import Output
     from streams.lcr import RowLcr
 
-__all__ = ["Given", "WantedEdit", "edit_values", "operator", "wanted_values"]
+__all__ = ["Given", "WantedEdit", "edit_values", "wanted_values"]
 
 _EDITOR_CHARACTERS_MAX = 10_000  # a longer value is left out of the editor: nobody reads it there
 _ABSENT = "(absent)"
@@ -39,9 +37,6 @@ _HEADER = """\
 # Change values and leave the editor; nothing is stored when nothing was changed. null is NULL, and every other value is
 # a text in quotes, as the database writes it. A line that is removed changes nothing.
 """
-
-_LOGIN = Path("/proc/self/loginuid")
-_NO_LOGIN = 2**32 - 1  # of a process that no login has begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,29 +61,6 @@ class Given:
     kind: str
     column: str
     text: str | None
-
-
-def operator() -> str:
-    """Who edits, as the system knows it and no variable of the environment says: the process's user, and who logged in where `sudo` made that another one."""
-    user, login = os.getuid(), _login()
-    name = _named(user) if login in {None, user} else f"{_named(user)} (login {_named(login)})"
-    return f"{name}@{socket.gethostname()}"
-
-
-def _login() -> int | None:
-    """The user who logged in, which stays what it is under `sudo` and `su`; None: nobody did, as in a service, or the system does not keep it."""
-    try:
-        found = int(_LOGIN.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return None if found == _NO_LOGIN else found
-
-
-def _named(user: int | None) -> str:
-    try:
-        return pwd.getpwuid(user or 0).pw_name
-    except KeyError:
-        return str(user)
 
 
 def wanted_values(wanted: WantedEdit, command: str) -> tuple[Given, ...]:

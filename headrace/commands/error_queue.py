@@ -120,7 +120,8 @@ class ErrorQueue:
             ConfigError: there is no such row or column, or a value does not fit the column.
         """
         from databases.connectors import open_row_reader
-        from headrace.commands.error_edits import edit_values, edited, not_edited, one_row, operator
+        from headrace.audit.operator import operator
+        from headrace.commands.error_edits import edit_values, edited, not_edited, one_row
 
         error = _found(self._all(apply), number)
         access = self._access_of(error["apply"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.commands import error_edits
-from headrace.commands.error_edits import operator
+import headrace.audit.operator
+from headrace.audit.operator import operator
 
 OWN = pwd.getpwuid(os.getuid()).pw_name
 HOST = socket.gethostname()
@@ -23,10 +23,10 @@ def test_a_name_in_the_environment_is_nobody(tmp_path: Path, monkeypatch: pytest
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER"):
         monkeypatch.setenv(name, "somebody_else")
     (tmp_path / "loginuid").write_text(login)
-    monkeypatch.setattr(error_edits, "_LOGIN", tmp_path / "loginuid")
+    monkeypatch.setattr(headrace.audit.operator, "_LOGIN", tmp_path / "loginuid")
     assert operator() == expected
 
 
 def test_a_system_without_logins_names_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(error_edits, "_LOGIN", tmp_path / "none")
+    monkeypatch.setattr(headrace.audit.operator, "_LOGIN", tmp_path / "none")
     assert operator() == f"{OWN}@{HOST}"

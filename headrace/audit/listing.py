@@ -1,0 +1,62 @@
+"""`headrace audit`: the commands in the audit log, each with its beginning and its end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.audit.log import FILE, AuditLog
+from headrace.console import DONE, Output
+from streams.errors import counted
+
+__all__ = ["list_commands"]
+
+_NO_END = "no end: it runs, or it was killed"
+
+
+def list_commands(output: Output, state_dir: Path, last: int) -> int:
+    """Print the newest commands of the log, the oldest first.
+
+    Args:
+        output: where they are printed.
+        state_dir: of the topology.
+        last: how many at most.
+
+    Returns:
+        The exit code.
+    """
+    lines = AuditLog(state_dir).lines()
+    commands = _commands(lines.entries)[-last:]
+    output.json({"commands": commands, "damaged_lines": lines.damaged})
+    for command in commands:
+        output.result(_line(command))
+    if not commands:
+        output.result("no command is noted")
+    if lines.damaged:
+        output.say(f"warning: {counted(lines.damaged, 'line')} of {state_dir / FILE} cannot be read")
+    return DONE
+
+
+def _commands(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One document per command, in the order in which they began: its first line, and how it ended."""
+    commands: dict[Any, dict[str, Any]] = {}
+    for number, entry in enumerate(entries):
+        command = commands.setdefault(entry.get("id", number), {"began": None, "ended": None, "outcome": None})
+        event = "ended" if entry.get("event") == "ended" else "began"
+        command |= {name: value for name, value in entry.items() if name not in {"at", "event"}} | {event: entry.get("at")}
+    return list(commands.values())
+
+
+def _line(command: Mapping[str, Any]) -> str:
+    login = command.get("login")
+    who = f"{command.get('user')}{f' (login {login})' if login not in {None, command.get('user')} else ''}@{command.get('host')}"
+    code = f" {command['code']}" if command.get("code") else ""
+    outcome = f"{command['outcome']}{code} at {command['ended']}" if command["outcome"] else _NO_END
+    return f"{command['began'] or 'before this log'}  {who}  {command['verb']} {_words(command.get('arguments') or {})}: {outcome}".replace(" :", ":")
+
+
+def _words(arguments: Mapping[str, Any]) -> str:
+    words = [f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}" for name, value in arguments.items()]
+    return shlex.join(words)

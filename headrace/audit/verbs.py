@@ -1,0 +1,166 @@
+"""Which verbs of the command line are noted in the audit log, and what of them: each passes through `noting`, and those that change something are written.
+
+A noted command has two lines: one when it has read its topology, before it does anything, and one when it ends. A command that was killed has the first alone.
+A command that cannot be noted goes on and says so: on a full disk, `stop` and `down` are what an operator needs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.audit.log import FILE, AuditLog
+from headrace.audit.operator import login_user, named
+from headrace.console import DONE, FAILURE, FINDING, ReaderLeft, exit_code_of
+from headrace.entry import INTERRUPTED
+from headrace.process_end import code_of_exit
+from streams.errors import StreamsError
+
+__all__ = ["NOTED", "READ_ONLY", "Noted", "began", "noting", "written_arguments"]
+
+NOTED: Mapping[str, frozenset[str]] = {
+    "up": frozenset(), "down": frozenset(), "start": frozenset(), "stop": frozenset(), "split": frozenset(), "merge": frozenset(),
+    "capture": frozenset({"first_scn", "start_scn"}), "copy": frozenset(), "sequences": frozenset({"advance"}), "chaos": frozenset(),
+    "errors edit": frozenset(), "errors execute": frozenset(), "errors delete": frozenset(),
+}
+"""Verb to the options of which one must be given: without them it only shows something. None: it is noted always."""
+
+READ_ONLY = frozenset({
+    "check", "plan", "simulate", "doctor", "status", "wait", "track", "explain", "verify", "conflicts", "audit", "errors list", "errors show",
+    "certs",  # writes files that nothing uses until somebody names them, and overwrites none
+    "demo",  # has databases of its own, and removes them
+})
+_VALUES = frozenset({"sets"})  # column=value: values of rows stay out of every log
+_ITEMS_MAX = 100  # of a list of numbers or tables: a line that a person can read
+_CHARACTERS_MAX = 300  # of one argument: a name has 63 bytes, a path seldom more than this
+
+
+class Noted:
+    """One command that is noted.
+
+    Args:
+        verb: with its words, such as "errors edit".
+        arguments: as the command line has parsed them.
+        say: prints a message.
+    """
+
+    def __init__(self, verb: str, arguments: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        self._who = {
+            "id": secrets.token_hex(8), "verb": verb, "uid": os.getuid(), "user": named(os.getuid()), **_login(),
+            "host": socket.gethostname(), "pid": os.getpid(),
+        }
+        self._arguments = written_arguments(arguments)
+        self._say = say
+        self._log: AuditLog | None = None
+
+    def begin(self, state_dir: Path) -> None:
+        """Write that the command begins; once.
+
+        Args:
+            state_dir: of its topology.
+        """
+        if self._log is None:
+            self._log = AuditLog(state_dir)
+            self._write(self._log, "began", {"arguments": self._arguments})
+
+    def end(self, outcome: Mapping[str, Any]) -> None:
+        """Write how the command ended; not where it ended before it had a topology.
+
+        Args:
+            outcome: with its exit code or error code.
+        """
+        if self._log is not None:
+            self._write(self._log, "ended", outcome)
+
+    def _write(self, log: AuditLog, event: str, more: Mapping[str, Any]) -> None:
+        try:
+            log.append({"at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"), "event": event, **self._who, **more})
+        except OSError as error:
+            self._say(f"warning: {log.state_dir / FILE} does not record that this command {event}: {error.strerror or error}")
+
+
+_running: ContextVar[Noted | None] = ContextVar("_running", default=None)
+
+
+@contextmanager
+def noting(verb: str, arguments: Mapping[str, Any], say: Callable[[str], None]) -> Iterator[Callable[[object], None]]:
+    """Note a verb of the command line while the block runs it. See `Noted` for the arguments.
+
+    Yields:
+        To be called with what the verb returned.
+    """
+    needed = NOTED.get(verb)
+    if needed is None or (needed and not any(arguments.get(option) for option in needed)):
+        yield lambda _: None
+        return
+    noted, returned = Noted(verb, arguments, say), [DONE]
+    token = _running.set(noted)
+    try:
+        yield lambda code: returned.append(code if isinstance(code, int) else DONE)
+    except BaseException as error:
+        noted.end(_outcome_of(error))
+        raise
+    else:
+        noted.end({"outcome": "finding" if returned[-1] == FINDING else "done" if returned[-1] == DONE else "failed", "exit_code": returned[-1]})
+    finally:
+        _running.reset(token)
+
+
+def began(state_dir: Path) -> None:
+    """The verb that runs has read its topology: it is noted from here on, if it is one that changes something.
+
+    Args:
+        state_dir: of the topology.
+    """
+    noted = _running.get()
+    if noted is not None:
+        noted.begin(state_dir)
+
+
+def _outcome_of(error: BaseException) -> dict[str, Any]:
+    """How a command ended that an exception ended: refused before it did anything wrong, failed on the way, or interrupted."""
+    if isinstance(error, StreamsError):
+        code = exit_code_of(error)
+        return {"outcome": "failed" if code == FAILURE else "refused", "exit_code": code, "code": error.code}
+    # Typer vendors click under names that change between versions: its Abort is known by its name.
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        return {"outcome": "interrupted", "exit_code": INTERRUPTED}
+    if isinstance(error, SystemExit):  # a signal
+        return {"outcome": "interrupted", "exit_code": code_of_exit(error)}
+    if isinstance(error, ReaderLeft):
+        return {"outcome": "interrupted", "exit_code": DONE}
+    return {"outcome": "failed", "exit_code": FAILURE, "code": type(error).__name__}
+
+
+def _login() -> dict[str, Any]:
+    """Who logged in, where the system keeps it."""
+    user = login_user()
+    return {"login_uid": None, "login": None} if user is None else {"login_uid": user, "login": named(user)}
+
+
+def written_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a command's arguments is written: those that were given, bounded, without values of rows.
+
+    Args:
+        arguments: as the command line has parsed them.
+    """
+    return {name: _written(name, given) for name, given in arguments.items() if given is not None and given is not False and given not in ("", (), [])}
+
+
+def _written(name: str, given: object) -> object:
+    if isinstance(given, (list, tuple)):
+        shown = [_written(name, each) for each in given[:_ITEMS_MAX]]
+        return [*shown, f"and {len(given) - _ITEMS_MAX} more"] if len(given) > _ITEMS_MAX else shown
+    if isinstance(given, (bool, int, float)):
+        return given
+    text = str(given)
+    if name in _VALUES:
+        text = text.partition("=")[0]
+    return text if len(text) <= _CHARACTERS_MAX else f"{text[:_CHARACTERS_MAX]}..."
