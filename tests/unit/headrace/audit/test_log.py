@@ -60,6 +60,21 @@ def test_commands_at_once_tear_no_line_and_lose_none_while_the_file_is_exchanged
     assert {each.name for each in log.state_dir.iterdir()} == AUDIT_FILES
 
 
+def test_who_gets_the_lock_of_a_file_that_was_exchanged_meanwhile_writes_into_the_new_one(log, monkeypatch):
+    log.append({"verb": "up"})
+    lock, calls = fcntl.flock, iter(range(100))
+
+    def late(descriptor: int, how: int) -> None:
+        if next(calls) == 0:
+            (log.state_dir / FILE).replace(log.state_dir / OLDER_FILE)
+            log.append({"verb": "stop"})
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    log.append({"verb": "down"})
+    assert [json.loads(line)["verb"] for line in (log.state_dir / FILE).read_text().splitlines()] == ["stop", "down"]
+
+
 def test_two_files_are_kept_however_much_is_written(log, monkeypatch):
     monkeypatch.setattr(headrace.audit.log, "BYTES_MAX", 300)
     for number in range(60):
