@@ -8,6 +8,7 @@ import pwd
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,8 @@ def test_what_only_shows_something_leaves_nothing(run, topology, log):
     (typer.Abort(), {"outcome": "interrupted", "exit_code": INTERRUPTED}),
     (ZeroDivisionError("a defect"), {"outcome": "failed", "exit_code": FAILURE, "code": "ZeroDivisionError"}),
 ])
-def test_the_end_says_how(run, topology, log, monkeypatch, error, outcome):
+def test_the_end_says_how(run, topology, log, tmp_path, monkeypatch, error, outcome):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # for the defect's traceback
     monkeypatch.setattr(Deployment, "switch", raising(error))
     assert run("stop", topology, "capture_a") == outcome["exit_code"]
     last = log.lines().entries[-1]
