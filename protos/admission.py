@@ -33,7 +33,7 @@ from typing import Any
 
 from protos.identity import Identity, principal_of
 from protos.rates import Meter, Rates
-from protos.revoked import Revoked, fingerprint_of, printed_fingerprint
+from protos.revoked import Revoked, fingerprints_of, printed_fingerprint
 from streams.errors import NotAdmitted, ProtocolError, printable
 
 __all__ = [
@@ -103,7 +103,7 @@ class Admission:
         self._refused, self._held_back = _Tally(), _Tally()
         self.rates = Rates(self)
         self._revoked = Revoked(identity.revoked, must_exist=identity.must_list) if identity is not None and identity.revoked else None
-        self._open: dict[object, tuple[Any, str]] = {}  # calls and the fingerprints of their callers, where there is a list
+        self._open: dict[object, tuple[Any, tuple[str, ...]]] = {}  # calls and the fingerprints of their callers, where there is a list
 
     def change(self, callers: Callers) -> None:
         """Admit others from now on; streams that are open go on.
@@ -155,10 +155,10 @@ class Admission:
         if self._revoked is None:
             return
         self._revoked.look()
-        for call, (context, fingerprint) in list(self._open.items()):
+        for call, (context, fingerprints) in list(self._open.items()):
             # A handler may need a moment to end: it is told, and noted, once.
-            if self._revoked.lists(fingerprint) and self._open.pop(call, None) is not None:
-                self.refused(context.peer(), self._revocation(context, fingerprint))
+            if (listed := self._revoked.listed(fingerprints)) and self._open.pop(call, None) is not None:
+                self.refused(context.peer(), self._revocation(context, listed))
                 context.cancel()
 
     @contextmanager
@@ -272,17 +272,18 @@ class Admission:
             return
         # Of a session that was resumed without its certificate nobody knows whether it is revoked.
         shown = context.auth_context().get(_CERTIFICATE, ())
-        fingerprint = fingerprint_of(shown[0].decode(errors="replace")) if shown else ""
+        fingerprints = fingerprints_of(shown[0].decode(errors="replace")) if shown else ()
         call = object()
         # Noted first: a line that is written between the two is seen by the next look.
-        self._open[call] = context, fingerprint
+        self._open[call] = context, fingerprints
         if not context.add_callback(lambda: self._open.pop(call, None)):
             self._open.pop(call, None)  # the caller has gone away already
         self._revoked.look()
-        if fingerprint and not self._revoked.lists(fingerprint):
+        listed = self._revoked.listed(fingerprints)
+        if fingerprints and not listed:
             return
         self._open.pop(call, None)
-        problem = self._revocation(context, fingerprint)
+        problem = self._revocation(context, listed)
         self.refused(context.peer(), problem)
         raise NotAdmitted(
             problem, hint="a site whose certificate was stolen needs another one: put it in the old one's place, or, of those that `up` makes, run `headrace up FILE`",

@@ -4,7 +4,12 @@ Job
     Tell whether a site's certificate is on the operator's list, and what is wrong with the list.
 
 Main path
-    a call, or a look at the open ones -> Revoked.look: has the file changed? -> read -> Revoked.lists(fingerprint)
+    a call, or a look at the open ones -> Revoked.look: has the file changed? -> read -> Revoked.listed(fingerprints)
+
+Two forms of a certificate
+    Of an ECDSA signature (r, s) anybody can make the other valid one, (r, n - s), without the authority's key. A stolen certificate with its signature in
+    the other form has the same names and key, is as valid, and has another fingerprint. So a certificate is listed if either form is (`fingerprints_of`).
+    Signatures by RSA and Ed25519 have one form.
 
 The file
     One SHA-256 fingerprint a line: 64 hexadecimal digits, with colons or without, as `headrace certs` and `openssl x509 -noout -fingerprint -sha256`
@@ -12,7 +17,8 @@ The file
 
 Errors
     What was listed stays revoked while the file is missing, cannot be read or has a line that is no fingerprint; its other lines are added. So a mistake
-    never admits anybody. `problem` says what is wrong until it is corrected.
+    never admits who was refused. `problem` says what is wrong until it is corrected. A line that is taken out counts until nobody has written the file for two
+    seconds: an editor that empties a file and writes it again has half of it there for a moment.
 
 Bounds
     A look is one `stat`; a file is read when it has changed within the last two seconds, or since the last look, and up to `LIST_BYTES_MAX`.
@@ -20,14 +26,18 @@ Bounds
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 import ssl
+import stat
 import threading
 import time
+from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["LIST_BYTES_MAX", "LIST_FIX", "Revoked", "fingerprint_of", "printed_fingerprint", "read_list"]
+__all__ = ["LIST_BYTES_MAX", "LIST_FIX", "Revoked", "fingerprint_of", "fingerprints_of", "printed_fingerprint", "read_list"]
 
 LIST_BYTES_MAX = 1 << 20  # ten thousand fingerprints with their comments: more certificates than a topology ever has
 LIST_FIX = "write one SHA-256 fingerprint a line, as `headrace certs` prints them, and comments behind #; an empty file revokes nothing"
@@ -35,6 +45,17 @@ _LINES_NAMED_MAX = 3  # of those that are no fingerprint: a file of something el
 _SETTLED_NS = 2_000_000_000  # file systems count time in steps of up to two seconds
 # `openssl` puts its own words in front.
 _FINGERPRINT = re.compile(r"(?:sha256 fingerprint=)?((?:[0-9a-f]{2}:){31}[0-9a-f]{2}|[0-9a-f]{64})", re.IGNORECASE | re.ASCII)
+# The orders of the curves with which TLS takes certificates: P-224, P-256, P-384, P-521 (FIPS 186-4, D.1.2).
+_ORDERS = (
+    0xFFFFFFFFFFFFFFFFFFFFFFFFFFFF16A2E0B8F03E13DD29455C5C2A3D,
+    0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
+    0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973,
+    0x1FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFA51868783BF2F966B7FCC0148F709A5D03BB5C9B8899C47AEBB6FB71E91386409,
+)
+_SEQUENCE, _INTEGER, _BIT_STRING = 0x30, 0x02, 0x03
+_ECDSA = bytes.fromhex("06072a8648ce3d04")  # begins the object identifiers of ECDSA with SHA-1, and, one byte longer, with SHA-2
+_ECDSA_SHA2 = bytes.fromhex("06082a8648ce3d04")
+_CERTIFICATES_KEPT = 64  # whose fingerprints were computed: one or two for each site, and each call asks
 
 
 def fingerprint_of(pem: str) -> str:
@@ -46,10 +67,79 @@ def fingerprint_of(pem: str) -> str:
     Raises:
         ValueError: it has no certificate.
     """
+    return hashlib.sha256(_der_of(pem)).hexdigest()
+
+
+@lru_cache(_CERTIFICATES_KEPT)
+def fingerprints_of(pem: str) -> tuple[str, ...]:
+    """The fingerprint of a certificate, then those of its other forms that are as valid; see the module.
+
+    Args:
+        pem: as of `fingerprint_of`.
+
+    Raises:
+        ValueError: it has no certificate.
+    """
+    der = _der_of(pem)
+    return tuple(hashlib.sha256(each).hexdigest() for each in (der, *_other_forms(der)))
+
+
+def _der_of(pem: str) -> bytes:
     begins, ends = pem.find(ssl.PEM_HEADER), pem.find(ssl.PEM_FOOTER)
     if not 0 <= begins < ends:
         raise ValueError("no certificate in PEM form")
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem[begins:ends + len(ssl.PEM_FOOTER)])).hexdigest()
+    return ssl.PEM_cert_to_DER_cert(pem[begins:ends + len(ssl.PEM_FOOTER)])
+
+
+def _other_forms(der: bytes) -> list[bytes]:
+    """The certificate with the other form of its signature, on each curve that may be the authority's, which the certificate does not say."""
+    try:
+        body, signature, rest = _parts(_content(der, _SEQUENCE))
+        if not signature[2:].startswith((_ECDSA, _ECDSA_SHA2)):
+            return []
+        r, s = (int.from_bytes(_content(each, _INTEGER)) for each in _parts(_content(_content(rest, _BIT_STRING)[1:], _SEQUENCE)))
+    except (IndexError, ValueError):
+        return []  # a certificate that a connection was made with can be read; of another one no other form is valid
+    found = []
+    for order in _ORDERS:
+        if 0 < max(r, s) < order:
+            numbers = b"".join(_element(_INTEGER, each.to_bytes(each.bit_length() // 8 + 1)) for each in (r, order - s))
+            found.append(_element(_SEQUENCE, body + signature + _element(_BIT_STRING, b"\0" + _element(_SEQUENCE, numbers))))
+    return found
+
+
+def _parts(content: bytes) -> list[bytes]:
+    """The elements in DER that a text consists of."""
+    found = []
+    while content:
+        _, end = _bounds(content)
+        found.append(content[:end])
+        content = content[end:]
+    return found
+
+
+def _content(element: bytes, tag: int) -> bytes:
+    begin, end = _bounds(element)
+    if element[0] != tag or end != len(element):
+        raise ValueError("another element")
+    return element[begin:end]
+
+
+def _bounds(text: bytes) -> tuple[int, int]:
+    """Where the content of a text's first element begins and ends."""
+    length = text[1]
+    if length < 0x80:
+        return 2, 2 + length
+    begin = 2 + (length & 0x7F)
+    return begin, begin + int.from_bytes(text[2:begin])
+
+
+def _element(tag: int, content: bytes) -> bytes:
+    length = len(content)
+    if length < 0x80:
+        return bytes((tag, length)) + content
+    digits = length.to_bytes((length.bit_length() + 7) // 8)
+    return bytes((tag, 0x80 | len(digits))) + digits + content
 
 
 def printed_fingerprint(fingerprint: str) -> str:
@@ -69,6 +159,8 @@ def read_list(path: str) -> tuple[frozenset[str], str]:
     Raises:
         OSError: it cannot be read.
     """
+    if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe would be waited for, by every call that comes meanwhile
+        raise OSError(errno.EINVAL, "it is no file")
     with Path(path).open("rb") as file:
         content = file.read(LIST_BYTES_MAX + 1)
     if len(content) > LIST_BYTES_MAX:
@@ -103,13 +195,13 @@ class Revoked:
         self._seen: tuple[int, ...] | None = None
         self.problem = ""
 
-    def lists(self, fingerprint: str) -> bool:
-        """Whether a certificate was revoked when the file was looked at last.
+    def listed(self, fingerprints: Collection[str]) -> str:
+        """Which fingerprint of a certificate the file had when it was looked at last; empty: none, it is not revoked.
 
         Args:
-            fingerprint: see `fingerprint_of`.
+            fingerprints: see `fingerprints_of`.
         """
-        return fingerprint in self._listed
+        return next((each for each in fingerprints if each in self._listed), "")
 
     def look(self) -> None:
         """Read the file if it has changed since the last look."""
@@ -121,7 +213,8 @@ class Revoked:
                     return
                 listed, self.problem = read_list(self.path)
                 # Of a file that was written just now a second writing may have the same time and length.
-                self._seen = seen if abs(time.time_ns() - found.st_mtime_ns) > _SETTLED_NS else None
+                is_settled = abs(time.time_ns() - found.st_mtime_ns) > _SETTLED_NS
+                self._seen = seen if is_settled else None
             except FileNotFoundError:
                 self._seen = None
                 self.problem = f"{self.path}: there is no such file" if self._must_exist or self._listed else ""
@@ -129,4 +222,4 @@ class Revoked:
                 self._seen = None
                 self.problem = f"{self.path}: cannot be read: {error.strerror or error}"
             else:
-                self._listed = self._listed | listed if self.problem else listed
+                self._listed = listed if is_settled and not self.problem else self._listed | listed

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from actors.security.authority import names_of
 from databases.ports import Finding
 from protos.identity import principal_of
-from protos.revoked import LIST_FIX, read_list
+from protos.revoked import LIST_FIX, fingerprints_of, read_list
 from topology.edits.stored import prepared_topology
 from topology.links import makes_certificates
 
@@ -112,7 +111,7 @@ class _Site:
             listed, _ = read_list(str(self.tls.revoked))
         except OSError:
             return  # see `_list_findings`
-        if certificate.fingerprint(SHA256()).hex() in listed:
+        if not listed.isdisjoint(fingerprints_of(certificate.public_bytes(Encoding.PEM).decode())):
             yield self._finding("certificate", f"is revoked by {self.tls.revoked}", _RENEW)
 
     def _finding(self, key: str, problem: str, fix: str, *, is_error: bool = True) -> Finding:

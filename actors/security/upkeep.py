@@ -28,13 +28,12 @@ from typing import TYPE_CHECKING
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from actors.security.authority import Certified, issue, names_of, new_authority, pem_of
 from actors.state_folder import make_private
 from protos.identity import principal_of
-from protos.revoked import read_list
+from protos.revoked import fingerprints_of, read_list
 from streams.durable_file import sync_folder
 from streams.errors import ConfigError
 from topology.links import CERTIFICATES, MADE_AUTHORITY, REVOKED, makes_certificates
@@ -124,7 +123,7 @@ def _is_revoked(found: Certified, spec: TopologySpec) -> bool:
         listed, _ = read_list(str(spec.state_dir / REVOKED))
     except OSError:
         return False
-    return found.certificate.fingerprint(SHA256()).hex() in listed
+    return not listed.isdisjoint(fingerprints_of(found.certificate.public_bytes(Encoding.PEM).decode()))
 
 
 def _is_due(found: Certified, now: dt.datetime) -> bool:

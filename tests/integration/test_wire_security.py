@@ -35,7 +35,7 @@ from streams.errors import NotAdmitted, PropagationError, ProtocolError, QueueEr
 from streams.scn import Scn
 from tests.support.attackers import speak_to
 from tests.support.bounds import STALL_S
-from tests.support.certificates import Certificates
+from tests.support.certificates import Certificates, other_forms
 from tests.support.lcr_batches import insert_batch
 from tests.support.spark_health import fetch_health
 from tests.support.system import wait_until
@@ -303,6 +303,30 @@ def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_strea
     assert "stands in line 1" in queue.admission.status()["revoked_problem"]
     for each in ours:
         each.close()
+
+
+def test_revoked_certificate_whose_signature_a_thief_writes_in_its_other_form_is_the_same_one(
+    spec: TopologySpec, certificates: Certificates, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    queue = Queue(_listed(spec.file), tmp_path / "q")
+    request.addfinalizer(queue.server.stop)
+    stolen = certificates.kept("dbs1")
+    original = Path(stolen.certificate).read_text()
+    for other in other_forms(original):
+        Path(stolen.certificate).write_text(other)
+        try:
+            queue.publisher(stolen).connect()
+        except PropagationError:
+            continue  # of another curve: not valid
+        break
+    else:
+        raise AssertionError("the other form is not admitted before it is revoked either")
+    Path(stolen.certificate).write_text(original)
+    _revoke(queue.spec, stolen)
+    Path(stolen.certificate).write_text(other)
+    client = queue.publisher(stolen)
+    assert isinstance(_refused(client.connect, client), NotAdmitted)
+    assert printed_fingerprint(fingerprint_of(original)) in queue.admission.status()["last_refusal"]
 
 
 def test_tasks_with_a_revoked_certificate_are_refused_and_the_application_tells_what_is_wrong_with_the_list(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
+import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from protos import revoked as revoked_module
-from protos.revoked import LIST_BYTES_MAX, Revoked, fingerprint_of, printed_fingerprint, read_list
-from tests.support.certificates import Certificates
+from protos.revoked import LIST_BYTES_MAX, Revoked, fingerprint_of, fingerprints_of, printed_fingerprint, read_list
+from tests.support.certificates import Certificates, other_forms
 
 A, B, C = "aa" * 32, "b0" * 32, "0c" * 32
 
@@ -31,15 +38,46 @@ def test_line_is_a_fingerprint_as_programs_print_it_and_comments_are_skipped(pat
 
 
 def test_fingerprint_is_what_the_certificates_own_library_computes(tmp_path: Path) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.hashes import SHA256
-
     pem = Path(Certificates(tmp_path, "t", "a").of("a").certificate).read_bytes()
     assert fingerprint_of(pem.decode()) == x509.load_pem_x509_certificate(pem).fingerprint(SHA256()).hex()
     # Of a chain it is the site's own, the first; words around it are no part of it.
     assert fingerprint_of(f"subject=a\n{pem.decode()}{(tmp_path / 'ca.pem').read_text()}") == fingerprint_of(pem.decode())
     with pytest.raises(ValueError, match="no certificate"):
         fingerprint_of("-----END CERTIFICATE-----")
+
+
+@pytest.mark.parametrize("curve", [ec.SECP224R1(), ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name)
+def test_certificate_with_its_signature_in_the_other_form_has_the_fingerprints_of_the_first(curve: ec.EllipticCurve) -> None:
+    key = ec.generate_private_key(curve)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a" * 60)])
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    for _ in range(8):  # a number in DER is a byte longer or shorter now and then
+        certificate = x509.CertificateBuilder(name, name, key.public_key(), 7, at, at).sign(key, SHA256())
+        pem = certificate.public_bytes(Encoding.PEM).decode()
+        (other,) = (each for each in other_forms(pem) if _is_valid(each, key.public_key()))
+        assert fingerprint_of(other) != fingerprint_of(pem)
+        assert fingerprints_of(pem)[0] == fingerprint_of(pem)
+        assert fingerprint_of(other) in fingerprints_of(pem)
+        assert fingerprint_of(pem) in fingerprints_of(other)
+
+
+def _is_valid(pem: str, key: ec.EllipticCurvePublicKey) -> bool:
+    certificate = x509.load_pem_x509_certificate(pem.encode())
+    try:
+        key.verify(certificate.signature, certificate.tbs_certificate_bytes, ec.ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def test_other_kinds_of_signature_have_one_form() -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a" * 60)])
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    pem = x509.CertificateBuilder(name, name, key.public_key(), 7, at, at).sign(key, None).public_bytes(Encoding.PEM).decode()
+    assert fingerprints_of(pem) == (fingerprint_of(pem),)
+    nothing = ssl.DER_cert_to_PEM_cert(b"\x30\x03\x02\x01")
+    assert fingerprints_of(nothing) == (fingerprint_of(nothing),)
 
 
 @pytest.mark.parametrize("line", [A[:-1], A + "0", A.replace("a", "g"), ":".join([A[:2]] * 20), A[:32] + ":" + A[32:], "٠" * 64, "-----BEGIN PRIVATE KEY-----"])
@@ -60,7 +98,7 @@ def test_what_was_listed_stays_revoked_while_the_list_is_wrong_and_what_is_right
 
     def look() -> tuple[list[str], str]:
         listed.look()
-        return [each for each in (A, B, C) if listed.lists(each)], listed.problem
+        return [each for each in (A, B, C) if listed.listed([each])], listed.problem
 
     assert look() == ([A], "")
     path.write_text(f"{B}\nnonsense\n")
@@ -71,8 +109,24 @@ def test_what_was_listed_stays_revoked_while_the_list_is_wrong_and_what_is_right
     assert look()[0] == [A, B]
     assert "cannot be read" in look()[1]
     path.rmdir()
+    os.mkfifo(path)  # whoever opened it would wait for a writer
+    assert look() == ([A, B], f"{path}: cannot be read: it is no file")
+    path.unlink()
     path.write_text(C)
+    os.utime(path, ns=(0, 0))
     assert look() == ([C], "")
+
+
+def test_line_that_is_missing_while_the_file_is_written_stays_in_force(path: Path) -> None:
+    listed = Revoked(_written(path, f"{A}\n{B}\n"), must_exist=True)
+    listed.look()
+    for text in ("", f"{A}\n"):  # as an editor leaves it for a moment
+        path.write_text(text)
+        listed.look()
+        assert (listed.listed([A]), listed.listed([B]), listed.problem) == (A, B, "")
+    os.utime(path, ns=(0, 0))  # written for the last time long ago
+    listed.look()
+    assert (listed.listed([A]), listed.listed([B])) == (A, "")
 
 
 def test_list_that_there_never_was_is_a_problem_where_the_operator_named_it(path: Path) -> None:
@@ -80,7 +134,7 @@ def test_list_that_there_never_was_is_a_problem_where_the_operator_named_it(path
         listed = Revoked(str(path), must_exist=must_exist)
         listed.look()
         assert bool(listed.problem) is must_exist
-        assert not listed.lists(A)
+        assert not listed.listed([A])
 
 
 def test_file_is_read_again_when_it_has_changed_and_not_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +149,7 @@ def test_file_is_read_again_when_it_has_changed_and_not_else(path: Path, monkeyp
     path.write_text(B)
     os.utime(path, ns=(0, 0))
     listed.look()
-    assert (len(reads), listed.lists(A), listed.lists(B)) == (2, False, True)
+    assert (len(reads), listed.listed([A]), listed.listed([B])) == (2, "", B)
     # Just written: a second writing may look the same, so it is read until it is old.
     path.write_text(A)
     for _ in range(2):
