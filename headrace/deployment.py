@@ -709,7 +709,7 @@ class Deployment:
         from actors.site.admin import remove_as_admin
         from databases.operator_ports import LEFT_TO_ADMIN
 
-        if LEFT_TO_ADMIN not in lines:
+        if LEFT_TO_ADMIN not in lines or not site.database.has_admin:  # the file may have lost it since `up`: then the line says what stays
             return lines
         return (*(line for line in lines if line != LEFT_TO_ADMIN), *remove_as_admin(self.spec, site))
 

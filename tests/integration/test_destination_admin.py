@@ -220,3 +220,57 @@ def test_table_that_came_after_up_is_named_with_up(site: Site) -> None:
         with pytest.raises(DatabaseError, match=r"not on shop\.later") as caught:
             destination.keep_tombstones([TABLE, ("shop", "later")])
         assert "headrace up" in caught.value.hint
+
+
+def test_table_of_another_owner_is_refused_by_up_with_the_membership_that_is_missing(site: Site) -> None:
+    site.prepared()
+    site.superuser.execute(f"DROP TRIGGER headrace_tombstones ON shop.t; REVOKE {OWNER} FROM {_quoted(ADMIN)}")
+    with pytest.raises(DatabaseError, match="does not own it") as caught:
+        site.admin().prepare([TABLE])
+    site.superuser.execute(caught.value.hint)
+    assert any("keep_tombstones" in statement for statement in site.admin().prepare([TABLE]))
+
+
+def test_right_that_everybody_has_is_taken_from_everybody(site: Site) -> None:
+    site.prepared()
+    site.superuser.execute("GRANT CREATE ON SCHEMA headrace TO PUBLIC")
+    (found,) = site.admin().preflight([TABLE])
+    assert any("PUBLIC" in statement for statement in site.admin().prepare([TABLE])), found
+    assert site.admin().preflight([TABLE]) == ()
+
+
+def test_role_that_can_drop_the_triggers_is_told(site: Site) -> None:
+    site.prepared()
+    site.superuser.execute(f"GRANT {OWNER} TO {APPLIES}")
+    (found,) = site.admin().preflight([TABLE])
+    assert not found.is_error
+    assert "can drop the trigger" in found.problem
+    site.superuser.execute(found.fix)
+    assert site.admin().preflight([TABLE]) == ()
+
+
+def test_apply_process_goes_on_while_the_schema_is_taken_over_and_given_back(site: Site) -> None:
+    site.superuser.execute(f"GRANT {OWNER} TO {APPLIES}")
+    with closing(site.destination(has_admin=False)) as destination:
+        site.grant(lambda: destination.preflight("top", sessions=1))
+        destination.prepare("top")
+        destination.keep_tombstones([TABLE])
+        epoch = destination.raise_epoch("top", "a").epoch
+        site.superuser.execute(f"REVOKE {OWNER} FROM {APPLIES}")
+        (found,) = site.admin().preflight([])
+        site.superuser.execute(found.fix)
+        destination.record_low_watermark("top", "a", epoch, 7)
+        # Without an administrator again: what is printed gives all of it back, so that a later version can be made.
+        (found,) = (each for each in destination.preflight("top", sessions=1) if "belongs to" in each.problem)
+        site.superuser.execute(found.fix)
+        destination.record_low_watermark("top", "a", epoch, 8)
+        assert [each for each in destination.preflight("top", sessions=1) if each.is_error] == []
+    owners = site.superuser.execute(
+        "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'headrace'::regnamespace AND relkind IN ('r', 'v')"
+        " UNION SELECT pg_get_userbyid(proowner) FROM pg_proc WHERE pronamespace = 'headrace'::regnamespace"
+    ).fetchall()
+    assert owners == [(APPLIES,)]
+
+
+def _quoted(role: str) -> str:
+    return '"' + role.replace('"', '""') + '"'

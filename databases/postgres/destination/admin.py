@@ -15,7 +15,7 @@ Bounds
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import psycopg
@@ -25,12 +25,14 @@ from databases.postgres.connection import connect, database_identity, qualified,
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.row_triggers import lacking_triggers, make_triggers
 from databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
+from databases.postgres.destination.trust import changes_of_owner, owners_of_schema
 from databases.postgres.event_triggers import own_ddl
 from streams.errors import DatabaseError
 
 __all__ = ["PostgresAdmin"]
 
 _NAME = "headrace admin"
+_USE = "SELECT, INSERT, UPDATE, DELETE"  # what the role of dsn may do with the tables of the schema
 
 _ROLES = """
 SELECT current_user, current_database(), r.rolsuper, pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'),
@@ -38,23 +40,20 @@ SELECT current_user, current_database(), r.rolsuper, pg_catalog.pg_has_role(r.oi
 FROM pg_catalog.pg_roles r WHERE r.rolname = %s
 """
 
-# What others own: the role that applies could drop or alter what is its own, and the administrator not what is a third one's.
-_OF_OTHERS = """
-SELECT kind, name, owner FROM (
-  SELECT 0 AS at, 'SCHEMA' AS kind, pg_catalog.quote_ident(nspname) AS name, nspowner AS owner FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'
-  UNION ALL SELECT 1, CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, pg_catalog.format('headrace.%%I', relname), relowner
-    FROM pg_catalog.pg_class WHERE relnamespace = pg_catalog.to_regnamespace('headrace') AND relkind IN ('r', 'v')
-  UNION ALL SELECT 2, 'FUNCTION', oid::pg_catalog.regprocedure::text, proowner
-    FROM pg_catalog.pg_proc WHERE pronamespace = pg_catalog.to_regnamespace('headrace')
-) o WHERE owner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = %s) OR NOT pg_catalog.pg_has_role(owner, 'USAGE') ORDER BY at, name
-"""
-
 _RIGHTS = """
-SELECT has_schema_privilege(%(role)s, n.oid, 'USAGE'), has_schema_privilege(%(role)s, n.oid, 'CREATE'),
+SELECT has_schema_privilege(%(role)s, n.oid, 'USAGE'),
+       ARRAY(SELECT pg_catalog.pg_get_userbyid(nullif(a.grantee, 0)) FROM pg_catalog.aclexplode(n.nspacl) a
+             WHERE a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner AND (a.grantee = 0 OR pg_catalog.pg_has_role(%(role)s, a.grantee, 'MEMBER'))),
        EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'v')
                AND NOT (has_table_privilege(%(role)s, c.oid, 'SELECT') AND has_table_privilege(%(role)s, c.oid, 'INSERT')
                         AND has_table_privilege(%(role)s, c.oid, 'UPDATE') AND has_table_privilege(%(role)s, c.oid, 'DELETE')))
 FROM pg_catalog.pg_namespace n WHERE n.nspname = 'headrace'
+"""
+
+_OWNED = """
+SELECT n.nspname, c.relname, pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) AND c.relkind IN ('r', 'p')
+  AND pg_catalog.pg_has_role(%s, c.relowner, 'MEMBER') ORDER BY 1, 2
 """
 
 _OWNER = "SELECT pg_catalog.pg_get_userbyid(relowner) FROM pg_catalog.pg_class WHERE oid = %s"
@@ -83,12 +82,12 @@ class PostgresAdmin:
         """See `DestinationAdmin.prepare`."""
         role, identity = self._applying()
         with own_ddl(self._admin_dsn, self._site), self._session("preparing the destination as its administrator") as connection:
-            for finding in self._findings(connection, role, identity, ()):
+            for finding in self._findings(connection, role, identity, tombstones):
                 if finding.is_error:
                     raise DatabaseError(f"site {self._site}: {finding.problem}", hint=finding.fix)
             made = prepare_schema(connection)
-            # The others are for the preflight to name: without a key, or another owner's.
-            able = [(owner, name) for owner, name, _, may, has_key in lacking_triggers(connection, tombstones) if may and has_key]
+            # One without a key is for the preflight of the site to name.
+            able = [(owner, name) for owner, name, *_, has_key in lacking_triggers(connection, tombstones) if has_key]
             return (*made, *make_triggers(connection, able), *_grant(connection, role))
 
     def remove(self, topology: str) -> tuple[str, ...]:
@@ -126,6 +125,7 @@ class PostgresAdmin:
         if not of_others and (made := schema_version(connection)) > VERSION:
             yield Finding(path=path, problem=f"the schema headrace was made by a newer Headrace (version {made}, known: {VERSION})", fix="use the newer Headrace")
         yield from _trigger_findings(connection, self._site, admin, tombstones)
+        yield from () if is_superuser or is_member else _table_findings(connection, self._site, role, admin, tombstones)
 
     def _applying(self) -> tuple[str, str]:
         """The role that applies, and the identity of its database."""
@@ -141,17 +141,15 @@ class PostgresAdmin:
 
 
 def _owner_findings(connection: psycopg.Connection[Any], path: str, role: str, admin: str) -> Iterator[Finding]:
-    others = connection.execute(_OF_OTHERS, (role,)).fetchall()
+    others = owners_of_schema(connection, role)
     if others:
-        owners = ", ".join(dict.fromkeys(quote(owner) for owner in _names(connection, [owner for _, _, owner in others])))
+        owners = ", ".join(quote(owner) for owner in dict.fromkeys(owner for *_, owner in others))
+        # Components that run as the role go on meanwhile.
+        grants = f"GRANT USAGE ON SCHEMA headrace TO {quote(role)}; GRANT {_USE} ON ALL TABLES IN SCHEMA headrace TO {quote(role)};"
         yield Finding(
             path=path, problem=f"what is in the schema headrace belongs to {owners}, and not to the role of admin_dsn",
-            fix=" ".join(f"ALTER {kind} {name} OWNER TO {quote(admin)};" for kind, name, _ in others),
+            fix=f"BEGIN; {changes_of_owner(others, admin)} {grants} COMMIT;",
         )
-
-
-def _names(connection: psycopg.Connection[Any], roles: Sequence[int]) -> list[str]:
-    return [name for (name,) in connection.execute("SELECT pg_catalog.pg_get_userbyid(r) FROM pg_catalog.unnest(%s::oid[]) r", (list(roles),)).fetchall()]
 
 
 def _trigger_findings(connection: psycopg.Connection[Any], site: str, admin: str, tables: Collection[tuple[str, str]]) -> Iterator[Finding]:
@@ -163,6 +161,21 @@ def _trigger_findings(connection: psycopg.Connection[Any], site: str, admin: str
                 path=f"sites.{site} table {owner}.{name}", problem=f"tombstones need a trigger on {qualified(owner, name)}, and the role of admin_dsn does not own it",
                 fix=f"GRANT {quote(row[0])} TO {quote(admin)};",
             )
+
+
+def _table_findings(
+    connection: psycopg.Connection[Any], site: str, role: str, admin: str, tables: Collection[tuple[str, str]],
+) -> Iterator[Finding]:
+    wanted = sorted(tables)
+    for owner, name, of in connection.execute(_OWNED, ([owner for owner, _ in wanted], [name for _, name in wanted], role)).fetchall():
+        table = qualified(owner, name)
+        fix = f"REVOKE {quote(of)} FROM {quote(role)};"
+        if of == role:
+            fix = f"ALTER TABLE {table} OWNER TO {quote(admin)}; GRANT {_USE}, TRUNCATE ON {table} TO {quote(role)};"
+        yield Finding(
+            path=f"sites.{site} table {owner}.{name}", is_error=False,
+            problem=f"the role of dsn, {quote(role)}, can drop the trigger that notes deletes: the table is {'its own' if of == role else f'of {quote(of)}, as whom it can act'}", fix=fix,
+        )
 
 
 def _right_findings(connection: psycopg.Connection[Any], path: str, role: str) -> Iterator[Finding]:
@@ -185,7 +198,9 @@ def _due_grants(connection: psycopg.Connection[Any], role: str) -> list[str]:
     may_use, may_create, is_lacking = row
     name = quote(role)
     statements = (
-        (not may_use, f"GRANT USAGE ON SCHEMA headrace TO {name}"), (may_create, f"REVOKE CREATE ON SCHEMA headrace FROM {name}"),
-        (is_lacking, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headrace TO {name}"),
+        (not may_use, f"GRANT USAGE ON SCHEMA headrace TO {name}"),
+        # Of the role, of one that it is a member of, or of everybody.
+        *((True, f"REVOKE CREATE ON SCHEMA headrace FROM {'PUBLIC' if grantee is None else quote(grantee)}") for grantee in may_create),
+        (is_lacking, f"GRANT {_USE} ON ALL TABLES IN SCHEMA headrace TO {name}"),
     )
     return [statement for is_due, statement in statements if is_due]

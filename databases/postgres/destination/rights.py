@@ -197,7 +197,7 @@ def schema_right_findings(connection: psycopg.Connection[Any], path: str, found:
         found: what the preflight asked the server.
     """
     yield from _schema_findings(connection, path, found, quote(found["role"]))
-    yield from schema_owner_findings(path, found["other_owner"], found["role"])
+    yield from schema_owner_findings(connection, path, found["other_owner"], found["role"])
 
 
 def _schema_findings(

@@ -18,13 +18,24 @@ from databases.postgres.destination.catalog import CatalogTable, is_reserved
 if TYPE_CHECKING:
     from streams.table_name import TableName
 
-__all__ = ["SCHEMA_OWNER", "owner_findings", "reserved_findings", "schema_owner_findings"]
+__all__ = ["SCHEMA_OWNER", "changes_of_owner", "owner_findings", "owners_of_schema", "reserved_findings", "schema_owner_findings"]
 
 # Superusers and the database's owner can do what they like anyway.
 _IS_OTHER = """NOT {role}.rolsuper AND {role}.rolname <> current_user
     AND {role}.oid <> (SELECT datdba FROM pg_catalog.pg_database WHERE datname = current_database())"""
 SCHEMA_OWNER = f"""(SELECT r.rolname FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid = n.nspowner
     WHERE n.nspname = 'headrace' AND {_IS_OTHER.format(role="r")})"""
+
+# What others own than the role that asks, and the roles that it has the rights of; and what one more role owns.
+_OF_OTHERS = """
+SELECT kind, name, pg_catalog.pg_get_userbyid(owner) FROM (
+  SELECT 0 AS at, 'SCHEMA' AS kind, pg_catalog.quote_ident(nspname) AS name, nspowner AS owner FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'
+  UNION ALL SELECT 1, CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, pg_catalog.format('headrace.%%I', relname), relowner
+    FROM pg_catalog.pg_class WHERE relnamespace = pg_catalog.to_regnamespace('headrace') AND relkind IN ('r', 'v')
+  UNION ALL SELECT 2, 'FUNCTION', oid::pg_catalog.regprocedure::text, proowner
+    FROM pg_catalog.pg_proc WHERE pronamespace = pg_catalog.to_regnamespace('headrace')
+) o WHERE owner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = %s) OR NOT pg_catalog.pg_has_role(owner, 'USAGE') ORDER BY at, name
+"""
 
 _OTHERS_FUNCTIONS = f"""
 WITH tables AS (SELECT %(oid)s::oid AS oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%(oid)s)),
@@ -67,10 +78,31 @@ def owner_findings(connection: psycopg.Connection[Any], path: str, catalog: Cata
         )
 
 
-def schema_owner_findings(path: str, owner: str | None, role: str) -> Iterator[Finding]:
+def owners_of_schema(connection: psycopg.Connection[Any], role: str = "") -> list[tuple[str, str, str]]:
+    """What is in the schema headrace, and it, of other owners: kind, name for a statement, owner.
+
+    Args:
+        connection: as the role whose own is left out.
+        role: whose objects are found in any case.
+    """
+    return connection.execute(_OF_OTHERS, (role,)).fetchall()
+
+
+def changes_of_owner(found: Iterable[tuple[str, str, str]], role: str) -> str:
+    """The statements that let a role own what `owners_of_schema` found.
+
+    Args:
+        found: see there.
+        role: the owner to be.
+    """
+    return " ".join(f"ALTER {kind} {name} OWNER TO {quote(role)};" for kind, name, _ in found)
+
+
+def schema_owner_findings(connection: psycopg.Connection[Any], path: str, owner: str | None, role: str) -> Iterator[Finding]:
     """Refuse a schema headrace that somebody else owns: who does can put functions of their own in the place of ours, which the role calls.
 
     Args:
+        connection: as the role that will apply.
         path: of the finding.
         owner: of the schema, as `SCHEMA_OWNER` has it; None: it is the role's, or its owner can do what they like anyway.
         role: that will apply.
@@ -78,7 +110,7 @@ def schema_owner_findings(path: str, owner: str | None, role: str) -> Iterator[F
     if owner is not None:
         yield Finding(
             path=path, problem=f"the schema headrace belongs to {quote(owner)}, who can act as the role that applies",
-            fix=f"ALTER SCHEMA headrace OWNER TO {quote(role)}; -- or to the database's owner, if several roles apply here",
+            fix=f"{changes_of_owner(owners_of_schema(connection), role)} -- or to the database's owner, if several roles apply here",
         )
 
 
