@@ -17,7 +17,7 @@ from databases.postgres.destination import admin as admin_module
 from databases.postgres.destination import schema
 from databases.postgres.destination.admin import PostgresAdmin
 from databases.postgres.destination.database import PostgresDestination
-from streams.errors import DatabaseError
+from streams.errors import DatabaseError, DatabaseUnavailable
 from tests.support.writes import delete, insert, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -270,6 +270,13 @@ def test_apply_process_goes_on_while_the_schema_is_taken_over_and_given_back(sit
         " UNION SELECT pg_get_userbyid(proowner) FROM pg_proc WHERE pronamespace = 'headrace'::regnamespace"
     ).fetchall()
     assert owners == [(APPLIES,)]
+
+
+@pytest.mark.parametrize("ask", [lambda admin: admin.preflight([]), lambda admin: admin.prepare([]), lambda admin: admin.remove("top")], ids=["preflight", "prepare", "remove"])
+def test_wrong_password_of_the_administrator_is_told_as_that(site: Site, ask: Callable[[PostgresAdmin], object]) -> None:
+    with pytest.raises(DatabaseUnavailable, match="site dst: as its administrator: .*password authentication failed") as caught:
+        ask(PostgresAdmin(conninfo.make_conninfo(site.admin_dsn, password="wrong"), site.dsn, site="dst"))
+    assert "admin_dsn" in caught.value.hint
 
 
 def _quoted(role: str) -> str:

@@ -27,12 +27,13 @@ from databases.postgres.destination.row_triggers import lacking_triggers, make_t
 from databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
 from databases.postgres.destination.trust import changes_of_owner, owners_of_schema
 from databases.postgres.event_triggers import own_ddl
-from streams.errors import DatabaseError
+from streams.errors import DatabaseError, DatabaseUnavailable
 
 __all__ = ["PostgresAdmin"]
 
 _NAME = "headrace admin"
 _USE = "SELECT, INSERT, UPDATE, DELETE"  # what the role of dsn may do with the tables of the schema
+_UNREACHED = "admin_dsn is read anew each time: correct it, or the role that it names, and run the command again; what runs goes on with dsn"
 
 _ROLES = """
 SELECT current_user, current_database(), r.rolsuper, pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'),
@@ -92,7 +93,7 @@ class PostgresAdmin:
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationAdmin.remove`."""
-        with contextlib.closing(PostgresDestination(self._admin_dsn, site=self._site)) as destination:
+        with self._session("removing as its administrator"), contextlib.closing(PostgresDestination(self._admin_dsn, site=self._site)) as destination:
             return destination.remove(topology)
 
     def _findings(
@@ -136,7 +137,11 @@ class PostgresAdmin:
 
     @contextlib.contextmanager
     def _session(self, what: str) -> Iterator[psycopg.Connection[Any]]:
-        with contextlib.closing(connect(self._admin_dsn, application_name=_NAME)) as connection, translated(what, site=self._site):
+        try:
+            connection = connect(self._admin_dsn, application_name=_NAME)
+        except DatabaseUnavailable as error:
+            raise DatabaseUnavailable(f"site {self._site}: as its administrator: {error.message}", hint=_UNREACHED, **error.context) from error
+        with contextlib.closing(connection), translated(what, site=self._site):
             yield connection
 
 
