@@ -155,7 +155,7 @@ class Admission:
         if self._revoked is None:
             return
         self._revoked.look()
-        for call, (context, fingerprints) in list(self._open.items()):
+        for call, (context, fingerprints) in self._open.copy().items():
             # A handler may need a moment to end: it is told, and noted, once.
             if (listed := self._revoked.listed(fingerprints)) and self._open.pop(call, None) is not None:
                 self.refused(context.peer(), self._revocation(context, listed))

@@ -274,7 +274,7 @@ def test_apply_process_goes_on_while_the_schema_is_taken_over_and_given_back(sit
 
 @pytest.mark.parametrize("ask", [lambda admin: admin.preflight([]), lambda admin: admin.prepare([]), lambda admin: admin.remove("top")], ids=["preflight", "prepare", "remove"])
 def test_wrong_password_of_the_administrator_is_told_as_that(site: Site, ask: Callable[[PostgresAdmin], object]) -> None:
-    with pytest.raises(DatabaseUnavailable, match="site dst: as its administrator: .*password authentication failed") as caught:
+    with pytest.raises(DatabaseUnavailable, match=r"site dst: as its administrator: .*password authentication failed") as caught:
         ask(PostgresAdmin(conninfo.make_conninfo(site.admin_dsn, password="wrong"), site.dsn, site="dst"))
     assert "admin_dsn" in caught.value.hint
 
