@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from databases.operator_ports import LEFT_TO_ADMIN
+from headrace.deployment import Deployment
 from streams.errors import ConfigError
 from topology.edits.stored import entrusted, spec_to_json
 from topology.file.admin import admin_dsn
@@ -78,3 +80,12 @@ def test_source_and_embedded_server_take_none(tmp_path: Path) -> None:
     assert "captures from this one" in problem
     (problem,) = _problems(_file(tmp_path, of_embedded=f', admin_dsn: "{DSN}"'))
     assert "kind: embedded takes no admin_dsn" in problem
+
+
+def test_purge_of_a_file_that_lost_its_admin_dsn_says_what_stays(tmp_path: Path) -> None:
+    # What runs was started with one, and leaves the schema to it.
+    file = _file(tmp_path)
+    file.write_text(file.read_text().replace(f', admin_dsn: "{DSN}"', ""))
+    spec = read_topology(file, ENVIRONMENT)
+    lines = ("DELETE FROM headrace.apply_process", LEFT_TO_ADMIN)
+    assert Deployment(spec)._with_admin(spec.site("b"), lines) == lines
