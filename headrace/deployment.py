@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ from topology.split import fitting, prepared_splits, with_splits
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
+    from databases.ports import Finding
     from topology.edits.changes import Component
     from topology.spec import SiteSpec, TopologySpec
 
@@ -288,7 +289,7 @@ class Deployment:
         """
         self._check_certificates()
         self._check_handlers()
-        self._prepare_as_admin()
+        unasked = self._prepare_as_admin()
         if not self.address:
             self.cluster.start()
         else:
@@ -309,7 +310,7 @@ class Deployment:
             if (state := overview.get("calls", {}).get(call)) is None:
                 was_asked |= self._ask(call, earlier=was_asked)
             if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
-                return overview
+                return overview | {"findings": [*overview["findings"], *map(asdict, unasked)]} if unasked else overview
             is_settled = state == SETTLED
             if is_settled not in tried_again:
                 tried_again.add(is_settled)
@@ -398,15 +399,15 @@ class Deployment:
         if errors:
             raise TopologyError.of(str(self.spec.file), errors)
 
-    def _prepare_as_admin(self) -> None:
-        """Make what a role with more rights makes: here, as nothing that runs has its connection string.
+    def _prepare_as_admin(self) -> tuple[Finding, ...]:
+        """Make what a role with more rights makes: here, as nothing that runs has its connection string. See `prepare_as_admin`.
 
         Raises:
-            StreamsError: a database does not answer, or a right is missing.
+            StreamsError: an administrator is needed and cannot be asked, or a right is missing.
         """
         from actors.site.admin import prepare_as_admin
 
-        prepare_as_admin(self.spec)
+        return prepare_as_admin(self.spec)
 
     def _make_certificates(self) -> None:
         """Have a certificate for every site in the state folder, which only processes of this machine can read."""

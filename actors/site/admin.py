@@ -6,16 +6,18 @@ Only commands call it. What runs has no `admin_dsn`, and finds done what `up` di
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from actors.security.links import server_findings
 from actors.site.connection import access_to
-from databases.connectors import open_admin
+from databases.connectors import open_admin, open_destination
+from databases.ports import Finding
+from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from topology.file.admin import admin_dsn
 
 if TYPE_CHECKING:
     from databases.operator_ports import DestinationAdmin
-    from databases.ports import Finding
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = ["admin_findings", "administered", "prepare_as_admin", "remove_as_admin"]
@@ -41,16 +43,46 @@ def admin_findings(spec: TopologySpec, site: SiteSpec) -> Iterator[Finding]:
     yield from _admin(site, dsn).preflight(_tombstones(spec, site))
 
 
-def prepare_as_admin(spec: TopologySpec) -> dict[str, tuple[str, ...]]:
-    """Make at every destination that has an administrator what the topology needs there; idempotent. Returns the statements, by site.
+def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
+    """Make at every destination that has an administrator what the topology needs there; idempotent.
+
+    After a restart of the machine everything is there: then nothing runs later because the administrator has no access now, or is not to have any.
 
     Args:
         spec: the topology.
 
+    Returns:
+        Why an administrator could not be asked whose work is done, or whose database the role of `dsn` does not reach either: what runs waits for that, and
+        looks then.
+
     Raises:
-        StreamsError: a database does not answer, or a right is missing.
+        StreamsError: an administrator cannot be asked, and something is to be made; or a right is missing.
     """
-    return {site.name: _admin(site, admin_dsn(spec, site)).prepare(_tombstones(spec, site)) for site in administered(spec)}
+    found: list[Finding] = []
+    for site in administered(spec):
+        try:
+            _admin(site, admin_dsn(spec, site)).prepare(_tombstones(spec, site))
+        except (DatabaseUnavailable, ConfigError) as error:
+            if not _may_wait(spec, site):
+                raise
+            found.append(Finding(
+                path=f"sites.{site.name}.database.admin_dsn", is_error=False, problem=f"{error.message}: nothing was made or upgraded as its role",
+                fix=f"{error.hint or 'make sure that the database runs'}; needed for a new version, and for new tables with tombstones",
+            ))
+    return tuple(found)
+
+
+def _may_wait(spec: TopologySpec, site: SiteSpec) -> bool:
+    """Whether the role of `dsn` finds done what the administrator does, or the database does not answer."""
+    with closing(open_destination(access_to(site, site.database.dsn))) as destination:
+        try:
+            destination.prepare(spec.name)
+            destination.keep_tombstones(_tombstones(spec, site))
+        except DatabaseUnavailable:
+            return True
+        except DatabaseError:
+            return False
+        return True
 
 
 def remove_as_admin(spec: TopologySpec, site: SiteSpec) -> tuple[str, ...]:

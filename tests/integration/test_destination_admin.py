@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg import conninfo
 
+from actors.site.admin import prepare_as_admin
 from databases.embedded import EmbeddedServer
 from databases.operator_ports import LEFT_TO_ADMIN
 from databases.ports import Finding
@@ -17,8 +19,9 @@ from databases.postgres.destination import admin as admin_module
 from databases.postgres.destination import schema
 from databases.postgres.destination.admin import PostgresAdmin
 from databases.postgres.destination.database import PostgresDestination
-from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from tests.support.writes import delete, insert, version_of
+from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -277,6 +280,39 @@ def test_wrong_password_of_the_administrator_is_told_as_that(site: Site, ask: Ca
     with pytest.raises(DatabaseUnavailable, match=r"site dst: as its administrator: .*password authentication failed") as caught:
         ask(PostgresAdmin(conninfo.make_conninfo(site.admin_dsn, password="wrong"), site.dsn, site="dst"))
     assert "admin_dsn" in caught.value.hint
+
+
+def test_up_goes_on_without_the_administrator_where_everything_is_there(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "top.yaml"
+    file.write_text(
+        "topology: top\nsites:\n  src: {database: {kind: embedded}}\n  dst: {database: {kind: postgres, dsn: \"${RUNS}\", admin_dsn: \"${ADMIN}\"}}\n"
+        "replicate:\n  - {tables: [shop.t], from: src, to: [dst]}\n"
+        "conflict_handlers: [{table: shop.t, method: latest_timestamp}]\ntombstones: {retention_days: 7}\n"
+    )
+    monkeypatch.setenv("RUNS", site.dsn)
+    monkeypatch.setenv("ADMIN", conninfo.make_conninfo(site.admin_dsn, password="wrong"))
+    spec = read_topology(file)
+    with pytest.raises(DatabaseUnavailable, match="as its administrator"):
+        prepare_as_admin(spec)
+    monkeypatch.setenv("ADMIN", site.admin_dsn)
+    site.prepared()
+    assert prepare_as_admin(spec) == ()
+    # As after a restart of the machine, with a password that has expired; and of a machine that does not have it.
+    monkeypatch.setenv("ADMIN", conninfo.make_conninfo(site.admin_dsn, password="wrong"))
+    (found,) = prepare_as_admin(spec)
+    assert not found.is_error
+    assert "password authentication failed" in found.problem
+    monkeypatch.delenv("ADMIN")
+    (found,) = prepare_as_admin(spec)
+    assert "ADMIN" in found.problem
+    # Now it is needed.
+    site.superuser.execute("DROP TRIGGER headrace_tombstones ON shop.t")
+    with pytest.raises(ConfigError, match="ADMIN"):
+        prepare_as_admin(spec)
+    # A database that does not answer is waited for by what runs.
+    monkeypatch.setenv("RUNS", conninfo.make_conninfo(site.dsn, port="1"))
+    (found,) = prepare_as_admin(read_topology(file))
+    assert not found.is_error
 
 
 def _quoted(role: str) -> str:
