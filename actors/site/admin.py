@@ -13,7 +13,7 @@ from actors.security.links import server_findings
 from actors.site.connection import access_to
 from databases.connectors import open_admin, open_destination
 from databases.ports import Finding
-from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable
+from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, StreamsError
 from topology.file.admin import admin_dsn
 
 if TYPE_CHECKING:
@@ -36,11 +36,14 @@ def admin_findings(spec: TopologySpec, site: SiteSpec) -> Iterator[Finding]:
         site: see `administered`.
 
     Raises:
-        StreamsError: the database does not answer, or the connection string has no value.
+        StreamsError: the administrator cannot be asked, as of `prepare_as_admin`.
     """
-    dsn = admin_dsn(spec, site)
-    yield from server_findings(site.name, dsn, "admin_dsn")
-    yield from _admin(site, dsn).preflight(_tombstones(spec, site))
+    try:
+        dsn = admin_dsn(spec, site)
+        yield from server_findings(site.name, dsn, "admin_dsn")
+        yield from _admin(site, dsn).preflight(_tombstones(spec, site))
+    except (DatabaseUnavailable, ConfigError) as error:
+        yield _unasked(spec, site, error)
 
 
 def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
@@ -63,13 +66,18 @@ def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
         try:
             _admin(site, admin_dsn(spec, site)).prepare(_tombstones(spec, site))
         except (DatabaseUnavailable, ConfigError) as error:
-            if not _may_wait(spec, site):
-                raise
-            found.append(Finding(
-                path=f"sites.{site.name}.database.admin_dsn", is_error=False, problem=f"{error.message}: nothing was made or upgraded as its role",
-                fix=f"{error.hint or 'make sure that the database runs'}; needed for a new version, and for new tables with tombstones",
-            ))
+            found.append(_unasked(spec, site, error))
     return tuple(found)
+
+
+def _unasked(spec: TopologySpec, site: SiteSpec, error: StreamsError) -> Finding:
+    """The warning that an administrator could not be asked; raises the error where it is needed."""
+    if not _may_wait(spec, site):
+        raise error
+    return Finding(
+        path=f"sites.{site.name}.database.admin_dsn", is_error=False, problem=f"{error.message}: nothing can be made or upgraded as its role",
+        fix=f"{error.hint or 'make sure that the database runs'}; needed for a new version, and for new tables with tombstones",
+    )
 
 
 def _may_wait(spec: TopologySpec, site: SiteSpec) -> bool:

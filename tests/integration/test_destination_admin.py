@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from actors.site.admin import prepare_as_admin
+from actors.site.admin import admin_findings, prepare_as_admin
 from databases.embedded import EmbeddedServer
 from databases.operator_ports import LEFT_TO_ADMIN
 from databases.ports import Finding
@@ -278,9 +278,21 @@ def test_apply_process_goes_on_while_the_schema_is_taken_over_and_given_back(sit
 def test_wrong_password_of_the_administrator_is_told_as_that(site: Site) -> None:
     admin = PostgresAdmin(conninfo.make_conninfo(site.admin_dsn, password="wrong"), site.dsn, site="dst")
     for ask in (lambda: admin.preflight([]), lambda: admin.prepare([]), lambda: admin.remove("top")):
-        with pytest.raises(DatabaseUnavailable, match=r"site dst: as its administrator: .*password authentication failed") as caught:
+        with pytest.raises(DatabaseUnavailable, match=r"as the administrator: .*password authentication failed") as caught:
             ask()
         assert "admin_dsn" in caught.value.hint
+
+
+def test_topology_that_never_got_its_rights_is_purged_and_leaves_the_others_rows(site: Site) -> None:
+    site.prepared()
+    _apply(site)
+    site.superuser.execute(f"REVOKE ALL ON SCHEMA headrace FROM {APPLIES}")  # as a second topology's role before its `up`
+    with closing(site.destination()) as destination:
+        assert destination.remove("second") == (LEFT_TO_ADMIN,)
+    assert site.admin().remove("second") == ()
+    assert site.superuser.execute("SELECT count(*) FROM headrace.apply_process").fetchone() == (1,)
+    # What it cannot remove itself the administrator does, and ends first whoever still writes.
+    assert any("apply_process" in line for line in site.admin().remove("top"))
 
 
 def test_up_goes_on_without_the_administrator_where_everything_is_there(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +305,7 @@ def test_up_goes_on_without_the_administrator_where_everything_is_there(site: Si
     monkeypatch.setenv("RUNS", site.dsn)
     monkeypatch.setenv("ADMIN", conninfo.make_conninfo(site.admin_dsn, password="wrong"))
     spec = read_topology(file)
-    with pytest.raises(DatabaseUnavailable, match="as its administrator"):
+    with pytest.raises(DatabaseUnavailable, match="site dst: as the administrator"):
         prepare_as_admin(spec)
     monkeypatch.setenv("ADMIN", site.admin_dsn)
     site.prepared()
@@ -303,13 +315,16 @@ def test_up_goes_on_without_the_administrator_where_everything_is_there(site: Si
     (found,) = prepare_as_admin(spec)
     assert not found.is_error
     assert "password authentication failed" in found.problem
+    (asked,) = admin_findings(spec, spec.site("dst"))
+    assert (asked.path, asked.fix, asked.is_error) == (found.path, found.fix, False)
     monkeypatch.delenv("ADMIN")
     (found,) = prepare_as_admin(spec)
     assert "ADMIN" in found.problem
     # Now it is needed.
     site.superuser.execute("DROP TRIGGER headrace_tombstones ON shop.t")
-    with pytest.raises(ConfigError, match="ADMIN"):
-        prepare_as_admin(spec)
+    for ask in (lambda: prepare_as_admin(spec), lambda: list(admin_findings(spec, spec.site("dst")))):
+        with pytest.raises(ConfigError, match="ADMIN"):
+            ask()
     # A database that does not answer is waited for by what runs.
     monkeypatch.setenv("RUNS", conninfo.make_conninfo(site.dsn, port="1"))
     (found,) = prepare_as_admin(read_topology(file))

@@ -140,7 +140,7 @@ class PostgresAdmin:
         try:
             connection = connect(self._admin_dsn, application_name=_NAME)
         except DatabaseUnavailable as error:
-            raise DatabaseUnavailable(f"site {self._site}: as its administrator: {error.message}", hint=_UNREACHED, **error.context) from error
+            raise DatabaseUnavailable(f"as the administrator: {error.message}", hint=_UNREACHED, **error.context) from error
         with contextlib.closing(connection), translated(what, site=self._site):
             yield connection
 

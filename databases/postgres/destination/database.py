@@ -59,7 +59,7 @@ from databases.postgres.destination.fencing import (
 )
 from databases.postgres.destination.partitions import missing_grant, nested_tables, remove_partition
 from databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
-from databases.postgres.destination.removal import remove_origins, remove_rows
+from databases.postgres.destination.removal import may_use_schema, remove_origins, remove_rows
 from databases.postgres.destination.row_triggers import check_triggers, make_triggers, times_findings
 from databases.postgres.destination.schema import (
     CLAIM_LOCK,
@@ -511,6 +511,8 @@ class PostgresDestination:
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationDatabase.remove`."""
         with self._use("asking for the topology's apply processes") as connection:
+            if self._has_admin and not may_use_schema(connection):
+                return (LEFT_TO_ADMIN,)  # another topology's `up` made it, and this one's gave no rights yet
             query = "SELECT apply FROM headrace.apply_process WHERE topology = %s ORDER BY 1"
             is_damaged = bool(missing_tables(connection))
             applies = connection.execute(query, (topology,)).fetchall() if schema_version(connection) and not is_damaged else []

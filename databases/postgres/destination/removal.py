@@ -18,7 +18,7 @@ from databases.postgres.destination.row_triggers import drop_triggers
 from databases.postgres.destination.schema import PREPARE_LOCK, VERSIONS, missing_tables, schema_version
 from streams.table_name import literal
 
-__all__ = ["remove_origins", "remove_rows"]
+__all__ = ["may_use_schema", "remove_origins", "remove_rows"]
 
 _TABLES = ("apply_session", "apply_epoch", "apply_progress", "apply_process", "instantiation")
 _PARTS = ("apply_error_part", "apply_error_key", "apply_error_original")
@@ -63,6 +63,16 @@ def remove_rows(connection: psycopg.Connection[Any], topology: str, apply: str |
         if apply is None and not keeps_schema and not _others(connection, there):
             lines.append(_drop_schema(connection))
     return lines
+
+
+def may_use_schema(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the role may look into the schema headrace, or there is none.
+
+    Args:
+        connection: to the database.
+    """
+    found = connection.execute("SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'").fetchone()
+    return found is None or bool(found[0])
 
 
 def _there(connection: psycopg.Connection[Any], tables: Sequence[str]) -> list[str]:
