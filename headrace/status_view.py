@@ -228,7 +228,7 @@ def _refusals(component: str, wire: Mapping[str, Any]) -> Iterator[Note]:
     if problem := wire.get("problem"):
         yield Note(component=component, problem=str(problem), fix="replace the certificate; new connections fail until then")
     if problem := wire.get("revoked_problem"):
-        yield Note(component=component, problem=f"{problem}; what it listed before stays revoked", fix=LIST_FIX)
+        yield Note(component=component, problem=f"{problem}; what the component had read there before stays revoked", fix=LIST_FIX)
     calls, connections = wire.get("refused_calls", 0), wire.get("refused_connections", 0)
     if wire.get("tls") and calls and time.time() - wire["last_refusal_us"] / 1e6 < REFUSAL_TOLD_S:
         yield Note(component=component, problem=f"refused {calls} calls; the last one: {wire['last_refusal']}", is_remark=True)

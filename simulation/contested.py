@@ -9,7 +9,7 @@ has it. Its users do what its handlers can resolve (docs/conflicts.md, "Who conv
     site_priority       between two sites: updates of every column of a list, with values that never come again
 
 In the end every site must have the same rows, and those that the history of all users makes of them: for each key and column list the values of the
-change that wins, found apart from the pipeline.
+change that wins, found apart from the pipeline. Of a list with site_priority only the first is looked at: which change wins depends on what met where.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_pr
 def test_list_of_revoked_certificates_that_cannot_be_read_is_told_with_what_stands_in_one():
     wire = {"tls": True, "revoked_problem": "/c/revoked: no SHA-256 fingerprint stands in line 2"}
     (note,) = notes(overview({**component("ENABLED"), "wire": wire}))
-    assert note.problem == "/c/revoked: no SHA-256 fingerprint stands in line 2; what it listed before stays revoked"
+    assert note.problem == "/c/revoked: no SHA-256 fingerprint stands in line 2; what the component had read there before stays revoked"
     assert "one SHA-256 fingerprint a line" in note.fix
 
 
