@@ -305,7 +305,7 @@ def track(hashes, group, base, keys, groups, users, last_users, found):
     """Put a group's hashes into the map; mark the unfinished groups that it depends on.
 
     A row's key depends on the last group that has it. Exclusive use depends on the last exclusive use and on every use since then; use on
-    the last exclusive use. Uses are bits, one per number of a group modulo 64: with more unfinished groups than that, some wait without need.
+    the last exclusive use. Uses are bits, one per number of a group modulo 64: with more unfinished groups than that, or a use older than that, some wait without need.
 
     Args:
         hashes: uint64, low bits as in `spark_apply.dependencies`.

@@ -225,8 +225,8 @@ class TopologySpec:
         segment_bytes: size at which a redo segment is switched.
         heartbeat_s: how often an idle source writes a heartbeat into its log, seconds.
         allow_cycle: changes that come home, arrive twice or go round for ever are meant, and no error.
-        processes_apart: each component has a process of its own (`actors.processes`).
         alerts: what alerts are sent of, and where to; None: nobody is told.
+        processes_apart: each component has a process of its own (`actors.processes`).
     """
 
     name: str
@@ -241,8 +241,8 @@ class TopologySpec:
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
     heartbeat_s: float = 10.0
     allow_cycle: bool = False
-    processes_apart: bool = False
     alerts: AlertsSpec | None = None
+    processes_apart: bool = False
 
     def site(self, name: str) -> SiteSpec:
         """The site called `name`; KeyError when there is none (checked when the topology was read)."""
