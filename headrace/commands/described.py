@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["with_descriptions"]
 
-ASK_TIMEOUT_S = 3.0  # of all apply processes together: one that does not answer is shown without it
+ASK_TIMEOUT_S = 3.0  # per question, of all apply processes together: one that does not answer is shown without it
 
 
 def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSystem]) -> dict[str, Any]:
@@ -26,7 +26,8 @@ def with_descriptions(overview: Mapping[str, Any], connect: Callable[[], ActorSy
         overview: of the topology.
         connect: connects to its components; called only if there is an apply process to ask.
     """
-    applies = {each["name"]: each for each in overview["components"] if each.get("kind") == "apply"}
+    # Those that did not answer the controller just now are not waited for again: each question would take its whole time.
+    applies = {each["name"]: each for each in overview["components"] if each.get("kind") == "apply" and each.get("state") != "UNREACHABLE"}
     if not applies:
         return dict(overview)
     try:

@@ -55,6 +55,14 @@ def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_sh
     assert ("apply:a", "first_errors") not in actors.asked
 
 
+def test_one_that_did_not_answer_the_controller_is_not_waited_for_again() -> None:
+    """Of a machine that is cut off, each question would wait its whole time."""
+    actors = Applying({("apply:a", "configuration"): {"rules": []}})
+    away = {"name": "apply:b", "kind": "apply", "state": "UNREACHABLE"}
+    assert described(overview({"name": "apply:a", "kind": "apply", "state": "IDLE"}, away), actors)["apply:b"] == away
+    assert {name for name, _ in actors.asked} == {"apply:a"}
+
+
 def test_error_queue_of_one_that_is_stopped_or_starting_is_read_and_not_called_empty() -> None:
     error = {"number": 3, "conflict_type": "insert_exists", "readable": ["id=4711"]}
     actors = Applying({("apply:a", "first_errors"): [error]})
