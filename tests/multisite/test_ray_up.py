@@ -6,11 +6,13 @@ The file is the one that users get, with its addresses, its user, its mounts and
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,17 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
+from ray.autoscaler._private.constants import AUTOSCALER_HEARTBEAT_TIMEOUT_S
 
 from actors.security.authority import make_certificates
 from databases.embedded import EmbeddedServer
+from headrace.status_view import notes
+from protos.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from tests.support.machines import HOME, PROJECT, Machine, Machines, why_there_are_none
 from tests.support.reporting import note_started
 from tests.support.shared import Shared
 from tests.support.system import wait_until
+from tests.support.writers import TABLES, Writers, writing
 
 pytestmark = [pytest.mark.unit("ray_up"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]
 
@@ -43,9 +49,19 @@ replicate:
 TABLE = "CREATE TABLE written (number bigint PRIMARY KEY)"
 ROWS = 500  # more than one batch, and no more work for the machine
 PROGRAMS = Path(sys.prefix) / "bin"
+# Of dbs1's sessions others are the destination's, which looks at the source.
+OWN_SESSIONS = {"dbs1": "SELECT active_pid FROM pg_replication_slots WHERE active", "dbs2": "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'headrace%'"}
 COMMAND_S = 420.0  # the longest, `headrace up`, takes a minute on a machine that does other work beside
 # Ray gives a node up after half a minute, looks at its machines every five seconds, and then starts Ray there: 50 s on a quiet machine.
 BACK_S = 300.0
+SHORT_CUT_S = KEEPALIVE_S + KEEPALIVE_TIMEOUT_S + 3.0  # both ends of a stream notice it
+# The living nodes, as the head knows them. It asks a node every 3 s whether it lives, waits 10 s for the answer, and gives the node up behind the fifth that
+# does not come: 62 to 65 s after the link went down (Ray's `health_check_*`).
+NODES = """python - <<'END'
+import logging, ray
+ray.init("auto", log_to_driver=False, logging_level=logging.ERROR)
+print("node", *(each["NodeID"] for each in ray.nodes() if each["Alive"]))
+END"""
 INSTALL = "~/headrace-env/bin/pip install"
 
 
@@ -70,6 +86,7 @@ class Cluster:
             server.start()
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute(TABLE)
+                connection.execute(TABLES)
         self.written = 0
         self._certificates = folder / "certs"
         make_certificates(self._certificates, "test_ray_up", SITES)
@@ -125,6 +142,19 @@ class Cluster:
         """All that was written is at the destination, once."""
         wait_until("all rows arrive", lambda: len(self.found()) >= self.written, BACK_S)
         assert self.found() == list(range(1, self.written + 1))
+
+    def execute(self, site: str, statement: str, /) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.servers[site].dsn(), autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def sessions(self, site: str) -> set[int]:
+        """The sessions of a site's own processes at its database: those that apply changes, or read the log."""
+        return {pid for (pid,) in self.execute(site, OWN_SESSIONS[site])}
+
+    def nodes_alive(self) -> set[str]:
+        """The ids of the nodes that Ray's head takes to be alive."""
+        return set(next(line for line in self.tell(NODES).splitlines() if line.startswith("node ")).split()[1:])  # Ray may say there, too, that one has ended
 
     def end(self) -> None:
         for server in self.servers.values():
@@ -192,6 +222,77 @@ def test_a_machine_that_boots_again_gets_its_ray_from_ray_and_goes_on_from_its_r
     assert len(cluster.found()) == cluster.written - ROWS
     node.boot()
     _wait_as(before, cluster, node, raylets)
+
+
+@pytest.mark.parametrize("site", ["dbs2", "dbs1"])
+@pytest.mark.fault("the link of a machine is down, for longer than its streams live and for less time than Ray waits")
+def test_a_machine_that_was_cut_off_for_a_short_time_goes_on_and_nothing_is_started_again(cluster: Cluster, site: str):
+    before, node = cluster.components(), cluster.nodes[site]
+    began, nodes, raylets = _began(node), cluster.nodes_alive(), node.running("raylet")
+    with _written_once(cluster, before) as writers:
+        since = time.monotonic()
+        with node.cut_off():
+            wait_until("status says it", lambda: "has not answered" in _problem_of(cluster.overview(), site), BACK_S)
+            time.sleep(max(0.0, since + SHORT_CUT_S - time.monotonic()))
+        took_s = time.monotonic() - since
+        writers.wait_arriving("dbs2")
+    if took_s < AUTOSCALER_HEARTBEAT_TIMEOUT_S:  # else this machine was so slow that the autoscaler has started Ray there again
+        assert (node.running("raylet"), cluster.nodes_alive(), _began(node)) == (raylets, nodes, began)
+
+
+@pytest.mark.parametrize("site", ["dbs2", "dbs1"])
+@pytest.mark.fault("the link of a machine is down, for longer than Ray takes to give its node up")
+def test_a_machine_that_was_cut_off_until_ray_gave_it_up_comes_back_and_nothing_is_lost_or_doubled(cluster: Cluster, site: str):
+    before, node = cluster.components(), cluster.nodes[site]
+    nodes, raylets = cluster.nodes_alive(), node.running("raylet")
+    with _written_once(cluster, before) as writers:
+        with node.cut_off():
+            wait_until("Ray has given the node up", lambda: len(nodes - cluster.nodes_alive()) == 1, BACK_S)
+            wait_until("status says so", lambda: "is not there" in _problem_of(cluster.overview(), site), BACK_S)
+            # What was given up goes on there, and could write.
+            assert node.running("raylet") == raylets
+            old = cluster.sessions(site)
+            assert old
+            held = len(writers.found("dbs2"))
+            writers.wait_writing()
+            _assert_told(cluster.overview(), before, site)
+            assert len(writers.found("dbs2")) == held
+        wait_until("Ray runs there again", lambda: node.running("raylet") - raylets, BACK_S)
+        wait_until("all is there again", lambda: cluster.components() == before, BACK_S)
+        writers.wait_arriving("dbs2")
+        assert old.isdisjoint(cluster.sessions(site))
+    assert len(node.running("raylet")) == 1
+
+
+@contextlib.contextmanager
+def _written_once(cluster: Cluster, before: Mapping[str, tuple[str, str]]) -> Iterator[Writers]:
+    """Rows are written during the block; then everything is there, and each of them once on both sides."""
+    with writing(cluster, "dbs1") as writers:
+        writers.wait_arriving("dbs2")
+        yield writers
+    wait_until("all is there again", lambda: cluster.components() == before, BACK_S)
+    cluster.tell(f"headrace wait hr.yaml --caught-up --timeout {BACK_S:g}")
+    writers.assert_exactly_once("dbs2")
+    cluster.tell("headrace verify hr.yaml")
+    assert notes(cluster.overview()) == []
+
+
+def _assert_told(overview: Mapping[str, Any], before: Mapping[str, tuple[str, str]], site: str) -> None:
+    """All that is of the machine is away, and nothing else; and nothing claims that the destination has all."""
+    there = {each["name"]: each["state"] for each in overview["components"] if each["state"] != "BYPASSED"}
+    assert {name for name, state in there.items() if state == "UNREACHABLE"} == {name for name in there if before[name][0] == site}
+    (flow,) = overview["flows"]
+    assert flow["scn_gap"] is None
+    assert flow["lag_s"] is None or flow["lag_s"] > 0
+
+
+def _problem_of(overview: Mapping[str, Any], site: str) -> str:
+    return next((note.problem for note in notes(overview) if note.component == f"site:{site}"), "")
+
+
+def _began(node: Machine) -> set[int]:
+    """The processes of the node's components."""
+    return {pid for pid, command in node.processes().items() if command.startswith("ray::ProcessActor")}
 
 
 def _wait_as(before: dict[str, tuple[str, str]], cluster: Cluster, node: Machine, raylets: set[int]) -> None:

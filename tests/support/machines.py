@@ -186,6 +186,15 @@ class Machine:
             self._power.wait()
             self._power = None
 
+    @contextlib.contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Its link is down at the bridge during the block: nobody is told, and what runs there goes on."""
+        self._network.link(self.name, "down")
+        try:
+            yield
+        finally:
+            self._network.link(self.name, "up")
+
     # ------------------------------------------------------------------ what runs there
 
     def command(self, *words: str, environment: dict[str, str] | None = None, cwd: str = str(HOME)) -> list[str]:
@@ -304,6 +313,10 @@ class Machines:
     def unplug(self, name: str) -> None:
         """Disconnect a machine."""
         self._at_switch("ip", "link", "delete", _port(name))
+
+    def link(self, name: str, way: str) -> None:
+        """Take a machine's link "up" or "down"; connections stay, and packets are lost."""
+        self._at_switch("ip", "link", "set", _port(name), way)
 
     def _at_switch(self, *words: str) -> None:
         assert self._switch is not None

@@ -7,13 +7,15 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import psycopg
 
+from databases.embedded import EmbeddedServer
 from headrace.chaos.load import paced
-from tests.support.system import System, wait_until
+from tests.support.system import wait_until
 
-__all__ = ["TABLES", "Writers", "writing"]
+__all__ = ["TABLES", "Sites", "Writers", "writing"]
 
 TABLES = """
 CREATE TABLE notes (id bigint PRIMARY KEY, body text);
@@ -26,6 +28,15 @@ RECONNECT_S = 0.1  # short beside a restart of a server, which takes a second
 # One row with a key and one without, which would be there twice if it were applied twice.
 _TABLES = ("notes", "twins")
 _NUMBERS = 1_000_000  # of one writer: more transactions than a test makes
+
+
+class Sites(Protocol):
+    """Whose databases are written: `System`, for one."""
+
+    servers: dict[str, EmbeddedServer]
+
+    def execute(self, site: str, statement: str, /) -> list[tuple[Any, ...]]:
+        """Execute a statement at a site; its rows."""
 
 
 @dataclass
@@ -48,7 +59,7 @@ class Writers:
         clients: that write at a time.
     """
 
-    def __init__(self, system: System, site: str, schema: str = "public", clients: int = CLIENTS) -> None:
+    def __init__(self, system: Sites, site: str, schema: str = "public", clients: int = CLIENTS) -> None:
         self._system, self._site, self._schema = system, site, schema
         self._inserts = [f"INSERT INTO {schema}.{table} VALUES (%s, 'written')" for table in _TABLES]
         self._writers = [_Writer(number * _NUMBERS) for number in range(clients)]
@@ -124,7 +135,7 @@ class Writers:
 
 
 @contextlib.contextmanager
-def writing(system: System, site: str, schema: str = "public", clients: int = CLIENTS) -> Iterator[Writers]:
+def writing(system: Sites, site: str, schema: str = "public", clients: int = CLIENTS) -> Iterator[Writers]:
     """Write at `site` while the block runs, into empty tables."""
     system.execute(site, f"TRUNCATE {', '.join(f'{schema}.{table}' for table in _TABLES)}")
     writers = Writers(system, site, schema, clients)
