@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from streams.type_name import possible_names, type_parts, type_text
 from tests.support.hostile_names import names
 
 
+@pytest.mark.seeded
 @given(owner=names(), name=names())
 def test_type_is_read_as_it_was_written_whatever_its_schema_is_called(owner: str, name: str) -> None:
     text = type_text(owner, name)
