@@ -37,7 +37,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["LIST_BYTES_MAX", "LIST_FIX", "Revoked", "fingerprint_of", "fingerprints_of", "printed_fingerprint", "read_list"]
+__all__ = ["LIST_BYTES_MAX", "LIST_FIX", "Revoked", "fingerprint_of", "fingerprints_of", "is_listed", "printed_fingerprint", "read_list"]
 
 LIST_BYTES_MAX = 1 << 20  # ten thousand fingerprints with their comments: more certificates than a topology ever has
 LIST_FIX = "write one SHA-256 fingerprint a line, as `headrace certs` prints them, and comments behind #; an empty file revokes nothing"
@@ -178,6 +178,20 @@ def read_list(path: str) -> tuple[frozenset[str], str]:
     # The line itself is not shown: it may be anything, a key among it.
     named = ", ".join(map(str, wrong[:_LINES_NAMED_MAX])) + (", ..." if len(wrong) > _LINES_NAMED_MAX else "")
     return frozenset(found), f"{path}: no SHA-256 fingerprint stands in line{'s' if len(wrong) > 1 else ''} {named}"
+
+
+def is_listed(path: str, pem: str) -> bool:
+    """Whether a list has a certificate; False also of a list that cannot be read, which is for `check` and `status` to tell.
+
+    Args:
+        path: of the file.
+        pem: as of `fingerprint_of`.
+    """
+    try:
+        listed, _ = read_list(path)
+    except OSError:
+        return False
+    return not listed.isdisjoint(fingerprints_of(pem))
 
 
 class Revoked:

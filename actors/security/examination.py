@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from actors.security.authority import names_of
 from databases.ports import Finding
 from protos.identity import principal_of
-from protos.revoked import LIST_FIX, fingerprints_of, read_list
+from protos.revoked import LIST_FIX, is_listed, read_list
 from topology.edits.stored import prepared_topology
 from topology.links import makes_certificates
 
@@ -105,13 +105,7 @@ class _Site:
         yield from self._revocation(chain[0])
 
     def _revocation(self, certificate: x509.Certificate) -> Iterator[Finding]:
-        if self.tls.revoked is None:
-            return
-        try:
-            listed, _ = read_list(str(self.tls.revoked))
-        except OSError:
-            return  # see `_list_findings`
-        if not listed.isdisjoint(fingerprints_of(certificate.public_bytes(Encoding.PEM).decode())):
+        if self.tls.revoked is not None and is_listed(str(self.tls.revoked), certificate.public_bytes(Encoding.PEM).decode()):
             yield self._finding("certificate", f"is revoked by {self.tls.revoked}", _RENEW)
 
     def _finding(self, key: str, problem: str, fix: str, *, is_error: bool = True) -> Finding:

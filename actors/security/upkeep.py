@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from actors.security.authority import Certified, issue, names_of, new_authority, pem_of
 from actors.state_folder import make_private
 from protos.identity import principal_of
-from protos.revoked import fingerprints_of, read_list
+from protos.revoked import is_listed
 from streams.durable_file import sync_folder
 from streams.errors import ConfigError
 from topology.links import CERTIFICATES, MADE_AUTHORITY, REVOKED, makes_certificates
@@ -118,12 +118,8 @@ def _found(folder: Path, name: str) -> Certified | None:
 
 
 def _is_revoked(found: Certified, spec: TopologySpec) -> bool:
-    """Whether the operator's list has it; one that cannot be read is for `check` and `status` to tell."""
-    try:
-        listed, _ = read_list(str(spec.state_dir / REVOKED))
-    except OSError:
-        return False
-    return not listed.isdisjoint(fingerprints_of(found.certificate.public_bytes(Encoding.PEM).decode()))
+    """Whether the operator's list has it."""
+    return is_listed(str(spec.state_dir / REVOKED), found.certificate.public_bytes(Encoding.PEM).decode())
 
 
 def _is_due(found: Certified, now: dt.datetime) -> bool:
