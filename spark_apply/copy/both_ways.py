@@ -134,36 +134,51 @@ class BothWays:
             f" runs and has a snapshot of {self.here}"
         )
 
-    def awaited_return(self, table: TwoWayTable, scn: Scn) -> str:
-        """Why a copy that is made now may lack what users wrote into the table here, for people; empty: the source has applied all of it.
+    def awaited_returns(self, wanted: Mapping[TableName, tuple[TwoWayTable, Scn]]) -> dict[TableName, str]:
+        """Why copies that are made now may lack what users wrote into their tables here, for people; left out: those of which the source has applied all.
 
         Args:
-            table: that comes, and goes back.
-            scn: of this site: what was committed up to it is asked for.
+            wanted: tables that come, and go back, each with an SCN of this site: what was committed up to it is asked for.
 
         Raises:
             DatabaseError: the source does not say what is there.
         """
-        progress, record = self.records.progress(self.topology, table.returned_by), self._record(table)
-        who = f"apply process {table.returned_by} at {self.there}"
-        # Of a table that took this one's place nothing is applied before it has a record of its own.
-        is_applied = record is not None and record.state in _APPLIED and progress is not None and progress.low_watermark >= scn and self._is_of(table, record)
-        if not is_applied:
-            return (
-                f"table {table.destination} is copied again as soon as {who} has applied what was written into it here, up to SCN {scn_text(scn)}:"
-                f" `headrace status` says what holds it up"
-            )
-        # What fails there and is executed later stays there alone.
-        if self.records.errors(self.topology, table.returned_by, first=1):
-            return (
-                f"table {table.destination} is copied again as soon as {who} has no error transaction: one may hold what was written into the table here."
-                f" `headrace errors list FILE --apply {table.returned_by}` lists them"
-            )
-        return ""
+        if not wanted:
+            return {}
+        applies = {table.returned_by for table, _ in wanted.values()}
+        applied = {apply: self.records.progress(self.topology, apply) for apply in applies}
+        recorded = {apply: self._recorded(apply) for apply in applies}
+        captured = self.captured()
+        # Behind the progress: what failed up to there is in the queue. What fails there and is executed later stays there alone.
+        failed = {apply for apply in applies if self.records.errors(self.topology, apply, first=1)}
+        found: dict[TableName, str] = {}
+        for name, (table, scn) in wanted.items():
+            progress, record = applied[table.returned_by], recorded[table.returned_by].get(table.source)
+            who = f"apply process {table.returned_by} at {self.there}"
+            # Of a table that took this one's place nothing is applied before it has a record of its own.
+            is_recorded = record is not None and record.state in _APPLIED and captured.get(table.destination) == record.identity
+            if not is_recorded or progress is None or progress.low_watermark < scn:
+                found[name] = (
+                    f"table {table.destination} is copied again as soon as {who} has applied what was written into it here, up to SCN {scn_text(scn)}:"
+                    f" `headrace status` says what holds it up"
+                )
+            elif table.returned_by in failed:
+                found[name] = (
+                    f"table {table.destination} is copied again as soon as {who} has no error transaction: one may hold what was written into the table here."
+                    f" `headrace errors list FILE --apply {table.returned_by}` lists them"
+                )
+        return found
+
+    def _recorded(self, apply: str) -> dict[TableName, Instantiation]:
+        """What is recorded at the source of tables that an apply process there gets from here, by their names there; of a name the first."""
+        found: dict[TableName, Instantiation] = {}
+        for each in self.records.instantiations(self.topology, apply):
+            if each.source == self.here:
+                found.setdefault(TableName.of(each), each)
+        return found
 
     def _record(self, table: TwoWayTable) -> Instantiation | None:
-        recorded = self.records.instantiations(self.topology, table.returned_by)
-        return next((each for each in recorded if each.source == self.here and TableName.of(each) == table.source), None)
+        return self._recorded(table.returned_by).get(table.source)
 
     def _kept(self, table: TwoWayTable, record: Instantiation) -> Found:
         """Whether what the source has is a copy of what is here, and no other site's rows are among them."""

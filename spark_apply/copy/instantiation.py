@@ -65,7 +65,7 @@ from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_a
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.reshaped import has_function
 from spark_apply.copy.restarts import copy_of_emptied, emptied_tables
-from spark_apply.copy.rounds import CopyRound, TableCopy, is_still_empty, wait_captured
+from spark_apply.copy.rounds import CopyRound, is_still_empty, wait_captured
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import smallest, table_starts
 from spark_apply.copy.table_marks import TableMarks
@@ -440,9 +440,11 @@ class TableInstantiation:
         if lacking := tables.keys() - self._returned.keys():
             # A source that is behind is waited for before rows are removed: users read them meanwhile.
             self._returned |= dict.fromkeys(lacking, self.both_ways.position())
-        emptied = []
+        waits, emptied = self.both_ways.awaited_returns({key: (copy.table, self._returned[key]) for key, copy in tables.items()}), []
+        for key, why in waits.items():
+            _take_out(this, key, why)
         for key, copy in tables.items():
-            if self._waits_for_return(this, copy, self._returned[key]):
+            if key in waits:
                 continue
             del self._returned[key]
             this.to_empty.discard(key)
@@ -457,21 +459,12 @@ class TableInstantiation:
         if not emptied:
             return
         scn, deadline = self.both_ways.position(), time.monotonic() + _RETURN_S
-        while time.monotonic() < deadline and not self._round_ends():
-            if not any(self.both_ways.awaited_return(tables[key].table, scn) for key in emptied):
-                return
+        wanted = {key: (tables[key].table, scn) for key in emptied}
+        while (waits := self.both_ways.awaited_returns(wanted)) and time.monotonic() < deadline and not self._round_ends():
             time.sleep(_RETURN_POLL_S)
-        for key in emptied:
-            if self._waits_for_return(this, tables[key], scn):
-                self._returned[key], self._marks_of_emptied[key] = scn, tables[key].mark
-
-    def _waits_for_return(self, this: CopyRound, copy: TableCopy, scn: Scn) -> bool:
-        """Take a table out of a round if its source has not applied what was written here up to an SCN; returns whether it has not."""
-        if why := self.both_ways.awaited_return(copy.table, scn):
-            this.waits[copy.key] = why
-            del this.copies[copy.key]
-            this.to_empty.discard(copy.key)
-        return bool(why)
+        for key, why in waits.items():
+            _take_out(this, key, why)
+            self._returned[key], self._marks_of_emptied[key] = scn, tables[key].mark
 
     def _captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
         """See `captured_parts`."""
@@ -634,3 +627,10 @@ class TableInstantiation:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.should_end():
             time.sleep(min(0.1, seconds))
+
+
+def _take_out(this: CopyRound, key: TableName, why: str) -> None:
+    """Take a table out of a round that waits for its source to apply what was written here."""
+    this.waits[key] = why
+    del this.copies[key]
+    this.to_empty.discard(key)
