@@ -31,13 +31,6 @@ ENDED_S = 60.0  # a loaded machine needs seconds to start Python
 
 
 @pytest.fixture
-def topology(tmp_path: Path) -> Path:
-    file = tmp_path / "t.yaml"
-    file.write_text(ONE_WAY)
-    return file
-
-
-@pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     def run_it(*arguments: object) -> int:
         monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])

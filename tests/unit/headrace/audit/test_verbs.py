@@ -24,7 +24,6 @@ from headrace.console import DONE, FAILURE, FINDING, WRONG_USE
 from headrace.deployment import Deployment
 from headrace.entry import INTERRUPTED
 from streams.errors import ApplyError, ConfigError
-from tests.support.topologies import ONE_WAY
 
 OWN = pwd.getpwuid(os.getuid()).pw_name
 # Of each noted verb what it is called with behind FILE; it is refused, as nothing runs.
@@ -43,13 +42,6 @@ def verbs(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
 
 
 VERBS = dict(verbs(typer.main.get_command(app)))
-
-
-@pytest.fixture
-def topology(tmp_path: Path) -> Path:
-    file = tmp_path / "t.yaml"
-    file.write_text(ONE_WAY)
-    return file
 
 
 @pytest.fixture

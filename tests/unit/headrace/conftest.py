@@ -1,0 +1,17 @@
+"""What tests of the command line share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.topologies import ONE_WAY
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Path:
+    """The file of a topology of one way, beside which its state folder will be."""
+    file = tmp_path / "t.yaml"
+    file.write_text(ONE_WAY)
+    return file
