@@ -246,7 +246,7 @@ class ApplyObserver:
             f"the low watermark went back from {self.low_watermark} to {progress.low_watermark}",
         )
         self.low_watermark = progress.low_watermark
-        if self.low_watermark >= self.is_restored_below:
+        if self.low_watermark >= self.is_restored_below and not self.store.unflushed:  # else a crash may take it once more
             self.is_restored_below = FIRST_SCN
         if self.is_new and not self._is_complete():
             return True

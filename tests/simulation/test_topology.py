@@ -55,6 +55,7 @@ DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full"}
 SPLITTABLE = ("fan_out", "hub_and_spoke", "n_way", "extended_secondaries")
 SPLITTING_SEED = 1
 SWITCHING_SEED = 40
+CRASHED_AFTER_RESTORE_SEED = 478003324
 # Redo is full, to the bound, of what the capture process of a split stream mines again for a refused destination.
 MINED_AGAIN_SEED = 1371554842
 DOWNSTREAM_FAN_OUT = """
@@ -191,6 +192,12 @@ def test_streams_of_a_downstream_capture_process_are_split_off_and_merged_whatev
 def test_streams_are_split_off_and_merged() -> None:
     outcome = run("fan_out", SPLITTING_SEED, Settings())
     assert set(outcome.fired) >= {"splitting", "split", "merging", "merged"}
+
+
+@pytest.mark.long
+def test_a_restored_destination_may_lose_to_a_crash_what_it_was_sent_again() -> None:
+    """Until that is on its disk it is behind what it had told before it was restored, and that is no broken promise."""
+    run("downstream", CRASHED_AFTER_RESTORE_SEED)
 
 
 @pytest.mark.long
