@@ -69,6 +69,15 @@ def pytest_report_header() -> str:
     return f"seeds: HEADRACE_TEST_SEED={session_seed()}" + ("" if is_soak() else ", fixed")
 
 
+@pytest.fixture(autouse=True)
+def _same_umask() -> Iterator[None]:
+    """What a test runs in this process may close its umask, as every process of Headrace does: the next test has it as it was."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 @pytest.hookimpl(tryfirst=True)  # before the deselected ones are known: each worker has the same order
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     note_collected(config, items)
