@@ -273,6 +273,7 @@ class TableShape:
         types: of its columns, those that are not built in; only from `domain_shapes`.
         keys: columns of each unique key.
         identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or nothing.
+        encoding: of text in its database, as that calls it; empty: not read.
     """
 
     owner: str
@@ -285,3 +286,4 @@ class TableShape:
     types: tuple[NamedType, ...] = ()
     keys: tuple[tuple[str, ...], ...] = ()
     identity: tuple[str, ...] = ()
+    encoding: str = ""

@@ -22,7 +22,7 @@ from databases.postgres.types import modifier_fits, type_with_modifier
 from streams.table_name import TableName, literal, remark
 from streams.type_name import type_parts, type_text
 
-__all__ = ["domain_findings", "domain_shapes", "shape_findings", "standalone_tables", "table_shapes"]
+__all__ = ["domain_findings", "domain_shapes", "encoding_findings", "shape_findings", "standalone_tables", "table_shapes"]
 
 _PLAIN_NAME = re.compile(r"[\w$ -]+")
 _DEFAULT = "DEFAULT"  # the bound of a default partition
@@ -99,6 +99,8 @@ WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS N
 ORDER BY i.indisprimary DESC, x.relname COLLATE "C"
 """
 
+_TAKES_ALL = frozenset({"UTF8", "SQL_ASCII"})  # each character of any encoding, or each byte
+
 
 def table_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
     """Read the shapes of those tables that exist.
@@ -120,7 +122,7 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
         keys = cursor.execute(_KEYS, (found["oid"],)).fetchall()
     rows = partition_rows(connection, [partition["oid"] for partition in partitions])
     return TableShape(
-        owner=table.owner, name=table.name, partitioned_by=found["partitioned_by"],
+        owner=table.owner, name=table.name, partitioned_by=found["partitioned_by"], encoding=connection.info.parameter_status("server_encoding") or "",
         partitions=tuple(
             ShapedPartition(
                 owner=each["owner"], name=each["name"], parent=TableName(each["parent_owner"], each["parent_name"]),
@@ -180,6 +182,24 @@ def shape_findings(path: str, wanted: TableShape, here: TableShape, columns: fro
     yield from _missing_partitions(path, wanted, here, taken)
     yield from _missing_labels(path, wanted, here)
     yield from _other_keys(path, wanted, here, columns)
+
+
+def encoding_findings(path: str, wanted: Sequence[TableShape], here: Sequence[TableShape]) -> Iterator[Finding]:
+    """Text that the destination's encoding does not have.
+
+    Args:
+        path: of the finding.
+        wanted: tables at one source.
+        here: at the destination.
+    """
+    theirs, mine = ({shape.encoding for shape in each} - {""} for each in (wanted, here))
+    for encoding in sorted(mine - theirs - _TAKES_ALL if theirs else ()):
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"its encoding is {encoding}, the source's is {', '.join(sorted(theirs))}: a change with a character that {encoding} does not have goes to"
+            " the error queue, and a table with one cannot be copied",
+            fix="nothing, if there is no such character; else move the destination to a UTF8 database",
+        )
 
 
 def _missing_partitions(path: str, wanted: TableShape, here: TableShape, taken: Collection[TableName]) -> Iterator[Finding]:

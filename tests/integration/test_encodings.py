@@ -97,3 +97,14 @@ def test_value_that_the_destination_s_encoding_lacks_is_named_and_the_other_tabl
     to_latin1.run("UPDATE p SET name = 'Lodz' WHERE id = 'x'")
     assert to_latin1.copy()["p"] == ("DONE", "")
     assert to_latin1.verify()["p"].is_equal
+
+
+@pytest.mark.parametrize(("way", "said"), [("from_latin1", 0), ("to_latin1", 1)])
+def test_check_says_that_the_destination_s_encoding_lacks_characters(request, way: str, said: int):
+    pair: CopiedPair = request.getfixturevalue(way)
+    pair.create(TABLES, TABLES)
+    found = pair.shape_findings()
+    assert len(found) == said
+    for finding in found:
+        assert not finding.is_error
+        assert finding.problem.startswith("its encoding is LATIN1, the source's is UTF8: a change with a character that LATIN1 does not have goes to")

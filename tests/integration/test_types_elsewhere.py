@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from databases.postgres.destination.catalog import FIRST_USER_TYPE
+from databases.postgres.destination.row_reader import PostgresRowReader
 from rules.rule import Rule, RuleSet
 from rules.transformation import RenameSchema, Transformation
 from spark_apply.arriving import TableStart
+from streams.errors import ConfigError
+from streams.lcr_batch import Column
 from streams.scn import FIRST_SCN, Scn
 from tests.support.apply_engine import Engine
 from tests.support.copied_pair import CopiedPair
@@ -130,3 +136,17 @@ def test_types_of_a_schema_whose_name_has_a_dot_are_called_what_they_are(pair: C
     pair.run("INSERT INTO p VALUES (2, ROW('Oak', 2000), 'ok', '{ok,NULL}')")
     pair.apply(instantiation=pair.starts())
     pair.assert_same("SELECT id, home::text, m::text, n::text FROM p ORDER BY 1")
+
+
+@pytest.mark.parametrize("schema", ["my.types", "elsewhere", 'qu"o.te'])
+def test_value_of_a_type_is_read_whatever_the_schema_is_called_here(destination_database: str, schema: str):
+    """The log calls it by its schema at the source."""
+    quoted = '"' + schema.replace('"', '""') + '"'
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute(f"CREATE SCHEMA {quoted}; CREATE TYPE {quoted}.temper AS ENUM ('sad', 'ok'); CREATE TABLE moody (m {quoted}.temper)")
+    theirs = "shop" if schema == "elsewhere" else schema
+    column = Column(name="m", type_name=f"{theirs}.temper", type_number=FIRST_USER_TYPE + 1, is_binary=True)
+    with closing(PostgresRowReader(destination_database)) as reader:
+        assert reader.value_of("public", "moody", column, "ok") == (b"ok", "ok")
+        with pytest.raises(ConfigError, match="is not a value of type"):
+            reader.value_of("public", "moody", column, "glad")

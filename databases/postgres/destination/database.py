@@ -87,7 +87,7 @@ from databases.postgres.destination.table_records import (
 from databases.postgres.event_triggers import own_ddl
 from databases.postgres.partitions import rows_of_partition, without_children
 from databases.postgres.planning import plan_destination
-from databases.postgres.shapes import shape_findings, standalone_tables, table_shapes
+from databases.postgres.shapes import encoding_findings, shape_findings, standalone_tables, table_shapes
 from databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, FencedError
@@ -195,10 +195,10 @@ class PostgresDestination:
         with self._use("comparing the shapes of the tables") as connection:
             here = table_shapes(connection, list(wanted))
             taken = standalone_tables(connection, [TableName.of(each) for shape in shapes for each in shape.partitions])
-        return tuple(
+        return (*encoding_findings(f"sites.{self._site}", shapes, here), *(
             finding for shape in here for name in [TableName.of(shape)]
             for finding in shape_findings(f"sites.{self._site} table {name}", wanted[name], shape, columns[name], taken)
-        )
+        ))
 
     def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight_domains`."""

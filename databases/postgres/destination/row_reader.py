@@ -15,6 +15,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from databases.operator_ports import KeyValue
+from databases.postgres.compared.named_types import local_names
 from databases.postgres.connection import connect, quote, translated
 from databases.postgres.destination.catalog import FIRST_USER_TYPE, CatalogTable, describe_table
 from databases.postgres.partitions import without_children
@@ -22,6 +23,7 @@ from databases.postgres.value_text import value_text
 from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.errors import ConfigError, DatabaseError
 from streams.lcr_batch import Column
+from streams.type_name import type_parts
 
 __all__ = ["PostgresRowReader"]
 
@@ -225,7 +227,7 @@ class PostgresRowReader:
         if 0 < column.type_number < FIRST_USER_TYPE:
             return column.type_number, 0
         if column.type_name not in self._types:
-            owner, _, name = column.type_name.partition(".")
+            owner, name = type_parts(local_names(self._session(), [column.type_name]).get(column.type_name, column.type_name))
             row = self._session().execute(
                 "SELECT t.oid::int8, CASE WHEN t.typcategory = 'A' THEN t.typelem::int8 ELSE 0 END FROM pg_catalog.pg_type t"
                 " JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname = %s AND t.typname = %s", (owner, name),

@@ -126,7 +126,9 @@ def test_errors_have_the_server_s_own_words_without_values(monkeypatch: pytest.M
     ],
 )
 def test_errors_without_sqlstate_are_classified_by_kind(error: psycopg.Error, kind: type[DatabaseError]) -> None:
-    assert type(translate(error, "x")) is kind
+    found = translate(error, "x")
+    assert type(found) is kind
+    assert ("takes connections as the dsn says" in found.hint) == (kind is DatabaseUnavailable)
 
 
 def test_identifiers_are_quoted() -> None:
