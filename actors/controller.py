@@ -643,7 +643,7 @@ class Controller(Host):
             name = component.name.partition(":")[2]
             return Finding(
                 path=f"{component.kind}s.{name}", problem=f"is stopped{at}, and {problem}: the changes that it holds back would be applied",
-                fix=f"{instead}start it with `headrace start {self._spec.file} {name}`{then}",
+                fix=f"{instead}start it with `headrace start FILE {name}`{then}",
             )
 
         again = " and run `headrace up` again: {} can be stopped then"

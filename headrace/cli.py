@@ -54,6 +54,7 @@ class _Verb(TyperCommand):
         above = ctx
         while above.parent is not None:  # the outermost has the program's name
             words, above = [above.info_name, *words], above.parent
+        Output.file = ctx.params.get("file") or ""
         with noting(" ".join(words), ctx.params, Output().say) as returned:
             code = super().invoke(ctx)
             returned(code)
@@ -289,7 +290,7 @@ def up(
     from headrace.status_view import render, summary_line
 
     output = Output(as_json=as_json)
-    started = goes_on(output, f"what was started goes on: `headrace status {file}` shows it, `headrace down {file}` ends it")
+    started = goes_on(output, "what was started goes on: `headrace status FILE` shows it, `headrace down FILE` ends it")
     with _deployment(file, address, to_start=True) as deployment, live_lines(output, "up") as show, started:
         show("asking what runs for what differs from the file" if deployment.is_cluster_there() else "starting Ray and the servers")
         overview = deployment.up(
@@ -335,9 +336,9 @@ def down(
     if problems and purge:
         output.say("fix: correct it and run the same command again; what is done stays done")
     for slot in kept:
-        output.say(f"warning: {slot.text()}; it ends with `headrace up {file}` or `headrace down {file} --purge`")
+        output.say(f"warning: {slot.text()}; it ends with `headrace up FILE` or `headrace down FILE --purge`")
     for site, tables in noting.items():
-        output.say(f"the triggers at {site} go on noting deletes of {', '.join(tables)} (tombstones), and nothing forgets old notes until `headrace up {file}`;"
+        output.say(f"the triggers at {site} go on noting deletes of {', '.join(tables)} (tombstones), and nothing forgets old notes until `headrace up FILE`;"
                    " `down --purge` drops them")
     return FAILURE if problems else DONE
 
@@ -572,8 +573,8 @@ def verify(
         names = shlex.join(quoted_name(TableName(*table)) for table in copied)
         shared = len(copied) < len(differing) or any(len(copied[table]) < len(differing[table]) for table in copied)
         output.say(
-            f"fix: transactions that could not be applied are in the error queue (headrace errors list {file}); correct rows that were changed by hand at the"
-            " destination" + (f", or copy again: headrace copy {file} {names}" if names else "")
+            "fix: transactions that could not be applied are in the error queue (headrace errors list FILE); correct rows that were changed by hand at the"
+            " destination" + (f", or copy again: headrace copy FILE {names}" if names else "")
             + (f"; a table that others write too is not copied again: correct its rows at the destination alone: {correct_alone()}" if shared else "")
         )
     return DONE if identical else FINDING
@@ -593,7 +594,7 @@ def copy(
 
     output, names = Output(as_json=as_json), [table_name(table) for table in tables or ()]
     if not names and not different:
-        raise ConfigError("no table is named", hint=f"headrace copy {file} TABLE ..., or those that differ: headrace copy {file} --different")
+        raise ConfigError("no table is named", hint="headrace copy FILE TABLE ..., or those that differ: headrace copy FILE --different")
     with _deployment(file, address) as deployment, live_lines(output, "copy") as show:
         wanted = {name: [apply] if apply else [] for name in names}
         if different:
@@ -606,7 +607,7 @@ def copy(
             output.say("nothing was done")
             return FINDING
         begun = copy_again(deployment.spec, deployment.connect(), wanted)
-        with goes_on(output, f"the copy goes on: `headrace status {file}` shows it"):
+        with goes_on(output, "the copy goes on: `headrace status FILE` shows it"):
             copied = wait_copied(deployment.overview, begun, progress=show) if wait else begun
     output.json({"tables": copied})
     for each in copied:

@@ -8,10 +8,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from streams.errors import ConfigError, StreamsError
 from streams.scn import scn_text as position_text
+from topology.printed_commands import with_file
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -75,6 +77,9 @@ class Output:
         in_lines: one JSON document per line, for a command that prints several.
     """
 
+    file: ClassVar[Path | str] = ""
+    """The topology's file, as the command line names it: it is put into the commands of what is printed. Empty: the verb has none."""
+
     def __init__(self, *, as_json: bool = False, in_lines: bool = False) -> None:
         self.as_json = as_json
         self._indent = None if in_lines else 2
@@ -91,7 +96,7 @@ class Output:
 
                 def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
                     for each in super().render(renderable, options):
-                        yield each if each.control else Segment(printable(each.text), each.style)
+                        yield each if each.control else Segment(with_file(printable(each.text), Output.file), each.style)
 
             stream = sys.stderr if err else sys.stdout
             # A file or a pipe has no width: do not wrap lines.
@@ -123,7 +128,8 @@ class Output:
         """Print the result as one JSON document, with `--json`."""
         if self.as_json:
             try:
-                sys.stdout.write(json.dumps(document, indent=self._indent, default=_encode) + "\n")
+                text = json.dumps(document, indent=self._indent, default=_encode)
+                sys.stdout.write(with_file(text, Output.file, in_json=True) + "\n")
             except BrokenPipeError as error:
                 raise ReaderLeft from error
             self.flush()

@@ -145,9 +145,9 @@ class Deployment:
             if facts is not None and facts.ready:
                 raise NotUp(
                     f"topology {self.spec.name} does not run any more: its Ray cluster died",
-                    hint=f"headrace up {self.spec.file} starts it again; {self.spec.state_dir / 'logs'} may say why",
+                    hint=f"headrace up FILE starts it again; {self.spec.state_dir / 'logs'} may say why",
                 )
-            raise NotUp(f"topology {self.spec.name} is not up", hint=f"headrace up {self.spec.file}")
+            raise NotUp(f"topology {self.spec.name} is not up", hint="headrace up FILE")
         try:
             actors = _connect(address, self.spec.name, {} if self.address else self.cluster.client_environment())
         except ConfigError as error:
@@ -155,7 +155,7 @@ class Deployment:
                 raise
             raise NotUp(
                 f"topology {self.spec.name} was started on another Ray cluster: {error.message}",
-                hint=f"start that cluster; or forget it with headrace down {self.spec.file}",
+                hint="start that cluster; or forget it with headrace down FILE",
             ) from error
         if self.address:
             self._check_folder(actors)
@@ -190,7 +190,7 @@ class Deployment:
             overview: dict[str, Any] = actors.call(CONTROLLER, "overview", timeout_s=CONTROLLER_TIMEOUT_S)
         except PropagationError as error:
             if not self.address and self.cluster.address() is None:
-                raise NotUp(f"topology {self.spec.name} was ended meanwhile", hint=f"headrace up {self.spec.file}") from error
+                raise NotUp(f"topology {self.spec.name} was ended meanwhile", hint="headrace up FILE") from error
             components = gather(actors, components_of(self.running))
             return {
                 "topology": self.spec.name, "state": "CONTROLLER UNREACHABLE", "problem": error.message,
@@ -333,7 +333,7 @@ class Deployment:
         if overview.get("fingerprint", wanted := fingerprint_of(self.spec)) != wanted:
             raise ConfigError(
                 f"topology {self.spec.name} runs by another file, or another version of {self.spec.file}: another `headrace up` has replaced this one",
-                hint=f"`headrace plan {self.spec.file}` shows what differs; run `headrace up` again if this file is the right one",
+                hint="`headrace plan FILE` shows what differs; run `headrace up` again if this file is the right one",
             )
 
     def _ask(self, call: str, *, earlier: bool) -> bool:
@@ -379,7 +379,7 @@ class Deployment:
     def _runs_on(self, cluster: str) -> ConfigError:
         return ConfigError(
             f"topology {self.spec.name} runs on {cluster}, not on that at {self.address}",
-            hint=f"`headrace down {self.spec.file}` without --address first, and without HEADRACE_RAY_ADDRESS; or leave both out here as well",
+            hint="`headrace down FILE` without --address first, and without HEADRACE_RAY_ADDRESS; or leave both out here as well",
         )
 
     def _check_certificates(self) -> None:
@@ -456,7 +456,7 @@ class Deployment:
             if note.fix:
                 places.setdefault(note.fix, []).append(note.problem.partition(": ")[0] if note.is_of_table else note.component)
         fixes = [f"{', '.join(dict.fromkeys(of))}: {fix}" for fix, of in places.items()]
-        fixes.append(f"it goes on starting: `headrace status {self.spec.file}` shows it, `headrace down {self.spec.file}` ends it")
+        fixes.append("it goes on starting: `headrace status FILE` shows it, `headrace down FILE` ends it")
         return NotReady(
             f"topology {self.spec.name} does not run after {timeout_s:g} s: {summary_line(overview)}", hint="; ".join(fixes),
         )
@@ -487,7 +487,7 @@ class Deployment:
             if left:
                 raise PropagationError(
                     f"{', '.join(sorted(left))} of topology {self.spec.name} {'does' if len(left) == 1 else 'do'} not end within {GONE_TIMEOUT_S:g} s",
-                    hint=f"run `headrace up {self.spec.file}` again",
+                    hint="run `headrace up FILE` again",
                 )
         self._check_no_other_controller()
         arguments = {
@@ -510,7 +510,7 @@ class Deployment:
         except PropagationError as error:
             raise ConfigError(
                 f"topology {self.spec.name} runs on another Ray cluster: {error.message}",
-                hint=f"`headrace down {self.spec.file}` with the --address of that cluster first; {error.hint}",
+                hint=f"`headrace down FILE` with the --address of that cluster first; {error.hint}",
             ) from error
 
     def _wait_free(self, component: str, timeout_s: float) -> None:

@@ -95,7 +95,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
         findings += [
             Finding(
                 path=f"sites.{name}", problem="its embedded server does not run: its contents were not checked",
-                fix=f"headrace up {file} starts it, and checks it before anything else", is_error=False,
+                fix="headrace up FILE starts it, and checks it before anything else", is_error=False,
             )
             for name, live in sites.items() if not live.is_live
         ]

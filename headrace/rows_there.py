@@ -75,7 +75,7 @@ def _out_of_date(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableNam
             path=f"sites.{apply.site} table {name}",
             problem=f"the rows at the destination are out of date: since they were copied, changes of {apply.source} did not arrive for a while",
             fix=f"{REPAIRED_ALONE}: before step 3" if is_sent_on(spec, apply.site, name)
-            else f"if {apply.source} has the rows that are wanted, empty it: `headrace up {spec.file}` copies it then",
+            else f"if {apply.source} has the rows that are wanted, empty it: `headrace up FILE` copies it then",
         )
 
 
@@ -134,7 +134,7 @@ def _never_copied(
 
     Nobody is told to empty a table that other sites get their rows from, or that has the only rows there are.
     """
-    keep = f"keep them with `headrace up {spec.file} --keep-existing`"
+    keep = "keep them with `headrace up FILE --keep-existing`"
     for name in filled:
         path = f"sites.{apply.site} table {name}"
         if others := [other for other in target.other_copies(spec.name, apply.name, *name) if other.topology != spec.name]:

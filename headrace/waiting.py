@@ -113,7 +113,7 @@ class _Wait:
         if overview["state"] == "REFUSED" and any(c["state"] == "NOT CREATED" for c in overview["components"]):
             raise NotCaughtUp(
                 f"topology {self.spec.name} does not replicate: the databases are not ready for it",
-                hint=f"headrace check {self.spec.file} says what is missing; then headrace up {self.spec.file}",
+                hint="headrace check FILE says what is missing; then headrace up FILE",
             )
         self.stuck = holding_notes(overview)
         self.look_for_failed_tables(overview)

@@ -147,14 +147,14 @@ def misfits(spec: TopologySpec, splits: Iterable[Split], before: TopologySpec | 
     replaced = (
         Finding(
             path=f"propagations.{other.name}", problem=f"takes the place of {each.propagation}, which is split off from queue {each.queue}",
-            fix=f"merge it first, by the file of before: headrace merge {spec.file} {each.propagation}",
+            fix=f"merge it first, by the file of before: headrace merge FILE {each.propagation}",
         )
         for each in splits for other in _instead_of(each, spec, before)
     )
     return (*replaced, *(
         Finding(
             path=f"propagations.{each.propagation}", problem=f"is split off from queue {each.queue}, and by this file {reason}",
-            fix=f"merge it by the file of before: headrace merge {spec.file} {each.propagation}; or take it out of the file",
+            fix=f"merge it by the file of before: headrace merge FILE {each.propagation}; or take it out of the file",
         )
         for each in splits if each.propagation in named and (reason := misfit(spec, each))
     ))

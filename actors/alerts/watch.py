@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from streams.errors import counted
+from topology.printed_commands import with_file
 
 if TYPE_CHECKING:
     from topology.alerts import AlertsSpec
@@ -119,7 +120,7 @@ class AlertWatch:
             observed, is_up = (_controller(overview), *overview["components"]), overview["state"] == "RUNNING"
             holding |= dict(stopped for component in observed for stopped in self._stopped(component, now, is_up=is_up))
             self._forget({str(component["name"]) for component in observed})
-        return [*found, *self._changes(holding, at_us)]
+        return [replace(each, fix=with_file(each.fix, self.file)) for each in (*found, *self._changes(holding, at_us))]
 
     # ------------------------------------------------------------------ inside
 
@@ -151,7 +152,7 @@ class AlertWatch:
         self._error_alerts.append(now)
         # What was there when the controller began may be old, and may have been told by the one before.
         what = counted(there, "error transaction") + " in the error queue" if is_first else f"{counted(new, 'new error transaction')}: {there} in the error queue"
-        yield Alert(kind="error_transaction", subject=name, at_us=at_us, fix=f"headrace errors list {self.file}", message=what)
+        yield Alert(kind="error_transaction", subject=name, at_us=at_us, fix="headrace errors list FILE", message=what)
 
     def _must_wait(self, name: str, now: float) -> bool:
         """Whether an apply process's new errors are told later: together with those that follow."""
@@ -179,7 +180,7 @@ class AlertWatch:
         many = total - seen[0][1]
         if many >= self.spec.conflicts_count:
             yield ("conflicts", name), (
-                f"{many} conflicts within {self.spec.conflicts_seconds:g} s", f"headrace conflicts {self.file} shows who won",
+                f"{many} conflicts within {self.spec.conflicts_seconds:g} s", "headrace conflicts FILE shows who won",
             )
 
     def _lag(self, flow: Mapping[str, Any], now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
@@ -188,7 +189,7 @@ class AlertWatch:
             since = self._unknown_since.setdefault(name, now)
             if now - since > self.spec.lag_s:
                 yield ("lag", name), (
-                    f"it is unknown how far {flow['destination']} is behind {flow['source']}", f"headrace status {self.file} says who does not answer",
+                    f"it is unknown how far {flow['destination']} is behind {flow['source']}", "headrace status FILE says who does not answer",
                 )
             else:
                 yield from self._still("lag", name)
@@ -196,7 +197,7 @@ class AlertWatch:
         self._unknown_since.pop(name, None)
         if lag_s > self.spec.lag_s:
             yield ("lag", name), (
-                f"{flow['destination']} is more than {self.spec.lag_s:g} s behind {flow['source']}", f"headrace status {self.file} says what it waits for",
+                f"{flow['destination']} is more than {self.spec.lag_s:g} s behind {flow['source']}", "headrace status FILE says what it waits for",
             )
 
     def _stopped(self, component: Mapping[str, Any], now: float, *, is_up: bool) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
@@ -225,9 +226,9 @@ class AlertWatch:
             return
         error = component.get("last_error") or {}
         why = component.get("detail") or component.get("problem") or component.get("database_problem") or error.get("message") or ""
-        fix = component.get("hint") or component.get("fix") or error.get("hint") or f"headrace status {self.file}"
+        fix = component.get("hint") or component.get("fix") or error.get("hint") or "headrace status FILE"
         if state == "DISABLED" and not component.get("enabled", True):
-            why, fix = why or "an operator stopped it", f"headrace start {self.file} {name}"
+            why, fix = why or "an operator stopped it", f"headrace start FILE {name}"
         yield ("component", name), (f"{state}{': ' + str(why) if why else ''}", str(fix))
 
     def _forget(self, present: set[str]) -> None:

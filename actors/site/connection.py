@@ -106,7 +106,7 @@ def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
         return access_to(site, site.database.dsn)
     server = embedded_server(spec, site)
     if not server.is_running:
-        raise ConfigError(f"the embedded server of site {site.name} does not run here", hint=f"headrace up {spec.file} starts it")
+        raise ConfigError(f"the embedded server of site {site.name} does not run here", hint="headrace up FILE starts it")
     return access_to(site, server.dsn())
 
 

@@ -49,7 +49,7 @@ def run_chaos(output: Output, deployment: Deployment, options: Options) -> int:
     output.json(report.as_dict())
     output.result(rendered(report))
     if not report.is_fine:
-        output.say(f"again: headrace chaos {deployment.spec.file} --seed {options.seed}; the logs are in {deployment.spec.state_dir / 'logs'}")
+        output.say(f"again: headrace chaos FILE --seed {options.seed}; the logs are in {deployment.spec.state_dir / 'logs'}")
     return DONE if report.is_fine else FINDING
 
 

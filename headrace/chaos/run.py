@@ -143,7 +143,7 @@ class Chaos:
         except NotHealed as error:
             raise ConfigError(
                 f"topology {self.deployment.spec.name} was unhealthy before the first fault: {error.message}",
-                hint=f"headrace status {self.deployment.spec.file} says what to do about it",
+                hint="headrace status FILE says what to do about it",
             ) from error
         if self.options.load:
             from headrace.chaos.load import start_load

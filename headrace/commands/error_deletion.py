@@ -5,15 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.commands.error_execution import LINES_MAX, PROGRESS_S, outcome_of
 from headrace.console import DONE, FINDING, Output
 from headrace.process_end import goes_on
 from streams.errors import counted
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["delete_together"]
 
@@ -21,7 +18,7 @@ DELETED_AT_ONCE = 500  # one transaction of the destination, a tenth of a second
 
 
 def delete_together(
-    output: Output, errors: Sequence[Mapping[str, Any]], delete: Callable[[str, list[int]], Sequence[Mapping[str, Any]]], *, file: Path,
+    output: Output, errors: Sequence[Mapping[str, Any]], delete: Callable[[str, list[int]], Sequence[Mapping[str, Any]]],
 ) -> int:
     """Delete error transactions, group by group.
 
@@ -29,7 +26,6 @@ def delete_together(
         output: where the outcomes are printed: each of a few; of many the sum, and those that were not deleted.
         errors: one after the other by apply process.
         delete: deletes those with some numbers of an apply process; answers `number`, `done` and `problem` of each.
-        file: of the topology, for the command that shows what became of those whose outcome nobody waited for.
 
     Returns:
         The exit code: a finding when one is left.
@@ -42,7 +38,7 @@ def delete_together(
             chosen = numbers[first : first + DELETED_AT_ONCE]
             behind = len(errors) - len(outcomes) - len(chosen)
             left = f"; {counted(behind, 'other')} not tried" if behind else ""
-            with goes_on(output, f"{apply}: what was begun goes on: `headrace errors list {file}` shows what became of it{left}"):
+            with goes_on(output, f"{apply}: what was begun goes on: `headrace errors list FILE` shows what became of it{left}"):
                 answers = delete(apply, chosen)
             for answer in answers:
                 outcome, words = outcome_of(apply, answer, "deleted")

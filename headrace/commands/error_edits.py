@@ -205,13 +205,12 @@ def _read_edited(text: str, document: Mapping[str, Mapping[str, str | None]]) ->
     return tuple(given.values())
 
 
-def edited(output: Output, recorded: Mapping[str, Any], file: Path) -> int:
+def edited(output: Output, recorded: Mapping[str, Any]) -> int:
     """Say what was edited.
 
     Args:
         output: where it is printed.
         recorded: the edit, as it is kept.
-        file: of the topology.
 
     Returns:
         The exit code.
@@ -219,7 +218,7 @@ def edited(output: Output, recorded: Mapping[str, Any], file: Path) -> int:
     output.json({"edit": dict(recorded)})
     for change in recorded["changes"]:
         output.result(f"{recorded['apply']} {recorded['number']}, row {recorded['position']}: {change}")
-    output.say(f"the original is kept until it is executed: headrace errors execute {file} {recorded['number']}")
+    output.say(f"the original is kept until it is executed: headrace errors execute FILE {recorded['number']}")
     return DONE
 
 

@@ -17,7 +17,6 @@ from streams.errors import ApplyError, ConfigError, StreamsError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from actors.runtime import RayActors
 
@@ -38,7 +37,6 @@ class Execution:
     Args:
         output: where outcomes are printed as soon as they are known.
         connect: connects to the topology's actors.
-        file: of the topology, for messages.
         role: see `ErrorQueue.execute`.
         handler: the function as it travels.
         stops: behind the first that fails, nothing is tried.
@@ -46,7 +44,6 @@ class Execution:
 
     output: Output
     connect: Callable[[], RayActors]
-    file: Path
     role: str = ""
     handler: bytes = b""
     stops: bool = False
@@ -142,7 +139,7 @@ class Execution:
         except StreamsError:
             what = "it does not answer, and may go on with the error transactions that it has begun"
         with suppress(ReaderLeft):
-            self.output.say(f"{name}: {what}: `headrace errors list {self.file}` shows what is left")
+            self.output.say(f"{name}: {what}: `headrace errors list FILE` shows what is left")
 
     def _note(self, apply: str, outcomes: Sequence[Mapping[str, Any]]) -> None:
         for each in outcomes:

@@ -66,10 +66,9 @@ class ErrorQueue:
             output.result(_line(error, is_short=True))
         output.result(counted(len(errors), "error transaction"))
         if errors and not output.as_json:
-            file = self._spec.file
             output.say(
-                f"`headrace errors show {file} N` shows the rows of one; correct what it names, then "
-                f"`headrace errors execute {file} N` (or --all)"
+                "`headrace errors show FILE N` shows the rows of one; correct what it names, then "
+                "`headrace errors execute FILE N` (or --all)"
             )
         return DONE
 
@@ -133,7 +132,7 @@ class ErrorQueue:
         recorded = self._connect().call(
             f"apply:{error['apply']}", "edit_error", number, error["edits"] + 1, lcr.position, values, operator(), timeout_s=EDIT_TIMEOUT_S
         )
-        return edited(output, recorded, self._spec.file)
+        return edited(output, recorded)
 
     def execute(self, output: Output, numbers: list[int], apply: str, *, role: str = "", handler: str = "", stops: bool = False) -> int:
         """Execute error transactions again, in the order of the queue; each apply process must run.
@@ -153,7 +152,7 @@ class ErrorQueue:
             ConfigError: there is no such function, or it cannot be called with an LCR, an error and a session.
         """
         through = _through(self._spec.file, handler) if handler else b""
-        execution = Execution(output=output, connect=self._connect, file=self._spec.file, role=role, handler=through, stops=stops)
+        execution = Execution(output=output, connect=self._connect, role=role, handler=through, stops=stops)
         chosen = self._chosen(numbers, apply) if numbers else []
         for name in self._applies(apply):
             if mine := [error["number"] for error in chosen if error["apply"] == name]:
@@ -176,7 +175,7 @@ class ErrorQueue:
         def delete(name: str, chosen: list[int]) -> list[dict[str, Any]]:
             return list(self._connect().call(f"apply:{name}", "delete_errors", chosen, timeout_s=EDIT_TIMEOUT_S))
 
-        return delete_together(output, self._chosen(numbers, apply), delete, file=self._spec.file)
+        return delete_together(output, self._chosen(numbers, apply), delete)
 
     def losses(self, numbers: list[int], apply: str) -> tuple[str, ...]:
         """What deleting error transactions loses, a line each.

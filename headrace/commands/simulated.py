@@ -101,7 +101,7 @@ def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, fault
     if last.is_fine:
         output.result(_summary(done))
         return DONE
-    output.result(_told(file, last, seconds, faults, edits=edits))
+    output.result(_told(last, seconds, faults, edits=edits))
     return FINDING
 
 
@@ -119,10 +119,10 @@ def _summary(done: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def _told(file: Path, outcome: Outcome, seconds: float, faults: str, *, edits: bool) -> str:
+def _told(outcome: Outcome, seconds: float, faults: str, *, edits: bool) -> str:
     options = f"--seed {outcome.seed} --seconds {seconds:g} --faults {faults}{'' if edits else ' --no-edits'}"
     return "\n".join([
         f"seed {outcome.seed}: does not hold: {outcome.invariant}", f"{outcome.place}: {outcome.problem}", "",
         "what happened to the change, and beside it:", *outcome.trace, "",
-        f"trace digest {outcome.digest}", f"again: headrace simulate {file} {options}",
+        f"trace digest {outcome.digest}", f"again: headrace simulate FILE {options}",
     ])

@@ -52,7 +52,7 @@ def split_off(deployment: Deployment, propagation: str) -> Answer:
     if found["phase"] == "split":
         return Answer(text=f"{propagation} is split off: it reads queue {found['split_queue']}, and {found['queue']} holds nothing for it", document=found, is_done=True)
     return Answer(
-        text=f"{propagation} is not split off yet ({found['phase']}): {split_waits_for(found)}; headrace status {deployment.spec.file} shows it", document=found, is_done=False,
+        text=f"{propagation} is not split off yet ({found['phase']}): {split_waits_for(found)}; headrace status FILE shows it", document=found, is_done=False,
     )
 
 
@@ -73,7 +73,7 @@ def merge(deployment: Deployment, propagation: str) -> Answer:
         return Answer(text=f"{propagation} is merged", document=found, is_done=True)
     if stopped := ", ".join(found.get("stopped", ())):
         return Answer(
-            text=f"{propagation} will be merged once {stopped} is started (headrace start {deployment.spec.file} NAME): the stop would end with the merge",
+            text=f"{propagation} will be merged once {stopped} is started (headrace start FILE NAME): the stop would end with the merge",
             document=found, is_done=False,
         )
     behind = "it is unknown how far behind" if found["behind_s"] is None else f"{seconds_text(found['behind_s'])} behind"

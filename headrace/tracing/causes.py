@@ -179,7 +179,7 @@ def _left_out_always(found: Evidence) -> _Stop | None:
         return _Stop(
             "NOT CAPTURED", f"site:{found.way.capture.source}",
             f"the log of {found.way.capture.source} has no changes of {found.table}: it was created after the last `up`",
-            f"headrace up {found.spec.file}",
+            "headrace up FILE",
         )
     return None
 
@@ -229,7 +229,7 @@ def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
             if not conditions and transformation is not None and transformation.custom is not None:
                 return _Stop(
                     "CONDITION", name, f"the function {transformation.custom.function} of {name} discards this change",
-                    f"nothing, if that is meant; else correct the function, run headrace up {found.spec.file}, and {_brought_up(found)}",
+                    f"nothing, if that is meant; else correct the function, run headrace up FILE, and {_brought_up(found)}",
                 )
             return _Stop(
                 "CONDITION", name, f"the conditions of {name} leave out this change ({conditions})",
@@ -260,7 +260,7 @@ def _in_error_queue(found: Evidence, change: FoundChange) -> _Stop | None:
             first = error.depends_on if any(other.number == error.depends_on for other in found.errors or ()) else error.number
             return _Stop(
                 "ERROR QUEUE", f"apply:{found.way.apply.name}", f"its transaction is error transaction {error.number}: {why}",
-                f"headrace errors show {found.spec.file} {first}, correct what it names, then headrace errors execute",
+                f"headrace errors show FILE {first}, correct what it names, then headrace errors execute",
             )
     return None
 
@@ -277,7 +277,7 @@ def _under_way(found: Evidence, change: FoundChange) -> _Stop | None:
     state = f", which is {status['state']}" if status.get("state") else ""
     return _Stop(
         "ON THE WAY", place, f"{text}{state}{f': {detail}' if detail else ''}",
-        str(status.get("hint") or "") or f"wait (headrace wait {found.spec.file} --caught-up), or see headrace status for what holds {place} up",
+        str(status.get("hint") or "") or f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
     )
 
 
@@ -292,7 +292,7 @@ def _not_in_redo(found: Evidence) -> _Stop | None:
         "ON THE WAY", place,
         f"the log of {source} is at SCN {scn_text(found.source_scn)}, and {capture} has redo up to SCN {scn_text(found.searched[1])}: a change may be in"
         f" between; {place} is {found.statuses.get(place, {}).get('state', 'unknown')}",
-        f"wait (headrace wait {found.spec.file} --caught-up), or see headrace status for what holds {place} up",
+        f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
     )
 
 
@@ -392,7 +392,7 @@ def _clients(found: Evidence) -> list[tuple[Any, str, Passage]]:
 
 
 def _restart(found: Evidence) -> str:
-    return f"headrace stop {found.spec.file} {found.way.apply.name}, then headrace start: it copies the table"
+    return f"headrace stop FILE {found.way.apply.name}, then headrace start: it copies the table"
 
 
 def _mend(found: Evidence) -> str:
@@ -410,8 +410,8 @@ def _may_be_copied(found: Evidence) -> bool:
 def _brought_up(found: Evidence) -> str:
     """What brings the table's rows up to those of its source."""
     if _may_be_copied(found):
-        return f"copy the table again: headrace copy {found.spec.file} {argument(found.table)}"
-    return f"correct the rows that headrace verify {found.spec.file} {argument(found.table)} names, at {found.way.apply.site} alone: {correct_alone()}"
+        return f"copy the table again: headrace copy FILE {argument(found.table)}"
+    return f"correct the rows that headrace verify FILE {argument(found.table)} names, at {found.way.apply.site} alone: {correct_alone()}"
 
 
 def _verdict(found: Evidence, stop: _Stop, facts: Sequence[str], *, scn: int = 0) -> Verdict:

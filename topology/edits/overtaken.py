@@ -44,7 +44,7 @@ def overtaken(before: TopologySpec, after: TopologySpec, subscribers: Callable[[
                         path=f"propagations.{taker}",
                         problem=f"is ahead of {giver}, and would bring the changes of {source} to {site} in its place: {queue} holds some for {giver} alone, since"
                         f" {behind['held_alone_s']:.0f} s, and nobody would hold them any longer. {site} might be refused, as its redo is purged",
-                        fix=f"wait until {site} has caught up (`headrace wait {after.file} --caught-up`) and run `headrace up` again; or let a new propagation bring"
+                        fix=f"wait until {site} has caught up (`headrace wait FILE --caught-up`) and run `headrace up` again; or let a new propagation bring"
                         " the changes to a new queue on the way: it begins where this one is",
                     )
 
@@ -73,7 +73,7 @@ def _from_other_queues(before: TopologySpec, after: TopologySpec, subscribers: C
                                 path=f"{'applies' if taker in {each.name for each in after.applies} else 'propagations'}.{taker}",
                                 problem=f"would bring the changes of {source} to {site} from {other}, where others are ahead of it: {queue} holds some for {giver}, since"
                                 f" {behind['unacknowledged_s']:.0f} s, and nobody would hold them any longer. {site} might be refused, as its redo is purged",
-                                fix=f"wait until {site} has caught up (`headrace wait {after.file} --caught-up`) and run `headrace up` again",
+                                fix=f"wait until {site} has caught up (`headrace wait FILE --caught-up`) and run `headrace up` again",
                             )
 
 

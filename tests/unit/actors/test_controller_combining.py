@@ -67,7 +67,7 @@ def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anythin
     assert (found["path"], found["is_error"]) == ("propagations.p", True)
     assert "is stopped" in found["problem"]
     assert "capture:c" in found["problem"]
-    assert f"headrace start {spec.file} p`" in found["fix"]
+    assert "headrace start FILE p`" in found["fix"]
     assert "combined: never" in found["fix"]
     assert (actors.prepared, actors.killed, reconfigured(actors)) == ([], [], [])
     assert labels(actors) == before

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headrace.console import Output
 from tests.support.topologies import ONE_WAY
 
 
@@ -15,3 +17,10 @@ def topology(tmp_path: Path) -> Path:
     file = tmp_path / "t.yaml"
     file.write_text(ONE_WAY)
     return file
+
+
+@pytest.fixture(autouse=True)
+def _no_file_named() -> Iterator[None]:
+    """A command line that a test ran names no file to the next one."""
+    yield
+    Output.file = ""

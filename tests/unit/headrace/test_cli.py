@@ -300,7 +300,7 @@ def test_watched_status_is_a_json_document_per_line_until_ctrl_c(run, topology, 
 def test_watched_status_ends_with_the_error_on_a_line_of_its_own(run, topology, monkeypatch):
     watched = Watched(monkeypatch, [overview("ENABLED")], NotUp("it was ended meanwhile", hint="headrace up"))
     assert run("status", topology, "--watch", "--json") == WRONG_USE
-    assert [json.loads(line).get("hint") for line in watched.lines] == [None, "headrace up"]
+    assert [json.loads(line).get("hint") for line in watched.lines] == [None, f"headrace up {topology}"]
 
 
 @pytest.mark.parametrize("state", ["ABORTED", "UNREACHABLE", "RETRYING"])

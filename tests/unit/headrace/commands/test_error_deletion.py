@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ class Applies:
 
 
 def deleted(applies: Applies, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    code = delete_together(Output(as_json=False), ERRORS, applies.delete, file=Path("f.yaml"))
+    code = delete_together(Output(as_json=False), ERRORS, applies.delete)
     return code, capsys.readouterr().out
 
 

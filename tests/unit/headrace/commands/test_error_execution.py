@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +55,7 @@ def page(*outcomes: dict[str, Any], left: int = 0, arrived: int = 0, is_over: bo
 
 
 def execution(actors: Actors, **more: Any) -> Execution:
-    return Execution(output=Silent(), connect=lambda: actors, file=Path("x"), **more)  # type: ignore[arg-type, return-value]
+    return Execution(output=Silent(), connect=lambda: actors, **more)  # type: ignore[arg-type, return-value]
 
 
 def test_what_is_left_is_that_of_every_apply_process_also_where_the_first_stops() -> None:
@@ -85,7 +84,7 @@ def test_whatever_ends_the_command_ends_its_execution_and_is_told(actors: Actors
     with pytest.raises(error):
         made.execute_all("a")
     assert actors.calls[-1] == ("apply:a", "end_execution")
-    assert "`headrace errors list x` shows what is left" in made.output.lines[-1]  # type: ignore[attr-defined]
+    assert "`headrace errors list FILE` shows what is left" in made.output.lines[-1]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, KeyboardInterrupt])

@@ -1,6 +1,5 @@
 """One error transaction as the commands of the error queue print it."""
 
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ def test_a_message_of_several_lines_is_one_line_in_a_list_and_stays_as_it_is_whe
 
 def test_the_outcome_of_a_deletion_is_one_line(capsys) -> None:
     outcome = {"number": 3, "done": False, "problem": "first line\nsecond line", "failure": {"message": "first line\nsecond line", "position": -1}}
-    delete_together(Output(as_json=False), [ERROR], lambda *_: [outcome], file=Path("t.yaml"))
+    delete_together(Output(as_json=False), [ERROR], lambda *_: [outcome])
     assert capsys.readouterr().out.splitlines() == ["1/1 a 3: not deleted: first line second line"]
 
 
@@ -34,7 +33,7 @@ def test_who_ends_the_command_hears_what_goes_on_and_what_was_not_tried(end: typ
         raise end
 
     with pytest.raises(end):
-        delete_together(Output(as_json=True), [ERROR, ERROR, ERROR], interrupted, file=Path("t.yaml"))
+        delete_together(Output(as_json=True), [ERROR, ERROR, ERROR], interrupted)
     told = capsys.readouterr()
-    assert told.err == "a: what was begun goes on: `headrace errors list t.yaml` shows what became of it; 2 others not tried\n"
+    assert told.err == "a: what was begun goes on: `headrace errors list FILE` shows what became of it; 2 others not tried\n"
     assert not told.out
