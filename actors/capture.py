@@ -5,9 +5,9 @@ Job
     is sent goes straight to the one apply process behind the queue (`actors.combined`).
 
 Main path
-    CaptureHost.open -> EnqueueClient.connect (the queue says where to begin) -> Miner
-    CaptureHost.step -> Miner.next_batch -> encode -> EnqueueClient.send_nowait; durable SCN -> RedoWatchClient.checkpoint.
-    Combined, `CombinedOutlet` stands in the place of `EnqueueClient`: the apply process says where to begin.
+    CaptureHost.open -> Publisher.connect (the queue says where to begin) -> Miner
+    CaptureHost.step -> Miner.next_batch -> encode -> Publisher.send_nowait; durable SCN -> RedoWatch.checkpoint.
+    Combined, `CombinedOutlet` stands in the place of the queue's publisher: the apply process says where to begin.
 
 States (V$STREAMS_CAPTURE.STATE)
     INITIALIZING              it connects to site and queue, and finds the restart point in redo. Memory only.
@@ -37,12 +37,13 @@ Worked flow
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
 from actors.records.files import LAST_CALL, component_file
 from actors.site.asked_names import AskedNames
 from actors.site.connection import redo_folder
+from actors.site.wire import links_of
 from databases.connectors import decoder_for
 from rules.user_code.last_call import LastCall
 from streams.errors import ConfigError, LogGone, PropagationError, TableLeftRules, WouldBlock
@@ -57,13 +58,11 @@ if TYPE_CHECKING:
 
     from actors.combined import CombinedCore, CombinedOutlet
     from actors.records.refusal import Refusal
-    from protos.codec import BatchHeader
-    from protos.queue_link import EnqueueProgress
-    from protos.redo_link import RedoWatchClient
+    from actors.site.wire import MakeLinks
     from redo.key_search import SearchedRedo
     from redo.mined_labels import MinedLabel
     from redo.mining import Miner
-    from redo.records import RedoPosition
+    from streams.links import BatchHeader, Outlet, RedoPosition, RedoWatch
     from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["CaptureHost", "build"]
@@ -76,31 +75,20 @@ LEFT_INTERVAL_S = 2.0  # how often a table that left the rules is checked again,
 CHECKPOINT_INTERVAL_S = 1.0  # reporting which redo can be purged is never urgent
 
 
-class _Outlet(Protocol):
-    """Where batches go: `EnqueueClient`, or `CombinedOutlet`."""
-
-    def poll(self) -> EnqueueProgress: ...
-
-    def send_nowait(self, header: BatchHeader, data: bytes) -> None: ...
-
-    def gone(self, first_scn: Scn) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class CaptureHost(Host):
     """One capture process; see the module."""
 
     kind: ClassVar[str] = "capture"
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, make_links: MakeLinks = links_of) -> None:
         super().__init__(f"capture:{name}", spec.state_dir)
+        self._make_links = make_links
         self._spec = spec
         self._capture = spec.capture(name)
         self._fingerprint = fingerprint
         self._last_call = LastCall(component_file(spec.state_dir, self.name, LAST_CALL))
-        self._redo: RedoWatchClient | None = None
-        self._queue: _Outlet | None = None
+        self._redo: RedoWatch | None = None
+        self._queue: Outlet | None = None
         self._combined: CombinedOutlet | None = None  # the same when it is combined with an apply process
         self._miner: Miner | None = None
         self._waiting: tuple[BatchHeader, bytes] | None = None
@@ -118,28 +106,17 @@ class CaptureHost(Host):
 
     def open(self) -> None:
         """Connect to site and queue, and begin where the queue says; combined, wait for the apply process to say it."""
-        from actors.runtime import own_host, resolver
-        from actors.site.wire import peers_of
-        from protos.queue_link import EnqueueClient
-        from protos.redo_link import RedoWatchClient
-        from protos.transport import new_incarnation
-
-        resolve, incarnation = peers_of(self._spec, self._capture.site, resolver(self._spec.name, self._capture.site)), new_incarnation()
+        links = self._make_links(self._spec, self._capture.site, self._capture.name, self.wake)
         self._capture_state = "INITIALIZING"
-        self._redo = RedoWatchClient(
-            resolve(self._redo_component), topology=self._spec.name, capture=self._capture.name,
-            source=self._capture.source, incarnation=incarnation, wake=self.wake,
-        )
+        self._redo = links.redo(self._redo_component, self._capture.source)
         self._redo.connect()
         self._durable_scn, self._told_scn = FIRST_SCN, self._redo.checkpoint(FIRST_SCN)
         if (apply := apply_of(self._spec, self._capture)) is not None:
-            self._queue = self._combined = self._outlet(apply, own_host())
+            self._queue = self._combined = self._outlet(apply)
             return
         self._forget_refusal()
-        queue = self._queue = EnqueueClient(
-            resolve(f"queue:{self._capture.queue}"), topology=self._spec.name, component=self._capture.name,
-            queue=self._capture.queue, incarnation=incarnation, source=self._capture.source, wake=self.wake,
-        )
+        queue = links.publisher(self._capture.queue, self._capture.source)
+        self._queue = queue
         self._begin(queue.connect().needed_scn)
 
     def step(self) -> float:
@@ -300,7 +277,8 @@ class CaptureHost(Host):
 
     def _begin(self, start_scn: Scn) -> None:
         """Mine from `start_scn` on; a batch that waits to be sent is mined again."""
-        from protos.codec import encode, header_of
+        from protos.codec import encode
+        from streams.links import header_of
 
         # The new miner finds a change at which the earlier one paused again; waiting for that check would drop the mark below.
         self._left = self._waiting = None
@@ -329,11 +307,12 @@ class CaptureHost(Host):
             decoder_for, names=AskedNames(self._ask_site), last_call=self._last_call,
         )
 
-    def _outlet(self, apply: ApplySpec, host: str) -> CombinedOutlet:
+    def _outlet(self, apply: ApplySpec) -> CombinedOutlet:
         from actors.combined import CombinedOutlet
+        from actors.runtime import own_host
         from actors.site.wire import admission_of
 
-        return CombinedOutlet(self._new_core(apply), host=host, admission=admission_of(self._spec, self.name))
+        return CombinedOutlet(self._new_core(apply), host=own_host(), admission=admission_of(self._spec, self.name))
 
     def _new_core(self, apply: ApplySpec) -> CombinedCore:
         from actors.combined import CombinedCore
@@ -365,7 +344,7 @@ class CaptureHost(Host):
         """Who writes the redo that is mined here: the source's site, or a redo receiver of this one."""
         return keeper_of(self._capture.source, self._capture.site)
 
-    def _pass_on(self, error: LogGone, queue: _Outlet, miner: Miner) -> float:
+    def _pass_on(self, error: LogGone, queue: Outlet, miner: Miner) -> float:
         """Report to the queue that redo was purged: it refuses subscribers that need it, and requests what the others need."""
         log.warning("%s: %s", self.name, error.message)
         if "first_scn" not in error.context:
@@ -378,13 +357,12 @@ class CaptureHost(Host):
         queue.gone(Scn(int(error.context["first_scn"])))
         return IDLE_PAUSE_S
 
-    def _mine(self, miner: Miner, redo: RedoWatchClient) -> tuple[BatchHeader, bytes] | None:
-        from protos.codec import encode, header_of
-        from redo.records import RedoPosition
+    def _mine(self, miner: Miner, redo: RedoWatch) -> tuple[BatchHeader, bytes] | None:
+        from protos.codec import encode
+        from streams.links import header_of
 
-        durable = redo.poll()
-        self._redo_end = RedoPosition(durable.segment, durable.offset, durable.scn)
-        batch = miner.next_batch(self._redo_end)
+        durable = self._redo_end = redo.poll()
+        batch = miner.next_batch(durable)
         for mined in miner.take_labelled():
             self._note(mined)
         if batch is None:
@@ -408,7 +386,7 @@ class CaptureHost(Host):
         if not mined.rows_found:
             self.tracks.note(label, source, "DISCARDED", detail="it changed no row of a captured table")
 
-    def _tell_checkpoint(self, redo: RedoWatchClient, durable_scn: Scn) -> None:
+    def _tell_checkpoint(self, redo: RedoWatch, durable_scn: Scn) -> None:
         self._durable_scn = durable_scn
         now = self._clock.monotonic()
         if now - self._told_at >= CHECKPOINT_INTERVAL_S and (durable_scn > self._told_scn or self._has_mined_again(durable_scn)):

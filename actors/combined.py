@@ -40,17 +40,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.staging.queue_sessions import SubscriberSession, Subscription, end_older, unsent
 from protos.admission import Admission
-from protos.queue_link import DequeueService, EnqueueProgress
-from protos.staging import Delivery
+from protos.queue_link import DequeueService
 from protos.transport import Server
 from streams.clock import Clock, SystemClock
 from streams.errors import ProtocolError, QueueError, WouldBlock
+from streams.links import Delivery, PublisherProgress
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from protos.codec import BatchHeader
+    from streams.links import BatchHeader
     from topology.spec import ApplySpec
 
 __all__ = ["CombinedCore", "CombinedOutlet", "RefusalRecord"]
@@ -119,13 +119,13 @@ class CombinedCore:
         """Whether the apply process is connected."""
         return self._subscription.session is not None
 
-    def progress(self) -> EnqueueProgress:
+    def progress(self) -> PublisherProgress:
         """How the stream stands; `rewind_scn`: where the apply process wants to begin, reported once."""
         begin, self._begin_scn = self._begin_scn, None
         subscription = self._subscription
         # For a refused one mining goes on from `held_scn`, and perhaps nothing is there to be offered for a long time.
         durable = max(subscription.acknowledged_scn, subscription.held_scn) if self._is_held_no_more else subscription.acknowledged_scn
-        return EnqueueProgress(
+        return PublisherProgress(
             accepted_scn=subscription.sent_scn, accepted_bytes=0, durable_scn=durable,
             in_flight_bytes=self._bytes, credit_bytes=subscription.session.credit_bytes if subscription.session else 0,
             rewind_scn=begin,
@@ -328,7 +328,7 @@ class CombinedOutlet:
         """Whether the apply process is connected."""
         return self._core.is_connected
 
-    def poll(self) -> EnqueueProgress:
+    def poll(self) -> PublisherProgress:
         """See `CombinedCore.progress`."""
         with self._service.holding():
             return self._core.progress()

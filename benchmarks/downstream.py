@@ -24,9 +24,9 @@ from protos.redo_transport import RedoShippingClient
 from protos.transport import new_incarnation
 from redo.log_writer import LogWriter
 from redo.mining import Miner
-from redo.records import RedoPosition
 from redo.standby.standby_log import StandbyLog
 from rules.rule import Rule, RuleSet
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN
 
 SHAPES = {

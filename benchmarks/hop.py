@@ -17,6 +17,7 @@ from protos import codec, transport
 from protos.admission import PUBLISH, SUBSCRIBE, Admission
 from protos.identity import Identity, Peer
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from streams.links import header_of
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import one_way
 
@@ -37,7 +38,7 @@ def hop(folder: Path, megabytes: int, identity: Identity | None) -> tuple[float,
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT_BYTES)
     batches = [insert_batch([scn + 1], previous=scn, rows_each=64, value=bytes(BATCH_BYTES // 64)) for scn in range(megabytes)]
-    encoded = [(codec.header_of(batch), codec.encode(batch)) for batch in batches]
+    encoded = [(header_of(batch), codec.encode(batch)) for batch in batches]
 
     def publish() -> None:
         for header, data in encoded:

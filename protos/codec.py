@@ -12,7 +12,6 @@ machine code per kind of array, and a read-only array would be another kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -35,17 +34,17 @@ from streams.lcr_batch import (
     Transactions,
     Truncate,
 )
+from streams.links import BatchHeader, header_of
 from streams.scn import ObjectNumber, Scn
 from streams.tags import Tag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from streams.tracking import Label
 
     Buffer = bytes | memoryview
 
-__all__ = ["BatchHeader", "decode", "encode", "header_from_message", "header_of", "header_to_message", "read_header", "scn_from_message"]
+__all__ = ["decode", "encode", "header_from_message", "header_to_message", "read_header", "scn_from_message"]
 
 _HEADER_TAG = 0x0A  # field 1, length-delimited: the first byte of every batch that `encode` wrote
 _VARINT_BYTES_MAX = 10  # 64 bits, seven per byte
@@ -54,51 +53,6 @@ _LITTLE_ENDIAN = {kind: np.dtype(kind).newbyteorder("<") for kind in (np.uint8, 
 _TABLES_KEPT = 1024  # of 3 KB with ten columns, of 15 KB with fifty; a table has a new version with each ALTER, and what is gone is read again
 
 _Message = TypeVar("_Message", bound=Message)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchHeader:
-    """What a queue needs to know of a batch without decoding it; the fields mean what they mean in `LcrBatch`.
-
-    Args:
-        source: name of the source site.
-        previous_scn: `through_scn` of the batch before.
-        through_scn: everything up to here that passes the rules has been sent, this batch included.
-        continues: the first transaction began in an earlier batch.
-        is_open: the last transaction goes on in the next batch; then `through_scn == previous_scn`.
-        transaction_count: transactions that have rows in the batch.
-        row_count: row LCRs.
-        last_commit_time_us: of the last committed transaction, microseconds since the epoch; 0 when there is none.
-        labels: of tracked transactions in the batch.
-    """
-
-    source: str
-    previous_scn: Scn
-    through_scn: Scn
-    continues: bool = False
-    is_open: bool = False
-    transaction_count: int = 0
-    row_count: int = 0
-    last_commit_time_us: int = 0
-    labels: tuple[Label, ...] = ()
-
-    @property
-    def is_progress_mark(self) -> bool:
-        """A position without data."""
-        return self.transaction_count == 0
-
-
-def header_of(batch: LcrBatch) -> BatchHeader:
-    """Make the header of a batch."""
-    transactions = batch.transactions
-    committed = len(transactions) - batch.is_open
-    return BatchHeader(
-        source=batch.source, previous_scn=batch.previous_scn, through_scn=batch.through_scn,
-        continues=batch.continues, is_open=batch.is_open, transaction_count=len(transactions),
-        row_count=batch.row_count,
-        last_commit_time_us=int(transactions.commit_time_us[committed - 1]) if committed else 0,
-        labels=batch.labels,
-    )
 
 
 def header_to_message(header: BatchHeader) -> lcr_pb2.BatchHeader:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from protos import compression, queue_pb2
-from protos.compression import Compressor
 from streams.errors import ProtocolError
+from streams.links import PieceCompressor
 
 __all__ = ["FRAGMENT_BYTES", "REASSEMBLED_BYTES_MAX", "Pieces", "Reassembly", "fragments"]
 
@@ -68,7 +68,7 @@ class Pieces:
 
 
 def fragments(
-    header: Any, data: bytes, compressor: Compressor | None = None, *, piece_bytes: int = FRAGMENT_BYTES,  # noqa: ANN401 - a message
+    header: Any, data: bytes, compressor: PieceCompressor | None = None, *, piece_bytes: int = FRAGMENT_BYTES,  # noqa: ANN401 - a message
 ) -> Iterator[queue_pb2.Fragment]:
     """Cut a serialized batch into what one message may carry; each piece is cut and compressed when it is asked for.
 

@@ -14,7 +14,7 @@ Threads
     is behind one lock: two threads per stream, one that reads and one that writes, wait on its condition.
 
 Durable when
-    Never here. `EnqueueProgress.durable_scn` is what the queue has on record; everything else is lost with a stream.
+    Never here. `PublisherProgress.durable_scn` is what the queue has on record; everything else is lost with a stream.
 
 Worked flow
     publisher: hello, source -> Resume{needed 30, credit 16 MiB} -> batches 30..50, 50..60 -> Accepted{60} -> Durable{50}
@@ -29,24 +29,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.admission import PUBLISH, SUBSCRIBE, Admission
-from protos.codec import BatchHeader, scn_from_message
-from protos.compression import Compressor
+from protos.codec import scn_from_message
 from protos.fragments import Reassembly, fragments
 from protos.identity import Peer
-from protos.staging import Delivery, DequeuePort, PublisherNews, QueuePort, SessionPort
+from protos.staging import DequeuePort, PublisherNews, QueuePort, SessionPort
 from protos.transport import Channel, ClientStream, Outbox, Server
 from streams.errors import ConfigError, PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
+from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, Resume
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = [
-    "CONNECT_TIMEOUT_S", "DequeueClient", "DequeueService", "EnqueueClient", "EnqueueProgress", "Piece", "QueueServer",
-    "QueueService", "Resume",
-]
+__all__ = ["CONNECT_TIMEOUT_S", "DequeueClient", "DequeueService", "EnqueueClient", "QueueServer", "QueueService"]
 
 _STATUS_WAIT_S = 0.25  # whoever holds the lock needs milliseconds, except for a write to a disk that hangs
 # Between two acknowledgements of a source on one stream: those that are told meanwhile become one. Nothing waits for an acknowledgement but the
@@ -383,49 +379,6 @@ class _Client:
         self._channel.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resume:
-    """What a queue answers a publisher that connects.
-
-    Args:
-        needed_scn: send everything after this; FIRST_SCN: begin wherever you do, with a mark that says where.
-        credit_bytes: how many bytes may be on their way at once.
-    """
-
-    needed_scn: Scn
-    credit_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnqueueProgress:
-    """How a publisher's stream stands.
-
-    Args:
-        accepted_scn: the queue's position: it owns everything up to here.
-        accepted_bytes: bytes of this stream's batches the queue has taken since it began.
-        durable_scn: committed at every subscriber up to here; FIRST_SCN when nothing is known. Goes back only with
-            a rewind, when a destination came back from a backup.
-        in_flight_bytes: sent, not yet accepted.
-        credit_bytes: how many bytes may be on their way at once; 0: paused for flow control.
-        rewind_scn: send everything after this again, forget what was planned; reported once. None: go on.
-    """
-
-    accepted_scn: Scn
-    accepted_bytes: int
-    durable_scn: Scn
-    in_flight_bytes: int
-    credit_bytes: int
-    rewind_scn: Scn | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A piece of a batch that is on its way: its bytes on the wire, and whether it was the last."""
-
-    size: int
-    is_last: bool
-
-
 class EnqueueClient(_Client):
     """A publisher's stream into a queue, for one source.
 
@@ -442,7 +395,7 @@ class EnqueueClient(_Client):
 
     def __init__(
         self, address: Peer | str, *, topology: str, component: str, queue: str, incarnation: str, source: str,
-        wake: Callable[[], None] | None = None, compressor: Compressor | None = None,
+        wake: Callable[[], None] | None = None, compressor: PieceCompressor | None = None,
     ) -> None:
         super().__init__(
             address, topology=topology, component=component, queue=queue, incarnation=incarnation, wake=wake
@@ -531,7 +484,7 @@ class EnqueueClient(_Client):
         """Tell that nothing up to `first_scn` can be sent any more; the next `poll` that brings a rewind says how to go on."""
         self._outbox.put(queue_pb2.EnqueueRequest(gone=queue_pb2.SourcePosition(source=self._source, scn=first_scn)))
 
-    def poll(self) -> EnqueueProgress:
+    def poll(self) -> PublisherProgress:
         """How the stream stands now.
 
         Raises:
@@ -540,7 +493,7 @@ class EnqueueClient(_Client):
         with self._changed:
             self._check()
             rewind, self._rewind = self._rewind, None
-            return EnqueueProgress(
+            return PublisherProgress(
                 accepted_scn=self._accepted, accepted_bytes=self._accepted_bytes, durable_scn=self._durable,
                 in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
             )

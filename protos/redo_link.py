@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from protos import queue_pb2, redo_pb2, redo_pb2_grpc, transport
@@ -30,9 +29,10 @@ from protos.redo_transport import ShippingService
 from protos.standby import RedoShipper
 from protos.transport import Channel, ClientStream, Server
 from streams.errors import PropagationError, StreamsError
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["RedoEnd", "RedoServer", "RedoService", "RedoWatchClient", "RedoWatchPosition", "RedoWriter"]
+__all__ = ["RedoServer", "RedoService", "RedoWatchClient", "RedoWriter"]
 
 CONNECT_TIMEOUT_S = 10.0  # as for queues
 CALL_TIMEOUT_S = 5.0  # of a checkpoint: it is only noted
@@ -48,30 +48,11 @@ class _Checkpoints(Protocol):
         ...
 
 
-class RedoEnd(Protocol):
-    """How far redo is durable (`redo.records.RedoPosition`)."""
-
-    @property
-    def segment(self) -> int:
-        """Number of the segment."""
-        ...
-
-    @property
-    def offset(self) -> int:
-        """Durable bytes of that segment."""
-        ...
-
-    @property
-    def scn(self) -> Scn:
-        """Every transaction committed up to here is in the redo log."""
-        ...
-
-
 class RedoWriter(Protocol):
     """What is needed of a log writer (`redo.log_writer.LogWriter`)."""
 
     @property
-    def position(self) -> RedoEnd:
+    def position(self) -> RedoPosition:
         """How far redo is durable; a value that is replaced, never changed."""
         ...
 
@@ -79,15 +60,6 @@ class RedoWriter(Protocol):
     def required_checkpoints(self) -> _Checkpoints:
         """What the captures need."""
         ...
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class RedoWatchPosition:
-    """How far redo is durable, as a capture process learns it; see `RedoEnd`."""
-
-    segment: int
-    offset: int
-    scn: Scn
 
 
 class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
@@ -131,7 +103,7 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
 
         if not context.add_callback(left):
             return
-        told: RedoEnd | None = None
+        told: RedoPosition | None = None
         while True:
             with self._changed:
                 while not gone.is_set() and self._writer.position == told:
@@ -229,13 +201,13 @@ class RedoWatchClient:
         self._hello = transport.make_hello(topology, capture, source, incarnation)
         self._wake = wake
         self._changed = threading.Condition(threading.Lock())
-        self._position: RedoWatchPosition | None = None
+        self._position: RedoPosition | None = None
         self._problem: StreamsError | None = None
         self._channel = Channel(address)
         self._stub = redo_pb2_grpc.RedoStub(self._channel.grpc)
         self._stream: ClientStream[Any] | None = None
 
-    def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> RedoWatchPosition:
+    def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> RedoPosition:
         """Open the stream, once; answers the position now.
 
         Raises:
@@ -255,7 +227,7 @@ class RedoWatchClient:
             )
         return position
 
-    def poll(self) -> RedoWatchPosition:
+    def poll(self) -> RedoPosition:
         """How far redo is durable now.
 
         Raises:
@@ -309,7 +281,7 @@ class RedoWatchClient:
 
     def _take(self, message: redo_pb2.RedoPosition) -> None:
         with self._changed:
-            self._position = RedoWatchPosition(message.segment, message.offset, Scn(message.scn))
+            self._position = RedoPosition(message.segment, message.offset, Scn(message.scn))
             self._changed.notify_all()
         if self._wake is not None:
             self._wake()

@@ -10,19 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from protos.codec import BatchHeader
 from streams.errors import StreamsError
+from streams.links import BatchHeader, Delivery
 from streams.scn import Scn
 
-__all__ = ["Delivery", "DequeuePort", "PublisherNews", "QueuePort", "SessionPort"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """A batch on its way to a subscriber: its header and its serialized bytes."""
-
-    header: BatchHeader
-    data: bytes
+__all__ = ["DequeuePort", "PublisherNews", "QueuePort", "SessionPort"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

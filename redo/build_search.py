@@ -8,16 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redo.records import (
-    HEAD_RECORDS,
-    AwaitedBuild,
-    DictionarySnapshot,
-    RecordType,
-    RedoPosition,
-    UnchangedBuild,
-    decode_dictionary,
-)
+from redo.records import HEAD_RECORDS, AwaitedBuild, DictionarySnapshot, RecordType, UnchangedBuild, decode_dictionary
 from redo.segments import RedoReader
+from streams.links import RedoPosition
 
 if TYPE_CHECKING:
     from pathlib import Path

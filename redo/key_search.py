@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from databases.ports import LogDecoder, StreamOptions
-    from redo.records import RedoPosition
     from streams.lcr_batch import ColumnValues, LcrBatch, RowGroup, TableVersion
+    from streams.links import RedoPosition
 
 __all__ = ["CHANGES_MAX", "FoundChange", "KeyPart", "KeySearch", "SearchedRedo"]
 

@@ -49,7 +49,6 @@ from redo.records import (
     DictionarySnapshot,
     RecordHeader,
     RecordType,
-    RedoPosition,
     SegmentHead,
     UnchangedBuild,
     encode_dictionary,
@@ -77,6 +76,7 @@ from streams.errors import (
 )
 from streams.failpoints import failpoint
 from streams.lcr_batch import TableVersion
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["LogWriter", "LogWriterStatistics"]

@@ -61,7 +61,6 @@ from redo.records import (
     AwaitedBuild,
     RecordHeader,
     RecordType,
-    RedoPosition,
     SegmentHead,
     decode_dictionary,
     decode_head,
@@ -75,6 +74,7 @@ from rules.user_code.last_call import LastCall
 from streams.clock import Clock, SystemClock
 from streams.errors import CaptureError, ProtocolError, RedoError
 from streams.lcr_batch import Command, LcrBatch, TableVersion
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, ObjectNumber, Scn
 
 __all__ = ["Miner", "MiningStatistics"]

@@ -36,7 +36,7 @@ from streams.scn import NO_OBJECT, ObjectNumber, Scn
 
 __all__ = [
     "FORMAT_VERSION", "HEADER_BYTES", "HEAD_RECORDS", "MAGIC", "PAYLOAD_BYTES_MAX", "AwaitedBuild", "DictionarySnapshot", "RecordHeader", "RecordType",
-    "RedoPosition", "SegmentFooter", "SegmentHead", "UnchangedBuild", "checksum", "decode_dictionary", "decode_footer",
+    "SegmentFooter", "SegmentHead", "UnchangedBuild", "checksum", "decode_dictionary", "decode_footer",
     "decode_head", "encode_dictionary", "encode_footer", "encode_head", "fingerprint",
 ]
 
@@ -63,21 +63,6 @@ class RecordType(IntEnum):
     PROGRESS = 4
     RESUME = 5
     FOOTER = 6
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class RedoPosition:
-    """How far redo is durable: everything before byte `offset` of segment `segment`.
-
-    Args:
-        segment: number of the segment; segments below it are complete.
-        offset: bytes of that segment.
-        scn: every transaction committed up to here is in the redo log before this position.
-    """
-
-    segment: int
-    offset: int
-    scn: Scn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

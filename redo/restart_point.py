@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from redo.records import HEAD_RECORDS, RedoPosition, SegmentHead, decode_head
+from redo.records import HEAD_RECORDS, SegmentHead, decode_head
 from redo.segments import RedoReader, list_segments
 from streams.errors import INSTANTIATE_AGAIN, LogGone, RedoError
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["RestartPoint", "find_restart_point"]

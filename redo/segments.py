@@ -30,7 +30,6 @@ from redo.records import (
     DictionarySnapshot,
     RecordHeader,
     RecordType,
-    RedoPosition,
     SegmentFooter,
     SegmentHead,
     checksum,
@@ -43,6 +42,7 @@ from redo.records import (
 from streams.durable_file import sync_folder
 from streams.errors import INSTANTIATE_AGAIN, LogGone, RedoError, Retry
 from streams.failpoints import failpoint
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = [

@@ -15,25 +15,26 @@ from actors.combined import AHEAD_BYTES, CombinedCore
 from actors.host import is_timed
 from actors.site.connection import site_folder
 from actors.site.redo_keeper import register_captures
-from actors.staging.propagation import Ends, PropagationRunner
+from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
 from actors.staging.subscribers import forget_former_subscribers
 from databases.memory.log import MemoryLogDecoder
-from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from simulation.apply_process import Beginning, Driver, Task
 from simulation.faults import Killed
-from simulation.network import DequeueStream, EnqueueStream
+from simulation.network import SimulatedLinks
 from simulation.observing.violations import Invariant, Violation, require
 from streams.errors import DatabaseUnavailable, FencedError, LogGone, PropagationError, RedoError, StreamsError
 from streams.lcr_batch import LcrBatch
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn
 from streams.tracking import TrackLog
-from topology.combined import apply_of
 from topology.downstream import receivers_from
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simulation.observing.observer import ApplyObserver
     from simulation.world import Simulation
     from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
@@ -239,26 +240,29 @@ class SourceSite(Component):
 
 
 class _RedoWatch:
-    """Like `RedoWatchClient`: the position is slightly late, and the connection ends with the site's process."""
+    """As `RedoWatchClient`: the position is slightly late, and the connection ends with the site's process."""
 
     def __init__(self, sim: Simulation, capture: CaptureSpec) -> None:
         self._sim, self._site, self._capture = sim, sim.redo_of(capture), capture.name
         self._writer = self._site.keeper
-        self._position = RedoWatchPosition(segment=0, offset=0, scn=FIRST_SCN)
+        self._position = RedoPosition(segment=0, offset=0, scn=FIRST_SCN)
 
-    def poll(self) -> RedoWatchPosition:
-        """See `RedoWatchClient.poll`."""
+    def connect(self) -> RedoPosition:
+        """See `RedoWatch.connect`."""
+        return self._position
+
+    def poll(self) -> RedoPosition:
+        """See `RedoWatch.poll`."""
         writer = self._site.keeper
         if writer is None or writer is not self._writer:
             if self._sim.rng.random() < 0.2:
                 raise PropagationError(f"{self._site.name} does not answer")
         elif self._sim.rng.random() < 0.7:
-            found = writer.position
-            self._position = RedoWatchPosition(segment=found.segment, offset=found.offset, scn=found.scn)
+            self._position = writer.position
         return self._position
 
     def checkpoint(self, scn: Scn) -> Scn:
-        """See `RedoWatchClient.checkpoint`."""
+        """See `RedoWatch.checkpoint`."""
         writer = self._site.keeper
         if writer is None or writer is not self._writer:
             raise PropagationError(f"{self._site.name} does not answer")
@@ -266,7 +270,7 @@ class _RedoWatch:
         return told
 
     def mine_again(self, scn: Scn) -> Scn:
-        """See `RedoWatchClient.mine_again`."""
+        """See `RedoWatch.mine_again`."""
         writer = self._site.keeper
         if writer is None or writer is not self._writer:
             raise PropagationError(f"{self._site.name} does not answer")
@@ -274,7 +278,7 @@ class _RedoWatch:
         return told
 
     def close(self) -> None:
-        """See `RedoWatchClient.close`."""
+        """See `RedoWatch.close`."""
 
 
 class _SmallBatches(Miner):
@@ -301,21 +305,15 @@ class _Capture(CaptureHost):
     """The real capture process, on the simulated network."""
 
     def __init__(self, sim: Simulation, topology: TopologySpec, name: str, tracks: TrackLog) -> None:
-        super().__init__(topology, name, "")
+        super().__init__(topology, name, "", self._links)
         self._sim, self._clock = sim, sim.clock
         self.tracks = tracks
 
-    def open(self) -> None:
-        """See `CaptureHost.open`."""
-        network, capture = self._sim.network, self._capture
-        self._redo = _RedoWatch(self._sim, capture)  # type: ignore[assignment]
-        self._told_scn = self._redo.checkpoint(FIRST_SCN)  # type: ignore[union-attr]
-        if (apply := apply_of(self._spec, capture)) is not None:
-            self._queue = self._combined = Outlet(self._new_core(apply))  # type: ignore[assignment]
-            return
-        self._forget_refusal()
-        self._queue = EnqueueStream(network, capture.queue, capture.name, network.incarnation(), capture.source)
-        self._begin(self._queue.connect().needed_scn)
+    def _links(self, spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> SimulatedLinks:
+        return SimulatedLinks(self._sim.network, component, lambda: _RedoWatch(self._sim, spec.capture(component)))
+
+    def _outlet(self, apply: ApplySpec) -> Outlet:  # type: ignore[override]
+        return Outlet(self._new_core(apply))
 
     def _new_miner(self, start_scn: Scn) -> Miner:
         source = self._capture.source
@@ -444,20 +442,9 @@ class PropagationProcess(Component):
         """See `Component.open`."""
         # A new process each time: what an earlier one held died with it.
         self._runner = PropagationRunner(
-            self.sim.topology.name, self._spec, str, clock=self.sim.clock, connect=self._ends, tracks=self.tracks,
+            self._spec, SimulatedLinks(self.sim.network, self._spec.name), clock=self.sim.clock, tracks=self.tracks,
         )
         self._runner.open()
-
-    def _ends(self) -> Ends:
-        network, spec = self.sim.network, self._spec
-        incarnation = network.incarnation()
-        return {
-            source: (
-                EnqueueStream(network, spec.to_queue, spec.name, incarnation, source),
-                lambda: DequeueStream(network, spec.from_queue, spec.name, incarnation),
-            )
-            for source in spec.sources
-        }
 
     def adopt(self) -> None:
         """As `PropagationHost`: changed sources and rules hold from the next connection on."""

@@ -19,15 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from actors.staging.queue import QueueCore
-from protos.codec import BatchHeader
-from protos.queue_link import EnqueueProgress, Piece, Resume
-from protos.staging import Delivery, PublisherNews
+from protos.staging import PublisherNews
 from simulation.observing.trace import Trace
 from streams.clock import Clock
 from streams.errors import PropagationError, StreamsError, WouldBlock
+from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, RedoWatch, Resume
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["DequeueStream", "EnqueueStream", "Network"]
+__all__ = ["DequeueStream", "EnqueueStream", "Network", "SimulatedLinks"]
 
 _CREDIT_BYTES_MAX = 4000  # about four batches: so little that credit which is not given back is missed at once
 _MESSAGES_AT_ONCE = 4  # delivered in one step: few, so that many things can happen in between
@@ -137,6 +136,32 @@ class Network:
             self.trace.note(str(stream), what)
             disturb(stream)
         return bool(open_ones)
+
+
+class SimulatedLinks:
+    """`streams.links.Links` over a simulated network.
+
+    Args:
+        network: that carries the streams.
+        component: name of the component that connects.
+        redo: makes a stream from who writes redo; None: the component reads none.
+    """
+
+    def __init__(self, network: Network, component: str, redo: Callable[[], RedoWatch] | None = None) -> None:
+        self._network, self._component, self._redo = network, component, redo
+
+    def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> EnqueueStream:
+        """See `Links.publisher`; what is compressed costs nothing here."""
+        return EnqueueStream(self._network, queue, self._component, self._network.incarnation(), source)
+
+    def subscriber(self, queue: str) -> DequeueStream:
+        """See `Links.subscriber`."""
+        return DequeueStream(self._network, queue, self._component, self._network.incarnation())
+
+    def redo(self, keeper: str, source: str) -> RedoWatch:
+        """See `Links.redo`."""
+        assert self._redo is not None, f"{self._component} reads no redo"
+        return self._redo()
 
 
 class _Stream:
@@ -306,11 +331,11 @@ class EnqueueStream(_Stream):
         """See `EnqueueClient.gone`."""
         self.up.append(first_scn)
 
-    def poll(self) -> EnqueueProgress:
+    def poll(self) -> PublisherProgress:
         """See `EnqueueClient.poll`."""
         self._check()
         rewind, self._rewind = self._rewind, None
-        return EnqueueProgress(
+        return PublisherProgress(
             accepted_scn=self._accepted, accepted_bytes=self._accepted_bytes, durable_scn=self._durable,
             in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
         )

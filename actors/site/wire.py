@@ -14,9 +14,13 @@ from topology.links import makes_certificates
 
 if TYPE_CHECKING:
     from protos.admission import Callers
+    from streams.links import Links
     from topology.spec import TopologySpec
 
-__all__ = ["admission_of", "callers_of", "identity_of", "peers_of", "wire_status"]
+__all__ = ["MakeLinks", "admission_of", "callers_of", "identity_of", "links_of", "peers_of", "wire_status"]
+
+MakeLinks = Callable[["TopologySpec", str, str, Callable[[], None]], "Links"]
+"""As `links_of`: what a host makes its streams with."""
 
 
 def identity_of(spec: TopologySpec, site: str) -> Identity | None:
@@ -45,6 +49,21 @@ def peers_of(spec: TopologySpec, site: str, resolve: Callable[[str], str]) -> Ca
     """
     identity = identity_of(spec, site)
     return lambda component: Peer(address=resolve(component), site=site_of(spec, component), identity=identity)
+
+
+def links_of(spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> Links:
+    """The streams of a component over gRPC, to wherever its peers serve now.
+
+    Args:
+        spec: the topology.
+        site: of the component.
+        component: its name, as its peers know it: without its kind.
+        wake: called when a stream has something new; must not block.
+    """
+    from actors.runtime import resolver
+    from protos.links import GrpcLinks
+
+    return GrpcLinks(spec.name, component, peers_of(spec, site, resolver(spec.name, site)), wake=wake)
 
 
 def callers_of(spec: TopologySpec, component: str) -> Callers:

@@ -1,13 +1,11 @@
 """Propagation: move LCR batches from one queue to another; credit and DURABLE travel back.
 
-Longer than 500 lines: both streams, credit and DURABLE are only right together.
-
 Job
     Send everything of the propagation's sources that the destination queue lacks, in order, filtered by its rules.
 
 Main path
-    PropagationRunner.open -> EnqueueClient.connect (the destination queue says where to begin) -> DequeueClient.subscribe
-    PropagationRunner.step -> PropagationCore.step -> RuleEvaluation.filter -> EnqueueClient.send_nowait -> DequeueClient.grant.
+    PropagationRunner.open -> Publisher.connect (the destination queue says where to begin) -> Subscriber.subscribe
+    PropagationRunner.step -> PropagationCore.step -> RuleEvaluation.filter -> Publisher.send_nowait -> Subscriber.grant.
 
 States (V$PROPAGATION_SENDER.STATE)
     WAITING FOR LCRS          nothing to send. Memory only.
@@ -40,95 +38,38 @@ Worked flow
     a new destination queue: Resume{0} -> subscribe{0} -> the mark 0..30, which is where the source queue begins for it, 30..50, ...
 
 Hosting
-    runner = PropagationRunner(topology_name, propagation_spec, resolve, wake=host.wake)
-    runner.open(); then runner.step() returns the seconds until the next step is worthwhile (0: at once), `wake` is
-    called when there is work sooner; runner.close() after any error, then open() again. Or runner.run(stop_event).
+    runner = PropagationRunner(propagation_spec, links)
+    runner.open(); then runner.step() returns the seconds until the next step is worthwhile (0: at once), the links
+    wake when there is work sooner; runner.close() after any error, then open() again.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from actors.staging.pacing import Gate, Pacer
 from databases.connectors import value_types
 from protos import codec
 from protos.compression import Compressor
-from protos.identity import Peer
-from protos.queue_link import DequeueClient, EnqueueClient, EnqueueProgress, Piece, Resume
-from protos.staging import Delivery
-from protos.transport import Bell, new_incarnation
 from rules.evaluation import RuleEvaluation
 from rules.rule import RuleSet
 from rules.user_code.last_call import LastCall
 from streams.clock import Clock, SystemClock
 from streams.errors import LogGone, PropagationError, WouldBlock
 from streams.failpoints import failpoint
+from streams.links import Delivery, Links, Piece, Publisher, Subscriber, header_of
 from streams.scn import FIRST_SCN, Scn
 from streams.tracking import TrackLog
 from topology.spec import PropagationSpec
 
-__all__ = ["Connect", "Ends", "PropagationCore", "PropagationRunner"]
+__all__ = ["PropagationCore", "PropagationRunner"]
 
 # Covers 100 ms of round trip at 80 MB/s, and is small compared with a queue's memory.
 CREDIT_BYTES = 8 << 20
 STEP_BATCHES = 32  # after so many batches the runner's owner gets a chance to stop it
 IDLE_PAUSE_S = 1.0  # any change wakes the runner; this only shows that it is alive
-
-
-class Destination(Protocol):
-    """The destination queue's end of one source (`EnqueueClient`)."""
-
-    def connect(self) -> Resume:
-        """See `EnqueueClient.connect`."""
-        ...
-
-    def send_nowait(self, header: codec.BatchHeader, data: bytes) -> None:
-        """See `EnqueueClient.send_nowait`."""
-        ...
-
-    def begin_nowait(self, header: codec.BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
-        """See `EnqueueClient.begin_nowait`."""
-        ...
-
-    def gone(self, first_scn: Scn) -> None:
-        """See `EnqueueClient.gone`."""
-        ...
-
-    def poll(self) -> EnqueueProgress:
-        """See `EnqueueClient.poll`."""
-        ...
-
-    def close(self) -> None:
-        """See `EnqueueClient.close`."""
-        ...
-
-
-class Origin(Protocol):
-    """The source queue's end of one source (`DequeueClient`)."""
-
-    def subscribe(self, needed: dict[str, Scn], credit_bytes: int) -> None:
-        """See `DequeueClient.subscribe`."""
-        ...
-
-    def poll(self) -> Delivery | None:
-        """See `DequeueClient.poll`."""
-        ...
-
-    def grant(self, credit_bytes: int) -> None:
-        """See `DequeueClient.grant`."""
-        ...
-
-    def acknowledge(self, source: str, scn: Scn) -> None:
-        """See `DequeueClient.acknowledge`."""
-        ...
-
-    def close(self) -> None:
-        """See `DequeueClient.close`."""
-        ...
 
 
 class PropagationStatistics:
@@ -146,8 +87,8 @@ class PropagationCore:
     Args:
         source: the source.
         rules: what passes; a rule set that takes everything costs nothing: bytes pass unchanged.
-        destination: a client, not yet connected.
-        origin: makes a client, not yet subscribed; called again after a rewind.
+        destination: a stream into the destination queue, not yet connected.
+        origin: makes a stream out of the source queue, not yet subscribed; called again after a rewind.
         statistics: counters to continue.
         clock: of the statistics, and of the pace.
         pacer: the pace of the whole propagation; None: as fast as credit allows.
@@ -156,14 +97,14 @@ class PropagationCore:
     """
 
     def __init__(  # noqa: PLR0913 - what a propagation of one source is made of
-        self, source: str, rules: RuleSet, destination: Destination, origin: Callable[[], Origin], *,
+        self, source: str, rules: RuleSet, destination: Publisher, origin: Callable[[], Subscriber], *,
         statistics: PropagationStatistics, clock: Clock, pacer: Pacer | None = None, tracks: TrackLog | None = None,
         last_call: LastCall | None = None,
     ) -> None:
         self._tracks = tracks or TrackLog(clock)
         self._source, self._rules = source, RuleEvaluation(rules, types=value_types(), clock=clock, last_call=last_call)
         self._destination, self._make_origin = destination, origin
-        self._origin: Origin | None = None
+        self._origin: Subscriber | None = None
         self._statistics, self._clock, self._pacer = statistics, clock, pacer
         self._begun: Iterator[Piece] | None = None  # the pieces of the waiting batch that are still to be sent
         self._waiting: tuple[Delivery, int] | None = None  # filtered, not yet sent; its size before
@@ -287,7 +228,7 @@ class PropagationCore:
         for label in batch.labels:
             if (discarded := label.rows - rows.get(label.order_scn, 0)) > 0:
                 self._tracks.note(label, self._source, "DISCARDED", detail="by the rules of the propagation", rows=discarded)
-        return Delivery(header=codec.header_of(kept), data=codec.encode(kept))
+        return Delivery(header=header_of(kept), data=codec.encode(kept))
 
     def _send(self, delivery: Delivery, size: int) -> bool:
         try:
@@ -334,37 +275,25 @@ class PropagationCore:
         return False
 
 
-Ends = Mapping[str, tuple[Destination, Callable[[], Origin]]]
-Connect = Callable[[], Ends]
-"""Makes, by source, a client of the destination queue, and what makes one of the source queue; nothing is connected yet."""
-
-
 class PropagationRunner:
     """A propagation with its connections; see the module's Hosting.
 
     Args:
-        topology: name of the topology.
         spec: the propagation; `sources` lists what it moves.
-        resolve: returns the endpoint of a component ("queue:q_dbs1"); called on every `open`.
-        wake: called on a gRPC thread when the next step is worthwhile; must not block.
+        links: make its streams.
         clock: of the statistics, the pace and the schedule.
-        connect: makes both ends of every source; None: gRPC clients.
         tracks: takes notes of labelled transactions.
         last_call: makes, by source, what outlives transformation functions that end the process.
     """
 
     def __init__(
-        self, topology: str, spec: PropagationSpec, resolve: Callable[[str], Peer | str], *,
-        wake: Callable[[], None] | None = None, clock: Clock | None = None, connect: Connect | None = None,
-        tracks: TrackLog | None = None, last_call: Callable[[str], LastCall] | None = None,
+        self, spec: PropagationSpec, links: Links, *, clock: Clock | None = None, tracks: TrackLog | None = None,
+        last_call: Callable[[str], LastCall] | None = None,
     ) -> None:
         self._last_calls = {} if last_call is None else {source: last_call(source) for source in spec.sources}
-        self._topology, self._spec, self._resolve = topology, spec, resolve
-        self._bell = Bell()
-        self._wake = wake or self._bell.ring
+        self._spec, self._links = spec, links
         self._clock = clock or SystemClock()
         self._tracks = tracks or TrackLog(self._clock)
-        self._connect = connect or self._clients
         self._gate = Gate(spec.schedule, self._clock)
         self._pacer = None if spec.bandwidth_max is None else Pacer(spec.bandwidth_max)
         self._is_closed = self._is_draining = False  # by the schedule
@@ -382,9 +311,11 @@ class PropagationRunner:
         self._is_closed = not self._gate.is_open()
         if self._is_closed:
             return
-        for source, ends in self._connect().items():
+        spec, links = self._spec, self._links
+        for source in spec.sources:
             core = PropagationCore(
-                source, self._spec.rules, *ends, statistics=self._statistics[source], clock=self._clock, pacer=self._pacer,
+                source, spec.rules, links.publisher(spec.to_queue, source, self._compressors.get(source)),
+                lambda: links.subscriber(spec.from_queue), statistics=self._statistics[source], clock=self._clock, pacer=self._pacer,
                 tracks=self._tracks, last_call=self._last_calls.get(source),
             )
             self._cores.append(core)
@@ -427,23 +358,6 @@ class PropagationRunner:
         cores, self._cores = self._cores, []
         for core in cores:
             core.close()
-
-    def run(self, stop: threading.Event) -> None:
-        """Open, step until `stop` is set, close. Call `wake` after setting `stop`, to have it noticed at once.
-
-        Raises:
-            StreamsError: a stream has ended; wait, and run again.
-        """
-        with closing(self):
-            self.open()
-            while not stop.is_set():
-                pause_s = self.step()
-                if pause_s > 0:
-                    self._bell.wait(pause_s)
-
-    def wake(self) -> None:
-        """End the pause of `run`."""
-        self._bell.ring()
 
     @property
     def late_call(self) -> str:
@@ -489,26 +403,4 @@ class PropagationRunner:
         return {
             "method": self._spec.compression, "bytes_before": sum(one.bytes_before for one in each),
             "bytes_after": sum(one.bytes_after for one in each), "cpu_s": sum(one.cpu_ns for one in each) / 1e9,
-        }
-
-    def _clients(self) -> Ends:
-        incarnation = new_incarnation()
-        to_address = self._resolve(f"queue:{self._spec.to_queue}")
-        from_address = self._resolve(f"queue:{self._spec.from_queue}")
-
-        def origin() -> DequeueClient:
-            return DequeueClient(
-                from_address, topology=self._topology, component=self._spec.name, queue=self._spec.from_queue,
-                incarnation=incarnation, wake=self._wake,
-            )
-
-        return {
-            source: (
-                EnqueueClient(
-                    to_address, topology=self._topology, component=self._spec.name, queue=self._spec.to_queue,
-                    incarnation=incarnation, source=source, wake=self._wake, compressor=self._compressors.get(source),
-                ),
-                origin,
-            )
-            for source in self._spec.sources
         }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.host import Host
+from actors.site.wire import links_of
 
 if TYPE_CHECKING:
+    from actors.site.wire import MakeLinks
     from actors.staging.propagation import PropagationRunner
     from topology.spec import TopologySpec
 
@@ -18,8 +20,9 @@ class PropagationHost(Host):
 
     kind: ClassVar[str] = "propagation"
 
-    def __init__(self, spec: TopologySpec, name: str, fingerprint: str) -> None:
+    def __init__(self, spec: TopologySpec, name: str, fingerprint: str, make_links: MakeLinks = links_of) -> None:
         super().__init__(f"propagation:{name}", spec.state_dir)
+        self._make_links = make_links
         self._spec = spec
         self._propagation = spec.propagation(name)
         self._fingerprint = fingerprint
@@ -28,16 +31,13 @@ class PropagationHost(Host):
     def open(self) -> None:
         """Connect to both queues at their current endpoints."""
         from actors.records.files import LAST_CALL, component_file
-        from actors.runtime import resolver
-        from actors.site.wire import peers_of
         from actors.staging.propagation import PropagationRunner
         from rules.user_code.last_call import LastCall
 
         if self._runner is None:
             site = self._spec.queue(self._propagation.from_queue).site
-            resolve = peers_of(self._spec, site, resolver(self._spec.name, site))
             self._runner = PropagationRunner(
-                self._spec.name, self._propagation, resolve, wake=self.wake, tracks=self.tracks,
+                self._propagation, self._make_links(self._spec, site, self._propagation.name, self.wake), clock=self._clock, tracks=self.tracks,
                 last_call=lambda source: LastCall(component_file(self._spec.state_dir, self.name, f"{LAST_CALL}.{source}")),
             )
         self._runner.open()

@@ -74,11 +74,11 @@ from actors.staging.queue_sessions import PublisherSession, SubscriberSession, S
 from actors.staging.refusals import Refusals
 from actors.staging.spill import SPILL_FOLDER, SpillFiles
 from actors.staging.subscribers import positions_of, sources_of
-from protos.codec import BatchHeader
-from protos.staging import Delivery, PublisherNews
+from protos.staging import PublisherNews
 from streams.clock import Clock, SystemClock
 from streams.errors import ProtocolError, QueueError, printable
 from streams.failpoints import failpoint
+from streams.links import BatchHeader, Delivery
 from streams.scn import FIRST_SCN, Scn
 from streams.tracking import TrackLog
 from topology.edits.changes import interests_of, places_of, published_by

@@ -16,11 +16,10 @@ from bisect import bisect_right
 
 from actors.staging.spill import SpillPlace
 from protos import codec
-from protos.codec import BatchHeader
-from protos.staging import Delivery
 from streams.cutting import resume_after
 from streams.errors import ProtocolError
 from streams.lcr_batch import LcrBatch
+from streams.links import BatchHeader, Delivery, header_of
 from streams.scn import FIRST_SCN, Scn
 
 __all__ = ["Entry", "SourceLog", "fitted", "mark"]
@@ -108,7 +107,7 @@ class SourceLog:
             rest = resume_after(codec.decode(data), self.position)
             if rest is None:
                 return None
-            header, data = codec.header_of(rest), codec.encode(rest)
+            header, data = header_of(rest), codec.encode(rest)
         if header.continues and self.open_from is None:
             raise ProtocolError(
                 f"a batch of {self.source} continues a transaction the queue does not have",
@@ -252,7 +251,7 @@ def fitted(delivery: Delivery, position: Scn) -> Delivery | None:
     if not header.is_open and not header.continues and header.through_scn <= position:
         return None
     rest = resume_after(codec.decode(delivery.data), position)
-    return None if rest is None else Delivery(header=codec.header_of(rest), data=codec.encode(rest))
+    return None if rest is None else Delivery(header=header_of(rest), data=codec.encode(rest))
 
 
 def mark(source: str, previous: Scn, through: Scn) -> Delivery:

@@ -40,11 +40,12 @@ from pathlib import Path
 from typing import Any
 
 from protos.standby import FRAME_BYTES, RedoFrame, Shipped, StandbyPlace
-from redo.records import RedoPosition, fingerprint
+from redo.records import fingerprint
 from redo.segments import FIRST_SEGMENT, PREAMBLE_BYTES, RedoReader, list_segments, open_segment, write_error
 from streams.clock import Clock, SystemClock
 from streams.durable_file import replace_file
 from streams.errors import LogGone, ProtocolError, QueueError, RedoError
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["RedoShipping", "fingerprint_up_to"]

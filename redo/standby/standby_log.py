@@ -47,7 +47,6 @@ from redo.records import (
     HEADER_BYTES,
     RecordHeader,
     RecordType,
-    RedoPosition,
     SegmentHead,
     checksum,
     decode_footer,
@@ -67,6 +66,7 @@ from streams.clock import Clock, SystemClock
 from streams.durable_file import sync_folder
 from streams.errors import ProtocolError, RedoError
 from streams.failpoints import failpoint
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn, scn_text
 
 __all__ = ["StandbyLog", "StandbyStatistics"]

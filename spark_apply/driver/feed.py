@@ -29,8 +29,8 @@ from streams.errors import LogGone, StreamsError
 from streams.scn import FIRST_SCN, Scn
 
 if TYPE_CHECKING:
-    from protos.codec import BatchHeader
     from spark_apply.driver.config import ApplyConfig
+    from streams.links import BatchHeader
 
 __all__ = ["CREDIT_BYTES", "FeedListener", "QueueFeed", "ask_beginning"]
 

@@ -41,7 +41,6 @@ from databases.progress import check_epoch
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
-from protos.codec import BatchHeader
 from spark_apply.described import configuration_of, said_of, state_of
 from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
 from spark_apply.driver.flushes import FlushGate
@@ -50,6 +49,7 @@ from spark_apply.driver.server_streams import ApplyServers
 from spark_apply.groups import Failure
 from streams.clock import Clock, SystemClock
 from streams.errors import ApplyError, DatabaseError, DatabaseUnavailable, FencedError, StreamsError
+from streams.links import BatchHeader
 from streams.scn import Scn
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.database import PostgresSource
 from headrace.console import DONE, FINDING
 from headrace.tracing.explain import RowQuestion, explain_row, parsed_key
-from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet
 from rules.table_settings import KeyColumns, TableSettings
 from streams.errors import ConfigError
+from streams.links import RedoPosition
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.destination_contract import error_transaction

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from actors import runtime
-from actors.staging.propagation import PropagationRunner
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
 from headrace.chaos.proxy import Proxy
@@ -21,9 +20,11 @@ from protos import codec, queue_pb2, transport
 from protos.compression import Compressor
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
 from streams.errors import PropagationError, ProtocolError, QueueError, StreamsError, WouldBlock
+from streams.links import header_of
 from tests.support.bounds import STALL_S
 from tests.support.lcr_batches import insert_batch
 from tests.support.matrices import values
+from tests.support.propagating import Propagating
 from tests.support.seeds import scaled, seed_of
 from tests.support.staging import History, Subscriber, one_way
 from tests.support.system import wait_until
@@ -75,9 +76,9 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
         name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), compression="zstd",
     )
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
-    runner = PropagationRunner("t", spec, addresses.__getitem__)
-    stop = threading.Event()
-    thread = threading.Thread(target=runner.run, args=(stop,))
+    propagating = Propagating(spec, addresses.__getitem__)
+    runner, stop = propagating.runner, threading.Event()
+    thread = threading.Thread(target=propagating.run, args=(stop,))
     thread.start()
     publisher = EnqueueClient(
         near.endpoint, topology="t", component="capture_dbs1", queue="q_dbs1", incarnation="1", source="dbs1",
@@ -88,7 +89,7 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
     values = [b"abcdefgh" * 50, b"abcdefgh" * 300_000, random.Random(1).randbytes(300_000)]
     sent = [insert_batch([10 * k + 10], previous=10 * k, value=value) for k, value in enumerate(values)]
     for batch in sent:
-        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=STALL_S)
+        publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
     for batch in sent:
         delivery = subscriber.poll(60)
         assert delivery is not None
@@ -101,7 +102,7 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
     assert found["cpu_s"] > 0
     assert 300_000 < far.proxy.forwarded_bytes < size // 5
     stop.set()
-    runner.wake()
+    propagating.wake()
     thread.join(60)
     assert not thread.is_alive()
     for each in (publisher, subscriber, near, far):
@@ -130,7 +131,7 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
     )
     publisher.connect()
     batch = insert_batch([10])
-    publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=STALL_S)
+    publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
     host.reconfigure(spec, "open")
     wait_until("it is sent", lambda: far.server.service.status()["sources"]["dbs1"]["position_scn"] == 10, 60)
     assert "closed_until" not in host.status()
@@ -149,8 +150,8 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
         name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), compression="zstd", bandwidth_max=rate,
     )
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
-    runner = PropagationRunner("t", spec, addresses.__getitem__)
-    propagation = Endless(runner.run)
+    propagating = Propagating(spec, addresses.__getitem__)
+    propagation = Endless(propagating.run)
     publisher = EnqueueClient(
         near.endpoint, topology="t", component="capture_dbs1", queue="q_dbs1", incarnation="1", source="dbs1",
     )
@@ -161,7 +162,7 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
     sent = [insert_batch([10 * k + 10], previous=10 * k, value=random_bytes(size)) for k, size in enumerate(sizes)]
     began = time.monotonic()
     for batch in sent:
-        publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=STALL_S)
+        publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
     # A part of the first batch, the rest of which takes seconds: nothing of it is in the queue, and all of it comes again.
     wait_until("pieces are on their way", lambda: far.proxy.forwarded_bytes > 150_000, 60)
     assert far.server.service.status()["sources"]["dbs1"]["position_scn"] == 0
@@ -173,7 +174,7 @@ def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one
     assert propagation.restarts > 0, "the line never broke"
     # Less what the last pieces of each stream may be early.
     assert time.monotonic() - began > (150_000 + sum(sizes)) / rate - 0.3
-    runner.wake()
+    propagating.wake()
     propagation.stop()
     for each in (publisher, subscriber, near, far):
         each.close()
@@ -235,8 +236,8 @@ class World:
         self.history, self.model = History(value=bytes(3000)), Subscriber()
         self.cuts = random.Random(1)
         topology = one_way(folder, subscribers=("to_dbs2",))
-        self.runner = PropagationRunner("t", topology.propagations[0], self.resolve)
-        self.propagation = Endless(self.runner.run)
+        propagating = Propagating(topology.propagations[0], self.resolve)
+        self.runner, self.propagation = propagating.runner, Endless(propagating.run)
         self.workers = [Endless(self.capture), self.propagation, Endless(self.apply)]
 
     def resolve(self, name: str) -> str:
@@ -260,7 +261,7 @@ class World:
                         continue
                     position = to_send[-1].through_scn
                 with suppress(WouldBlock):
-                    client.send(codec.header_of(to_send[0]), codec.encode(to_send[0]), 0.1)
+                    client.send(header_of(to_send[0]), codec.encode(to_send[0]), 0.1)
                     to_send.pop(0)
         finally:
             client.close()

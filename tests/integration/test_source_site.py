@@ -26,11 +26,11 @@ from headrace.chaos.proxy import Proxy
 from redo import log_writer
 from redo.mining import Miner
 from redo.names import NamesAtSource
-from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet
 from rules.transformation import DeleteColumns, Transformation
 from streams.errors import TableLeftRules
 from streams.lcr_batch import Command, LcrBatch
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn
 from tests.support.system import wait_until
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec

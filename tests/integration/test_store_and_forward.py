@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
 from databases.memory.source import MemorySource
 from headrace.chaos.proxy import Proxy
@@ -24,8 +23,10 @@ from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import RuleSet
 from streams.errors import StreamsError
+from streams.links import header_of
 from streams.scn import Scn
 from tests.support.kept_queue import KeptQueue
+from tests.support.propagating import Propagating
 from tests.support.redo_logs import decoder, drain
 from tests.support.staging import Subscriber
 from tests.support.system import wait_until
@@ -116,14 +117,14 @@ class World:
         for thread in self.threads:
             thread.start()
 
-    def runner(self, spec: PropagationSpec) -> PropagationRunner:
+    def runner(self, spec: PropagationSpec) -> Propagating:
         """From its queue directly, to the other one over the line."""
         proxy = self.proxies[spec.to_queue.removeprefix("q_")]
 
         def resolve(name: str) -> str:
             return proxy.endpoint if name == f"queue:{spec.to_queue}" else self.queues[name.removeprefix("queue:")].endpoint
 
-        return PropagationRunner("t", spec, resolve, clock=self.clock)
+        return Propagating(spec, resolve, clock=self.clock)
 
     def endless(self, work: Callable[[], None]) -> threading.Thread:
         def run() -> None:
@@ -153,7 +154,7 @@ class World:
                 if batch is None:
                     self.stop.wait(0.05)
                 else:
-                    client.send(codec.header_of(batch), codec.encode(batch), timeout_s=WAIT_S)
+                    client.send(header_of(batch), codec.encode(batch), timeout_s=WAIT_S)
         finally:
             client.close()
 

@@ -17,9 +17,10 @@ from actors.staging.queue import QueueCore
 from headrace.chaos.proxy import Proxy
 from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.queue_link import DequeueClient, EnqueueClient
-from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
+from protos.redo_link import RedoServer, RedoWatchClient
 from streams.errors import LogGone, PropagationError, ProtocolError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.links import RedoPosition, header_of
 from tests.support.kept_queue import KeptQueue
 from tests.support.lcr_batches import assert_same_batch, insert_batch
 from tests.support.staging import Subscriber, one_way
@@ -75,7 +76,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def send(client: EnqueueClient, batch: LcrBatch, timeout_s: float = ARRIVES_S) -> None:
-    client.send(codec.header_of(batch), codec.encode(batch), timeout_s)
+    client.send(header_of(batch), codec.encode(batch), timeout_s)
 
 
 def until(condition: Callable[[], bool], timeout_s: float = ARRIVES_S) -> None:
@@ -107,7 +108,7 @@ def test_batches_pass_through_a_queue_and_durable_comes_back(site: Site) -> None
     for batch in batches:
         delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
-        assert delivery.header == codec.header_of(batch)
+        assert delivery.header == header_of(batch)
         assert_same_batch(codec.decode(delivery.data), batch)
     until(lambda: publisher.poll().in_flight_bytes == 0)
     assert publisher.poll().accepted_scn == 30
@@ -238,7 +239,7 @@ def test_publisher_without_credit_waits_and_goes_on(tmp_path: Path) -> None:
     assert 5 < sent < 30
     assert site.server.service.status()["state"] == "PAUSED FOR FLOW CONTROL"
     with pytest.raises(WouldBlock):
-        publisher.send_nowait(codec.header_of(batch), codec.encode(batch))
+        publisher.send_nowait(header_of(batch), codec.encode(batch))
     for _ in range(sent):
         delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
@@ -511,7 +512,7 @@ class Writer:
     """A log writer as far as its server looks."""
 
     def __init__(self) -> None:
-        self.position = RedoWatchPosition(1, 100, 10)
+        self.position = RedoPosition(1, 100, 10)
         self.required: dict[str, int] = {}
         self.required_checkpoints = self
 
@@ -533,9 +534,9 @@ def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint(reques
         server.endpoint, topology="t", capture="capture_dbs1", source="dbs1", incarnation="1", wake=woken.set
     )
     request.addfinalizer(client.close)
-    assert client.connect() == RedoWatchPosition(1, 100, 10)
+    assert client.connect() == RedoPosition(1, 100, 10)
     for segment in range(2, 50):
-        writer.position = RedoWatchPosition(segment, 0, segment * 10)
+        writer.position = RedoPosition(segment, 0, segment * 10)
         server.announce()
     position = client.poll()
     while position.segment < 49:
@@ -554,7 +555,7 @@ def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint(reques
     assert client.mine_again(2**62) == 490
     assert writer.again == ("capture_dbs1", 490)
     other = Writer()
-    other.position = RedoWatchPosition(60, 0, 600)
+    other.position = RedoPosition(60, 0, 600)
     server.attach(other)
     until(lambda: client.poll().segment == 60)
     server.stop()

@@ -31,6 +31,7 @@ from protos import codec, queue_pb2, redo_pb2, transport
 from protos.admission import Admission
 from protos.fragments import FRAGMENT_BYTES
 from protos.redo_link import RedoServer
+from streams.links import header_of
 from tests.support.bounds import STALL_S
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
@@ -290,7 +291,7 @@ def test_fragments_that_never_end_cost_no_more_than_what_they_hold(world: World,
     def messages() -> Iterator[bytes]:
         nonlocal sent
         yield from (message.SerializeToString() for message in BEGINNINGS["/headrace.v1.Queue/Enqueue"][0])
-        header = codec.header_to_message(codec.header_of(insert_batch([10], source="fuzz")))
+        header = codec.header_to_message(header_of(insert_batch([10], source="fuzz")))
         first = queue_pb2.Fragment(header=header, data=b"x", total_bytes=declared)
         yield queue_pb2.EnqueueRequest(fragment=first).SerializeToString()
         ends_at = time.monotonic() + 1.0

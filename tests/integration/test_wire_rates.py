@@ -12,7 +12,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
 from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, queue_pb2_grpc, rates, redo_pb2, transport
@@ -22,9 +21,11 @@ from protos.queue_link import ACKNOWLEDGE_INTERVAL_S, DequeueClient, EnqueueClie
 from protos.rates import Limit
 from protos.redo_link import RedoWatchClient
 from streams.errors import RateExceeded
+from streams.links import header_of
 from tests.support.bounds import STALL_S
 from tests.support.kept_queue import KeptQueue
 from tests.support.lcr_batches import insert_batch
+from tests.support.propagating import Propagating
 from tests.support.staging import one_way
 from tests.support.system import wait_until
 from tests.support.wire_world import FUZZ, OURS, TOKEN, Host, World
@@ -53,7 +54,7 @@ def _hello(component: str, target: str) -> queue_pb2.Hello:
 def _duplicate() -> bytes:
     """A batch that the queue has after the first one."""
     batch = insert_batch([10], source=FUZZ)
-    header, data = codec.header_to_message(codec.header_of(batch)), codec.encode(batch)
+    header, data = codec.header_to_message(header_of(batch)), codec.encode(batch)
     return queue_pb2.EnqueueRequest(fragment=queue_pb2.Fragment(header=header, data=data, last=True, total_bytes=len(data))).SerializeToString()
 
 
@@ -324,8 +325,8 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(t
     admissions = {name: Admission(name) for name in ("q_dbs1", "q_dbs2")}
     queues = {name: KeptQueue(QueueCore(spec, name, tmp_path / name), each) for name, each in admissions.items()}
     stop = threading.Event()
-    runner = PropagationRunner("t", spec.propagation("to_dbs2"), lambda queue: queues[queue.removeprefix("queue:")].endpoint)
-    forwarding = threading.Thread(target=runner.run, args=(stop,))
+    propagating = Propagating(spec.propagation("to_dbs2"), lambda queue: queues[queue.removeprefix("queue:")].endpoint)
+    forwarding = threading.Thread(target=propagating.run, args=(stop,))
     forwarding.start()
     names = {"topology": "t", "incarnation": transport.new_incarnation()}
     publisher = EnqueueClient(queues["q_dbs1"].endpoint, component="capture_dbs1", queue="q_dbs1", source="dbs1", **names)
@@ -343,7 +344,7 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(t
                 return
             batch = insert_batch([10 * number + 10], previous=10 * number)
             data = codec.encode(batch)
-            publisher.send(codec.header_of(batch), data, 60)
+            publisher.send(header_of(batch), data, 60)
             sent, size = number + 1, len(data)
 
     sender = threading.Thread(target=publish)
@@ -360,7 +361,7 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(t
     drained_s = time.monotonic() - began
     wait_until("everything is acknowledged", lambda: queues["q_dbs1"].service.status()["num_msgs"] == 0, 60)
     stop.set()
-    runner.wake()
+    propagating.wake()
     forwarding.join(60)
     for each in (publisher, subscriber):
         each.close()

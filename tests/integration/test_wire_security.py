@@ -26,12 +26,12 @@ from protos.admission import FAILURES_MAX, PUBLISH, Admission
 from protos.apply_link import fetch_access, serve_apply
 from protos.identity import CertificateError, Identity, Peer
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
-from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
+from protos.redo_link import RedoServer, RedoWatchClient
 from protos.revoked import fingerprint_of, printed_fingerprint
 from protos.spark_link import serve_tasks
-from redo.records import RedoPosition
 from redo.standby.shipping import RedoShipping
 from streams.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
+from streams.links import RedoPosition, header_of
 from streams.scn import Scn
 from tests.support.attackers import speak_to
 from tests.support.bounds import STALL_S
@@ -110,10 +110,10 @@ def _pass_a_batch(queue: Queue, publisher: EnqueueClient, subscriber: DequeueCli
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT)
     batch = insert_batch([10, 20])
-    publisher.send(codec.header_of(batch), codec.encode(batch), 60)
+    publisher.send(header_of(batch), codec.encode(batch), 60)
     delivery = subscriber.poll(60)
     assert delivery is not None
-    assert delivery.header == codec.header_of(batch)
+    assert delivery.header == header_of(batch)
 
 
 def _refused(call: Callable[[], object], client: EnqueueClient | DequeueClient) -> PropagationError | ProtocolError:
@@ -362,7 +362,7 @@ def test_expired_certificate_is_refused_by_either_side(queue: Queue, certificate
 
 
 class _Writer:
-    position = RedoWatchPosition(1, 10, 9)
+    position = RedoPosition(1, 10, 9)
 
     def __init__(self) -> None:
         self.required_checkpoints = self

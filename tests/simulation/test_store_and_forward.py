@@ -17,9 +17,10 @@ from protos import codec
 from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import StreamsError
+from streams.links import header_of
 from tests.support.lcr_batches import insert_batch
 from tests.support.seeds import scaled, seed_of
-from tests.support.staging import DirectDequeue, DirectEnqueue, Subscriber
+from tests.support.staging import DirectLinks, Subscriber
 from topology.schedule import Schedule, Window
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 
@@ -65,24 +66,17 @@ class Destination:
         clock = world.clock
         self.far = QueueCore(spec, f"q_{number}", world.folder / f"q_{number}", clock)
         self.session = self.far.open_subscriber(f"apply_{number}", "1", {"dbs1": 0}, 1 << 40)
-        self.model, self.is_broken, self.opens, self.errors = Subscriber(), False, 0, 0
+        self.model, self.is_broken, self.errors = Subscriber(), False, 0
         self.is_open, self.due_s = False, 0.0
         self.name = f"to_{number}"
-        self.runner = PropagationRunner("t", spec.propagation(self.name), str, clock=clock, connect=self.connect)  # type: ignore[arg-type]
+        self.links = DirectLinks(self.name, lambda name: world.near if name == "q_dbs1" else self.far if self.is_reachable() else None)
+        self.runner = PropagationRunner(spec.propagation(self.name), self.links, clock=clock)
         self.caught_up: list[int] = []  # at the end of each window, the position
 
     def is_reachable(self) -> bool:
         minute = self.world.clock.time_us() / 60e6 % 60
         # The line goes down a little after the window: what is on its way when that closes has to arrive.
         return not self.is_broken and (minute - self.minute) % 60 < OPEN_S / 60 + 1
-
-    def connect(self) -> dict[str, object]:
-        self.opens += 1
-        name = f"{self.opens:05d}"
-        return {"dbs1": (
-            DirectEnqueue(lambda: self.far if self.is_reachable() else None, self.name, name, "dbs1"),
-            lambda: DirectDequeue(lambda: self.world.near, self.name, name),
-        )}
 
     def step(self) -> None:
         """Its host's turn, when it asked for one; the line breaks, at random, once in a while."""
@@ -140,7 +134,7 @@ class World:
     def commit(self) -> None:
         self.position += 10
         batch = insert_batch([self.position], previous=self.position - 10, value=self.rng.randbytes(BATCH_BYTES))
-        self.near.enqueue(self.publisher, codec.header_of(batch), codec.encode(batch))
+        self.near.enqueue(self.publisher, header_of(batch), codec.encode(batch))
         self.committed_at[self.position] = self.clock.monotonic()
 
     def watch(self) -> None:
@@ -185,7 +179,7 @@ def test_destinations_that_are_reachable_ten_minutes_an_hour_catch_up_each_time_
     assert windows_checked >= DESTINATIONS * (HOURS - 1)
     for destination in world.destinations:
         assert destination.model.applied == list(range(10, destination.model.durable + 1, 10)), "lost, twice or out of order"
-        assert destination.opens < HOURS * 60, "it knocked at a closed door"
+        assert destination.links.opens < HOURS * 60, "it knocked at a closed door"
     assert sum(destination.errors for destination in world.destinations) > 5, "no line broke: this proves less than it says"
     assert world.spill_max > 100_000
     # What is needed again is an hour's changes and a window's, at most, however many destinations there are.

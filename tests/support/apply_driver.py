@@ -47,6 +47,7 @@ from spark_apply.driver.control import outcome_message
 from spark_apply.driver.runs import ApplicationAccess
 from streams.errors import PropagationError, StreamsError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.links import header_of
 from streams.scn import Scn
 from streams.table_name import TableName
 from tests.support.reporting import note_started
@@ -166,7 +167,7 @@ class MinedQueue:
                     miner, batch = self._miner_for(rewind), None
                 until = time.monotonic() + STREAM_UNREAD_S
                 while time.monotonic() < until and (batch := batch or miner.next_batch(self._writer.position)) is not None:
-                    client.send(codec.header_of(batch), codec.encode(batch), STREAM_UNREAD_S)
+                    client.send(header_of(batch), codec.encode(batch), STREAM_UNREAD_S)
                     batch = None
             except WouldBlock:
                 continue

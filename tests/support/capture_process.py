@@ -7,15 +7,13 @@ from pathlib import Path
 from actors.capture import CHECKPOINT_INTERVAL_S, CaptureHost
 from actors.combined import CombinedCore
 from databases.memory.source import MemorySource
-from protos.codec import BatchHeader
-from protos.queue_link import EnqueueProgress
-from protos.redo_link import RedoWatchPosition
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import Rule, RuleSet
 from simulation.components import Outlet
 from streams.clock import VirtualClock
 from streams.errors import WouldBlock
+from streams.links import BatchHeader, PublisherProgress, RedoPosition
 from streams.scn import FIRST_SCN, Scn
 from tests.support.redo_logs import Names, drain, miner, write_redo
 from tests.support.staging import one_way
@@ -34,9 +32,9 @@ class Queue:
         self.durable, self.rewind = FIRST_SCN, None
         self.told_gone: list[Scn] = []
 
-    def poll(self) -> EnqueueProgress:
+    def poll(self) -> PublisherProgress:
         rewind, self.rewind = self.rewind, None
-        return EnqueueProgress(
+        return PublisherProgress(
             accepted_scn=self.sent[-1][1] if self.sent else FIRST_SCN, accepted_bytes=0, durable_scn=self.durable,
             in_flight_bytes=0, credit_bytes=int(self.has_credit), rewind_scn=rewind,
         )
@@ -62,9 +60,9 @@ class Redo:
         self.checkpoints: list[Scn] = []
         self.again: list[Scn] = []
 
-    def poll(self) -> RedoWatchPosition:
+    def poll(self) -> RedoPosition:
         position = self.writer.position
-        return RedoWatchPosition(segment=position.segment, offset=position.offset, scn=position.scn)
+        return RedoPosition(segment=position.segment, offset=position.offset, scn=position.scn)
 
     def checkpoint(self, scn: Scn) -> Scn:
         self.checkpoints.append(scn)

@@ -23,9 +23,9 @@ from databases.embedded import EmbeddedServer
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.pgoutput import PostgresLogDecoder
 from redo.mining import Miner
-from redo.records import RedoPosition
 from rules.rule import Rule, RuleSet
 from streams.lcr_batch import LcrBatch
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN
 from tests.support.server_settings import reload_settings
 from tests.support.system import wait_until

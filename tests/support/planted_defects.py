@@ -20,7 +20,6 @@ from actors.staging.spill import SpillFiles
 from databases.memory import destination as memory_destination
 from databases.memory.destination import MemoryDestination, MemorySession
 from databases.ports import LastChange
-from protos.staging import Delivery
 from redo.checkpoints import RequiredCheckpoints
 from redo.log_writer import LogWriter
 from redo.mining import Miner
@@ -42,6 +41,7 @@ from spark_apply.server import collapse, decisions
 from spark_apply.server.group_work import Work
 from streams.cutting import resume_after
 from streams.lcr import RowLcr
+from streams.links import Delivery
 from streams.scn import Scn
 from topology import split
 

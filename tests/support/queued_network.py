@@ -14,14 +14,15 @@ from typing import Any
 
 import psycopg
 
-from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
 from protos import codec, transport
 from protos.queue_link import DequeueClient, EnqueueClient
 from streams.errors import PropagationError, StreamsError
+from streams.links import header_of
 from streams.scn import FIRST_SCN, Scn
 from tests.support.kept_queue import KeptQueue
 from tests.support.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
+from tests.support.propagating import Propagating
 from tests.support.system import wait_until
 from topology.combined import dequeued
 from topology.edits.changes import components_of, interests_of
@@ -85,7 +86,7 @@ class QueuedNetwork(PostgresNetwork):
                 raise PropagationError(f"{queue} does not run")
             return self._detours.get(short, found.endpoint)
 
-        runner = PropagationRunner(self.spec.name, self.spec.propagation(name), resolve)
+        runner = Propagating(self.spec.propagation(name), resolve, self.spec.name)
 
         def run() -> None:
             while not stop.wait(0.05):
@@ -136,7 +137,7 @@ class QueuedNetwork(PostgresNetwork):
             assert publisher.connect().needed_scn == FIRST_SCN
         rows = 0
         while (batch := site.miners[capture.name].next_batch(site.writer.position, rows_max=self.rows_max)) is not None:
-            publisher.send(codec.header_of(batch), codec.encode(batch), timeout_s=ARRIVES_S)
+            publisher.send(header_of(batch), codec.encode(batch), timeout_s=ARRIVES_S)
             self._sent[capture.source], rows = batch.through_scn, rows + batch.row_count
         return rows
 

@@ -8,9 +8,9 @@ from actors.staging import queue as queue_module
 from actors.staging.queue import QueueCore
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from protos import codec
-from protos.staging import Delivery
 from streams.clock import VirtualClock
 from streams.lcr_batch import LcrBatch
+from streams.links import Delivery, header_of
 from tests.support.staging import one_way
 
 __all__ = ["CREDIT", "Queue"]
@@ -51,7 +51,7 @@ class Queue:
 
     def send(self, session: PublisherSession, batch: LcrBatch) -> int:
         data = codec.encode(batch)
-        self.core.enqueue(session, codec.header_of(batch), data)
+        self.core.enqueue(session, header_of(batch), data)
         return len(data)
 
     def taken(self, session: SubscriberSession) -> list[Delivery]:

@@ -10,12 +10,10 @@ from pathlib import Path
 
 from actors.staging.queue import QueueCore
 from protos import codec
-from protos.codec import BatchHeader
-from protos.queue_link import EnqueueProgress, Piece, Resume
-from protos.staging import Delivery
 from rules.rule import RuleSet
 from streams.errors import PropagationError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.links import BatchHeader, Delivery, Piece, PublisherProgress, RedoWatch, Resume, header_of
 from tests.support.lcr_batches import insert_batch
 from topology.spec import (
     ApplySpec,
@@ -133,7 +131,7 @@ class Subscriber:
 
     def take(self, header: BatchHeader, data: bytes) -> None:
         batch = codec.decode(data)
-        assert codec.header_of(batch) == header
+        assert header_of(batch) == header
         assert header.previous_scn == self.position, "a batch is missing or came twice"
         if header.is_progress_mark and self.position == 0:
             self.begin = header.through_scn
@@ -170,8 +168,35 @@ class Subscriber:
         self.crash()
 
 
+class DirectLinks:
+    """`streams.links.Links` to queues in the same process, without a wire.
+
+    Args:
+        component: name of the propagation or apply process that connects.
+        queues: finds a queue by its name; None: it does not answer.
+    """
+
+    def __init__(self, component: str, queues: Callable[[str], QueueCore | None]) -> None:
+        self._component, self._queues, self._streams = component, queues, 0
+        self.opens = 0  # of streams into queues
+
+    def publisher(self, queue: str, source: str, compressor: object = None) -> DirectEnqueue:
+        self.opens += 1
+        return DirectEnqueue(lambda: self._queues(queue), self._component, self._incarnation(), source)
+
+    def subscriber(self, queue: str) -> DirectDequeue:
+        return DirectDequeue(lambda: self._queues(queue), self._component, self._incarnation())
+
+    def redo(self, keeper: str, source: str) -> RedoWatch:
+        raise PropagationError(f"{keeper} does not answer")
+
+    def _incarnation(self) -> str:
+        self._streams += 1
+        return f"{self._streams:06d}"
+
+
 class DirectEnqueue:
-    """A publisher's client of a queue in the same process: what `EnqueueClient` does, without a wire.
+    """A `Publisher` of a queue in the same process, without a wire.
 
     Args:
         core: returns the queue; None: it does not answer.
@@ -218,7 +243,7 @@ class DirectEnqueue:
     def gone(self, first_scn: int) -> None:
         self._check().gone(self._session, first_scn)
 
-    def poll(self) -> EnqueueProgress:
+    def poll(self) -> PublisherProgress:
         news = self._check().publisher_news(self._session)
         rewind = None
         if news is not None:
@@ -228,7 +253,7 @@ class DirectEnqueue:
                 self._durable = 0
             if news.durable_scn is not None:
                 self._durable = news.durable_scn
-        return EnqueueProgress(
+        return PublisherProgress(
             accepted_scn=self._accepted, accepted_bytes=self._accepted_bytes, durable_scn=self._durable,
             in_flight_bytes=self._sent - self._accepted_bytes, credit_bytes=self._credit, rewind_scn=rewind,
         )
@@ -246,7 +271,7 @@ class DirectEnqueue:
 
 
 class DirectDequeue:
-    """A subscriber's client of a queue in the same process: like `DequeueClient`, without a network."""
+    """A `Subscriber` of a queue in the same process, without a wire."""
 
     def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str) -> None:
         self._names = component, incarnation

@@ -13,6 +13,7 @@ from protos import codec
 from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.lcr_batch import LcrBatch
+from streams.links import header_of
 from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
 
 __all__ = ["EVERYTHING", "TwoQueues"]
@@ -55,7 +56,7 @@ class TwoQueues:
     def publish(self, batch: LcrBatch) -> bytes:
         data = codec.encode(batch)
         assert self.near is not None
-        self.near.enqueue(self.publisher, codec.header_of(batch), data)
+        self.near.enqueue(self.publisher, header_of(batch), data)
         return data
 
     def work(self) -> None:

@@ -15,12 +15,12 @@ from protos.admission import PUBLISH, READ_REDO, RECEIVE_REDO, SUBSCRIBE, Admiss
 from protos.apply_link import ServerStream, serve_apply
 from protos.identity import Peer
 from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
-from protos.redo_link import RedoServer, RedoWatchClient, RedoWatchPosition
+from protos.redo_link import RedoServer, RedoWatchClient
 from protos.spark_link import HealthClient, serve_tasks
-from redo.records import RedoPosition
 from redo.standby.shipping import RedoShipping
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.gate import Gate
+from streams.links import RedoPosition, header_of
 from streams.scn import Scn
 from tests.support.certificates import Certificates
 from tests.support.lcr_batches import insert_batch
@@ -38,7 +38,7 @@ CALLERS: Callers = {
 class Writer:
     """In place of a log writer."""
 
-    position = RedoWatchPosition(1, 10, Scn(5))
+    position = RedoPosition(1, 10, Scn(5))
 
     def __init__(self) -> None:
         self.required_checkpoints = self
@@ -138,12 +138,12 @@ class World:
         """Our own clients get what they ask for, on the streams that they have had from the beginning."""
         batch = insert_batch([self.scn + 10], previous=self.scn)
         self.scn += 10
-        self.publisher.send(codec.header_of(batch), codec.encode(batch), 20)
+        self.publisher.send(header_of(batch), codec.encode(batch), 20)
         delivery = self.subscriber.poll(20)
         while delivery is not None and delivery.header.is_progress_mark:
             delivery = self.subscriber.poll(20)
         assert delivery is not None
-        assert delivery.header == codec.header_of(batch)
+        assert delivery.header == header_of(batch)
         self.subscriber.grant(len(delivery.data))
         self.subscriber.acknowledge("dbs1", Scn(self.scn))
         self.watch.poll()

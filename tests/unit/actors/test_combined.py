@@ -11,6 +11,7 @@ from protos.queue_link import DequeueClient, EnqueueClient
 from streams.clock import VirtualClock
 from streams.errors import CaptureError, LogGone, ProtocolError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.links import header_of
 from streams.scn import FIRST_SCN, Scn
 from tests.support.lcr_batches import insert_batch
 from topology.spec import ApplySpec
@@ -60,7 +61,7 @@ class Combined:
     def offer(self, previous: int, through: int) -> int:
         found = _batch(previous, through)
         data = codec.encode(found)
-        self.core.offer(codec.header_of(found), data)
+        self.core.offer(header_of(found), data)
         return len(data)
 
     def unacknowledged_s(self) -> float:
@@ -171,7 +172,7 @@ def test_no_more_is_taken_than_the_apply_process_gave_credit_for_and_it_is_told_
 def test_what_waits_is_bounded_but_a_batch_that_is_larger_goes_alone() -> None:
     combined = Combined()
     session = combined.begin(10, credit=1 << 30)
-    header = codec.header_of(_batch(10, 20))
+    header = header_of(_batch(10, 20))
     combined.core.offer(header, bytes(2 * AHEAD_BYTES))
     with pytest.raises(WouldBlock):
         combined.offer(20, 30)
@@ -337,10 +338,10 @@ def test_combined_capture_process_serves_over_grpc_as_the_queue_does_and_takes_n
         assert outlet.poll().rewind_scn == 10
         assert outlet.is_connected
         found = _batch(10, 20)
-        outlet.send_nowait(codec.header_of(found), codec.encode(found))
+        outlet.send_nowait(header_of(found), codec.encode(found))
         delivery = client.poll(10.0)
         assert delivery is not None
-        assert (delivery.header, delivery.data) == (codec.header_of(found), codec.encode(found))
+        assert (delivery.header, delivery.data) == (header_of(found), codec.encode(found))
         client.acknowledge("dbs1", Scn(20))
         for _ in range(200):
             if outlet.poll().durable_scn == 20:

@@ -23,6 +23,7 @@ from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import LogGone, PropagationError, QueueError, WouldBlock
 from streams.lcr_batch import LcrBatch
+from streams.links import header_of
 from tests.support.seeds import scaled
 from tests.support.staging import DirectDequeue, DirectEnqueue, History, Subscriber, one_way
 
@@ -134,7 +135,7 @@ class PropagationHistories(RuleBasedStateMachine):
                     self.plan(self.planned_through)
                 if not self.to_send:
                     return
-                self.capture.send_nowait(codec.header_of(self.to_send[0]), codec.encode(self.to_send[0]))
+                self.capture.send_nowait(header_of(self.to_send[0]), codec.encode(self.to_send[0]))
                 self.to_send.pop(0)
         except WouldBlock:
             return

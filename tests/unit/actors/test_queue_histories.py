@@ -21,6 +21,7 @@ from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from protos import codec
 from streams.clock import VirtualClock
 from streams.lcr_batch import LcrBatch
+from streams.links import header_of
 from tests.support.seeds import scaled
 from tests.support.staging import History, Subscriber, one_way
 from topology.spec import TopologySpec
@@ -106,7 +107,7 @@ class QueueHistories(RuleBasedStateMachine):
                 return
             batch = self.to_send.pop(0)
             self.sent += len(data)
-            self.core.enqueue(self.publisher, codec.header_of(batch), data)
+            self.core.enqueue(self.publisher, header_of(batch), data)
 
     def hear(self) -> None:
         news = self.core.publisher_news(self.publisher)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protos import codec, lcr_pb2
 from streams.errors import ProtocolError
 from streams.lcr_batch import LcrBatch
+from streams.links import header_of
 from streams.scn import NO_OBJECT, ObjectNumber
 from tests.support.lcr_batches import assert_same_batch, insert_batch, lcr_batches
 
@@ -25,7 +26,7 @@ def test_decoded_batch_equals_the_encoded_one(batch: LcrBatch) -> None:
 @pytest.mark.seeded
 @given(lcr_batches())
 def test_header_read_from_the_bytes_equals_the_header_of_the_batch(batch: LcrBatch) -> None:
-    assert codec.read_header(codec.encode(batch)) == codec.header_of(batch)
+    assert codec.read_header(codec.encode(batch)) == header_of(batch)
 
 
 @pytest.mark.seeded
@@ -60,17 +61,17 @@ def test_header_is_read_when_another_writer_put_it_last() -> None:
     message = lcr_pb2.LcrBatch.FromString(codec.encode(batch))
     header = lcr_pb2.LcrBatch(header=message.header).SerializeToString()
     message.ClearField("header")
-    assert codec.read_header(message.SerializeToString() + header) == codec.header_of(batch)
+    assert codec.read_header(message.SerializeToString() + header) == header_of(batch)
 
 
 def test_header_is_read_without_the_rest_of_the_batch() -> None:
     batch = insert_batch([10, 20], rows_each=1000)
-    assert codec.read_header(codec.encode(batch)[:64]) == codec.header_of(batch)
+    assert codec.read_header(codec.encode(batch)[:64]) == header_of(batch)
 
 
 def test_header_of_an_open_part_has_no_commit_time() -> None:
-    assert codec.header_of(insert_batch([10], is_open=True)).last_commit_time_us == 0
-    assert codec.header_of(insert_batch([10, 20])).last_commit_time_us == 20_000
+    assert header_of(insert_batch([10], is_open=True)).last_commit_time_us == 0
+    assert header_of(insert_batch([10, 20])).last_commit_time_us == 20_000
 
 
 def test_arrays_of_a_decoded_batch_are_of_the_kind_kernels_are_compiled_for() -> None:

@@ -18,13 +18,13 @@ from databases.memory.source import MemorySource
 from redo.mined_tables import TAGS_KEPT
 from redo.mining import Miner
 from redo.names import NameOfNow
-from redo.records import RedoPosition
 from redo.segments import list_segments
 from rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from streams.clock import VirtualClock
 from streams.errors import CaptureError, DatabaseUnavailable, LogGone, RedoError, TableLeftRules
 from streams.lcr import RowLcr
 from streams.lcr_batch import Column, LcrBatch, OldImage, Partition
+from streams.links import RedoPosition
 from streams.scn import FIRST_SCN, Scn
 from streams.tags import Tag
 from tests.support.redo_logs import (

@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases.memory.source import MemorySource
-from redo.records import HEADER_BYTES, RecordHeader, RecordType, RedoPosition
+from redo.records import HEADER_BYTES, RecordHeader, RecordType
 from redo.segments import PREAMBLE_BYTES, RedoFull, RedoReader, SegmentWriter, list_segments, scan_segment
 from redo.standby.kept_segments import KeptSegments
 from streams.clock import VirtualClock
 from streams.errors import LogGone, RedoError
+from streams.links import RedoPosition
 from streams.scn import Scn
 from tests.support.redo_logs import SOURCE, committed, drain, log_writer, mine, miner, received, write_redo
 from tests.support.seeds import scaled

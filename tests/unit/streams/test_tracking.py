@@ -12,6 +12,7 @@ from streams.clock import VirtualClock
 from streams.cutting import resume_after, select_rows, slice_transactions, without_unused
 from streams.errors import ProtocolError
 from streams.lcr_batch import LcrBatch
+from streams.links import header_of
 from streams.tracking import LABEL_BYTES_MAX, LABELS_PER_BATCH_MAX, Label, TrackLog, label_of_message
 from tests.support.lcr_batches import insert_batch
 
@@ -69,18 +70,18 @@ def test_labels_travel_in_the_header_and_a_batch_without_them_has_not_a_byte_mor
     data = codec.encode(batch)
     assert codec.read_header(data).labels == batch.labels
     assert codec.decode(data).labels == batch.labels
-    assert codec.header_from_message(codec.header_to_message(codec.header_of(batch))).labels == batch.labels
+    assert codec.header_from_message(codec.header_to_message(header_of(batch))).labels == batch.labels
     plain = replace(batch, labels=())
-    message = codec.header_to_message(codec.header_of(plain))
+    message = codec.header_to_message(header_of(plain))
     message.ClearField("labels")
-    assert message.SerializeToString() == codec.header_to_message(codec.header_of(plain)).SerializeToString()
+    assert message.SerializeToString() == codec.header_to_message(header_of(plain)).SerializeToString()
 
 
 @pytest.mark.parametrize("labels", [
     [lcr_pb2.Label(text="x")] * (LABELS_PER_BATCH_MAX + 1), [lcr_pb2.Label(text="x" * (LABEL_BYTES_MAX + 1))],
 ])
 def test_labels_from_the_wire_beyond_their_bounds_are_refused(labels: list[lcr_pb2.Label]) -> None:
-    header = codec.header_to_message(codec.header_of(insert_batch([10])))
+    header = codec.header_to_message(header_of(insert_batch([10])))
     header.labels.extend(labels)
     with pytest.raises(ProtocolError, match="labels"):
         codec.header_from_message(header)

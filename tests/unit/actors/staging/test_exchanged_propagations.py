@@ -14,6 +14,7 @@ from protos import codec
 from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import LogGone
+from streams.links import header_of
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
 from topology.spec import ApplySpec, PropagationSpec, QueueSpec, TopologySpec
@@ -72,7 +73,7 @@ class Network:
                     self.sent[spec.name] = self.purged
                 for scn in range(self.sent[spec.name] + 10, 50, 10):
                     batch = insert_batch([scn], previous=scn - 10)
-                    link.send_nowait(codec.header_of(batch), codec.encode(batch))
+                    link.send_nowait(header_of(batch), codec.encode(batch))
                     self.sent[spec.name] = scn
             for core in self.moving:
                 core.step()

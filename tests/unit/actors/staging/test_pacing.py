@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from actors.staging.pacing import PIECE_BYTES_MIN, Gate, Pacer
-from actors.staging.propagation import Connect, PropagationCore, PropagationRunner, PropagationStatistics
+from actors.staging.propagation import PropagationCore, PropagationRunner, PropagationStatistics
 from actors.staging.queue import SAVE_PERIOD_S, QueueCore
 from protos import codec
 from protos.fragments import FRAGMENT_BYTES
-from protos.queue_link import EnqueueProgress
 from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import PropagationError
+from streams.links import PublisherProgress, header_of
 from tests.support.lcr_batches import insert_batch
 from tests.support.seeds import seed_of
-from tests.support.staging import DirectDequeue, DirectEnqueue, History, Subscriber, one_way
+from tests.support.staging import DirectDequeue, DirectEnqueue, DirectLinks, History, Subscriber, one_way
 from topology.schedule import Schedule, Window
 from topology.spec import PropagationSpec
 
@@ -37,7 +37,7 @@ class Line:
     """
 
     def __init__(self, folder: Path, **keys: object) -> None:
-        self.clock, self.is_up, self.incarnation = VirtualClock(START_US), True, 0
+        self.clock, self.is_up = VirtualClock(START_US), True
         topology = one_way(folder, subscribers=("to_dbs2",), memory=200_000, spill=1 << 26)
         self.near = QueueCore(topology, "q_dbs1", folder / "near", self.clock)
         self.far = QueueCore(topology, "q_dbs2", folder / "far", self.clock)
@@ -45,23 +45,14 @@ class Line:
         self.near.resume(self.publisher)
         self.subscriber = self.far.open_subscriber("apply_far", "1", {"dbs1": 0}, 1 << 40)
         self.spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), **keys)  # type: ignore[arg-type]
-        connect: Connect = self.connect
-        self.runner = PropagationRunner("t", self.spec, str, clock=self.clock, connect=connect)
-        self.connects = 0
+        self.links = DirectLinks("to_dbs2", lambda name: self.near if name == "q_dbs1" else self.far if self.is_up else None)
+        self.runner = PropagationRunner(self.spec, self.links, clock=self.clock)
         self.position = 0
-
-    def connect(self) -> dict[str, tuple[DirectEnqueue, object]]:  # type: ignore[override]
-        self.connects += 1
-        name = f"{self.connects:04d}"
-        return {"dbs1": (
-            DirectEnqueue(lambda: self.far if self.is_up else None, "to_dbs2", name, "dbs1"),
-            lambda: DirectDequeue(lambda: self.near, "to_dbs2", name),
-        )}
 
     def publish(self, size: int) -> None:
         batch = insert_batch([self.position + 10], previous=self.position, value=bytes(size))
         self.near.publisher_news(self.publisher)  # its credit
-        self.near.enqueue(self.publisher, codec.header_of(batch), codec.encode(batch))
+        self.near.enqueue(self.publisher, header_of(batch), codec.encode(batch))
         self.position += 10
 
     def run(self, seconds: float) -> None:
@@ -83,7 +74,7 @@ class SlowEnqueue(DirectEnqueue):
 
     is_slow = True
 
-    def poll(self) -> EnqueueProgress:
+    def poll(self) -> PublisherProgress:
         progress = super().poll()
         return dataclasses.replace(progress, accepted_bytes=0) if self.is_slow else progress
 
@@ -98,7 +89,7 @@ class TwoSources:
     """
 
     def __init__(self, folder: Path, seed: int, **keys: object) -> None:
-        self.rng, self.clock, self.connects = random.Random(seed), VirtualClock(START_US), 0
+        self.rng, self.clock = random.Random(seed), VirtualClock(START_US)
         topology = one_way(folder, subscribers=("to_dbs2",), memory=1 << 24, spill=1 << 26, also=("dbs3",))
         self.near = QueueCore(topology, "q_dbs1", folder / "near", self.clock)
         self.far = QueueCore(topology, "q_dbs2", folder / "far", self.clock)
@@ -113,15 +104,8 @@ class TwoSources:
         self.histories = {"dbs1": History(value=bytes(60_000)), "dbs3": History(value=bytes(1_500))}
         self.planned = dict.fromkeys(self.publishers, 0)
         spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1", "dbs3"), **keys)  # type: ignore[arg-type]
-        self.runner = PropagationRunner("t", spec, str, clock=self.clock, connect=self.connect)  # type: ignore[arg-type]
-
-    def connect(self) -> dict[str, object]:
-        self.connects += 1
-        name = f"{self.connects:04d}"
-        return {source: (
-            DirectEnqueue(lambda: self.far, "to_dbs2", name, source),
-            lambda: DirectDequeue(lambda: self.near, "to_dbs2", name),
-        ) for source in self.publishers}
+        self.links = DirectLinks("to_dbs2", {"q_dbs1": self.near, "q_dbs2": self.far}.get)
+        self.runner = PropagationRunner(spec, self.links, clock=self.clock)
 
     def publish(self, source: str, rows: int) -> None:
         """Commit a transaction and enqueue it, cut at random."""
@@ -130,7 +114,7 @@ class TwoSources:
         for batch in history.batches_after(self.planned[source], self.rng):
             named = dataclasses.replace(batch, source=source)
             self.near.publisher_news(self.publishers[source])  # its credit
-            self.near.enqueue(self.publishers[source], codec.header_of(named), codec.encode(named))
+            self.near.enqueue(self.publishers[source], header_of(named), codec.encode(named))
             self.planned[source] = named.through_scn
 
     def step(self) -> None:
@@ -215,7 +199,7 @@ def test_closed_window_connects_to_nothing_and_its_queue_spills(tmp_path: Path) 
         line.publish(10_000)
         line.near.publisher_news(line.publisher)
         line.run(60.0)
-    assert line.connects == 0
+    assert line.links.opens == 0
     assert line.runner.state == "CLOSED"
     assert line.runner.status()["closed_until"].endswith(":50 UTC")
     near = line.near.status()
@@ -226,7 +210,7 @@ def test_closed_window_connects_to_nothing_and_its_queue_spills(tmp_path: Path) 
     assert line.arrived() == []
     line.run(300)
     assert line.arrived() == [10 * k + 10 for k in range(40)]
-    assert line.connects == 1
+    assert line.links.opens == 1
     assert "closed_until" not in line.runner.status()
     line.run(11 * 60)
     assert line.runner.state == "CLOSED"
@@ -264,7 +248,7 @@ def test_windows_that_close_and_open_at_any_moment_lose_no_part_of_a_large_trans
         assert model.applied == list(range(10, model.position + 1, 10)), "lost, twice or out of order"
         assert [model.rows_of[scn] for scn in model.applied] == world.histories[source].rows[: len(model.applied)]
         assert len(model.applied) > 10, f"{source} starves"
-    assert world.connects > 2, "no window closed: this proves less than it says"
+    assert world.links.opens > 4, "no window closed: this proves less than it says"
 
 
 def test_sources_share_the_pace_also_if_a_wake_up_falls_between_their_turns(tmp_path: Path) -> None:
@@ -284,10 +268,7 @@ def test_sources_share_the_pace_also_if_a_wake_up_falls_between_their_turns(tmp_
 def test_closing_waits_for_an_answer_without_asking_for_another_step_at_once(tmp_path: Path) -> None:
     line = Line(tmp_path, schedule=HOURLY, bandwidth_max=RATE)
     slow = SlowEnqueue(lambda: line.far, "to_dbs2", "1", "dbs1")
-    line.runner = PropagationRunner(
-        "t", line.spec, str, clock=line.clock,
-        connect=lambda: {"dbs1": (slow, lambda: DirectDequeue(lambda: line.near, "to_dbs2", "1"))},
-    )
+    line.links.publisher = lambda *_: slow  # type: ignore[method-assign,assignment]
     line.runner.open()
     line.run(59 * 60 + 55)
     line.publish(10)

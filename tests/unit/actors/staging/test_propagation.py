@@ -15,6 +15,7 @@ from actors.staging.propagation import (
 )
 from actors.staging.queue_sessions import SubscriberSession
 from protos import codec
+from protos.links import GrpcLinks
 from rules.conditions.parsing import parse
 from rules.rule import Rule, RuleSet
 from streams.building import batch_of_values
@@ -309,9 +310,7 @@ def test_runner_without_a_queue_to_reach_says_so_and_shows_its_state() -> None:
     def resolve(name: str) -> str:
         raise PropagationError(f"{name} does not answer")
 
-    runner = PropagationRunner(
-        "t", PropagationSpec(name="p", from_queue="a", to_queue="b", sources=("dbs1",)), resolve
-    )
+    runner = PropagationRunner(PropagationSpec(name="p", from_queue="a", to_queue="b", sources=("dbs1",)), GrpcLinks("t", "p", resolve))
     with pytest.raises(PropagationError, match="queue:b does not answer"):
         runner.open()
     runner.close()

@@ -9,8 +9,8 @@ import pytest
 
 from actors.staging.queue_log import SourceLog
 from protos import codec
-from protos.staging import Delivery
 from streams.lcr_batch import LcrBatch
+from streams.links import Delivery, header_of
 from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
@@ -45,7 +45,7 @@ class Publisher:
         if not self.waiting or self.credit <= 0:
             return False
         batch = self.waiting.pop(0)
-        self.queue.core.enqueue(self.session, codec.header_of(batch), codec.encode(batch))
+        self.queue.core.enqueue(self.session, header_of(batch), codec.encode(batch))
         return True
 
 
@@ -248,7 +248,7 @@ def test_everything_arrives_once_whoever_comes_and_goes(tmp_path: Path, seed: in
 
 
 def _appended(log: SourceLog, batch: LcrBatch) -> None:
-    log.append(Delivery(header=codec.header_of(batch), data=codec.encode(batch)), now_s=0.0, now_us=0)
+    log.append(Delivery(header=header_of(batch), data=codec.encode(batch)), now_s=0.0, now_us=0)
 
 
 def test_a_transaction_of_which_parts_were_given_up_is_no_place_to_begin_and_others_are() -> None:

@@ -16,6 +16,7 @@ from protos import codec
 from streams.clock import VirtualClock
 from streams.durable_file import replace_file
 from streams.errors import ProtocolError, QueueError
+from streams.links import header_of
 from streams.scn import Scn
 from tests.support.lcr_batches import insert_batch
 from tests.support.queues import Queue
@@ -294,7 +295,7 @@ def test_publisher_that_left_the_topology_is_ended_also_if_its_source_stays(tmp_
     core.resume(former)
     core.adopt(one_way(tmp_path, subscribers=("to_dbs2_again",)))
     with pytest.raises(QueueError, match="any more"):
-        core.enqueue(former, codec.header_of(insert_batch([10])), codec.encode(insert_batch([10])))
+        core.enqueue(former, header_of(insert_batch([10])), codec.encode(insert_batch([10])))
     core.open_publisher("to_dbs2_again", "1", "dbs1")
 
 
@@ -320,7 +321,7 @@ def test_queue_tells_for_how_long_it_holds_something_for_one_subscriber_alone(tm
     sessions = {name: core.open_subscriber(name, "1", {"dbs1": Scn(0)}, 1 << 20) for name in ("apply_a", "apply_b")}
     for scn in (10, 20):
         batch = insert_batch([scn], previous=scn - 10)
-        core.enqueue(publisher, codec.header_of(batch), codec.encode(batch))
+        core.enqueue(publisher, header_of(batch), codec.encode(batch))
         clock.advance(100)
     for session in sessions.values():
         while core.dequeue(session) is not None:

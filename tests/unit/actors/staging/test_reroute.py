@@ -13,6 +13,7 @@ from protos import codec
 from rules.rule import RuleSet
 from streams.clock import VirtualClock
 from streams.errors import LogGone
+from streams.links import header_of
 from tests.support.lcr_batches import insert_batch
 from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
 from topology.spec import ApplySpec, PropagationSpec, TopologySpec
@@ -92,7 +93,7 @@ def test_destination_that_is_rerouted_onto_a_hub_ahead_of_it_and_whose_redo_is_p
     chain = Chain(tmp_path)
     for scn in (10, 20, 30, 40):
         batch = insert_batch([scn], previous=scn - 10)
-        chain.capture.send_nowait(codec.header_of(batch), codec.encode(batch))
+        chain.capture.send_nowait(header_of(batch), codec.encode(batch))
     chain.move()
     chain.apply("apply_hub", "q_hub", needed=0, through=40)
     chain.apply("apply_far", "q_dbs2", needed=0, through=20)

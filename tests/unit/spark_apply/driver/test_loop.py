@@ -55,6 +55,7 @@ from streams.errors import (
     StreamsError,
 )
 from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
+from streams.links import header_of
 from streams.scn import Scn
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
 from tests.support.apply_history import TABLES, Reference, Source, cut_batches
@@ -94,7 +95,7 @@ class Feed:
         resumed = [found for batch in self.batches if (found := resume_after(batch, needed)) is not None]
         for position, batch in enumerate(resumed):
             whole = batch if position == 0 else self.batches[len(self.batches) - len(resumed) + position]
-            self.host.arrived(self.starts, codec.header_of(whole), codec.encode(whole))
+            self.host.arrived(self.starts, header_of(whole), codec.encode(whole))
         return self.starts
 
     def confirm(self, mark: int) -> None:
@@ -229,7 +230,7 @@ def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it
     mark = LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500))
     driver.start_task(0)
     driver.run()
-    driver.host.arrived(driver.feed.starts, codec.header_of(mark), codec.encode(mark))
+    driver.host.arrived(driver.feed.starts, header_of(mark), codec.encode(mark))
     driver.clock.advance(host_module.RECORD_INTERVAL_S)
     driver.host.turn(0.0)
     driver.host.turn(0.0)
@@ -398,7 +399,7 @@ def test_low_watermark_is_not_recorded_over_what_the_destination_has_lost(driver
     restore()
     through = driver.batches[-1].through_scn
     mark = LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500))
-    driver.host.arrived(driver.feed.starts, codec.header_of(mark), codec.encode(mark))
+    driver.host.arrived(driver.feed.starts, header_of(mark), codec.encode(mark))
     driver.clock.advance(host_module.RECORD_INTERVAL_S)
     with pytest.raises(DestinationRestarted):
         driver.host.turn(0.0)

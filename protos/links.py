@@ -1,0 +1,57 @@
+"""`streams.links.Links` over gRPC: one component's clients of queues and redo logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from protos.identity import Peer
+from protos.queue_link import DequeueClient, EnqueueClient
+from protos.redo_link import RedoWatchClient
+from protos.transport import new_incarnation
+
+if TYPE_CHECKING:
+    from streams.links import PieceCompressor
+
+__all__ = ["GrpcLinks"]
+
+
+class GrpcLinks:
+    """See the module. Every stream asks anew where the other end serves, because a restarted component has another port.
+
+    Args:
+        topology: its name.
+        component: name of the component that connects, as its peers know it.
+        resolve: answers where a component serves ("queue:q_dbs1"), and whose certificate it must show; raises a PropagationError where it does not.
+        wake: called on a thread of gRPC whenever a stream has something new; must not block.
+        incarnation: of each stream; a later one's compares greater.
+    """
+
+    def __init__(
+        self, topology: str, component: str, resolve: Callable[[str], Peer | str], *, wake: Callable[[], None] | None = None,
+        incarnation: Callable[[], str] = new_incarnation,
+    ) -> None:
+        self._topology, self._component, self._resolve = topology, component, resolve
+        self._wake, self._incarnation = wake, incarnation
+
+    def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> EnqueueClient:
+        """See `Links.publisher`."""
+        return EnqueueClient(
+            self._resolve(f"queue:{queue}"), topology=self._topology, component=self._component, queue=queue, incarnation=self._incarnation(),
+            source=source, wake=self._wake, compressor=compressor,
+        )
+
+    def subscriber(self, queue: str) -> DequeueClient:
+        """See `Links.subscriber`."""
+        peer = Peer.of(self._resolve(f"queue:{queue}"))
+        return DequeueClient(
+            peer, topology=self._topology, component=self._component, queue=peer.serves or queue, incarnation=self._incarnation(),
+            wake=self._wake,
+        )
+
+    def redo(self, keeper: str, source: str) -> RedoWatchClient:
+        """See `Links.redo`."""
+        return RedoWatchClient(
+            self._resolve(keeper), topology=self._topology, capture=self._component, source=source, incarnation=self._incarnation(),
+            wake=self._wake,
+        )
