@@ -274,7 +274,7 @@ class CoordinatorLink:
         self._ended = threading.Event()
         call = apply_pb2_grpc.CoordinatorStub(self._channel.grpc).Serve(iter(self._outbox))
         self._stream: ClientStream[pb.CoordinatorMessage] = ClientStream(
-            call, _DRIVER, opened=lambda: None, take=self._take, ended=self._end,
+            lambda: call, _DRIVER, opened=lambda: None, take=self._take, ended=self._end,
         )
 
     def send(self, message: pb.ServerMessage) -> None:

@@ -43,10 +43,9 @@ class GrpcLinks:
 
     def subscriber(self, queue: str) -> DequeueClient:
         """See `Links.subscriber`."""
-        peer = Peer.of(self._resolve(f"queue:{queue}"))
         return DequeueClient(
-            peer, topology=self._topology, component=self._component, queue=peer.serves or queue, incarnation=self._incarnation(),
-            wake=self._wake,
+            lambda: self._resolve(f"queue:{queue}"), topology=self._topology, component=self._component, queue=queue,
+            incarnation=self._incarnation(), wake=self._wake,
         )
 
     def redo(self, keeper: str, source: str) -> RedoWatchClient:

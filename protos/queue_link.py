@@ -24,6 +24,7 @@ Worked flow
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import deque
@@ -54,6 +55,7 @@ _Publisher = TypeVar("_Publisher", bound=SessionPort)
 _Subscriber = TypeVar("_Subscriber", bound=SessionPort)
 _Session = TypeVar("_Session", bound=SessionPort)
 _Answer = TypeVar("_Answer")
+Address = Peer | str | Callable[[], Peer | str]
 
 
 # --------------------------------------------------------------------------- the queue's side
@@ -327,23 +329,47 @@ class _Client:
     """What the two clients have in common: one stream, and what arrived on it, behind one condition."""
 
     def __init__(
-        self, address: Peer | str, *, topology: str, component: str, queue: str, incarnation: str,
+        self, address: Address, *, topology: str, component: str, queue: str, incarnation: str,
         wake: Callable[[], None] | None,
     ) -> None:
-        self._peer = f"queue {queue} at {address}"
-        self._hello = transport.make_hello(topology, component, queue, incarnation)
+        self._address = address
+        self._peer = f"queue {queue}" if callable(address) else f"queue {queue} at {address}"
+        self._topology, self._component, self._queue, self._incarnation = topology, component, queue, incarnation
         self._wake = wake
         self._changed = threading.Condition(threading.Lock())
-        self._is_open = False
+        self._is_open = self._is_closed = False
         self._problem: StreamsError | None = None
-        self._channel = Channel(address)
-        self._stub = queue_pb2_grpc.QueueStub(self._channel.grpc)
+        self._channel: Channel | None = None
         self._outbox: Outbox[Any] = Outbox()
         self._stream: ClientStream[Any] | None = None
 
-    def _start(self, call: Any, take: Callable[[Any], None], timeout_s: float) -> None:  # noqa: ANN401 - a call
-        """Read the call from now on; returns when the server has taken it."""
-        self._stream = ClientStream(call, self._peer, opened=self._opened, take=take, ended=self._ended)
+    @property
+    def is_open(self) -> bool:
+        """Whether the queue has taken the stream."""
+        return self._is_open
+
+    def _start(self, take: Callable[[Any], None]) -> None:
+        """Begin the call and read it from now on, on the stream's thread; does not wait."""
+        self._stream = ClientStream(self._dial, self._peer, opened=self._opened, take=take, ended=self._ended)
+
+    def _dial(self) -> Any:  # noqa: ANN401 - a call
+        address = self._address() if callable(self._address) else self._address
+        channel = Channel(address)
+        with self._changed:
+            self._channel = channel
+            is_closed = self._is_closed
+        if is_closed:
+            channel.close()
+            raise PropagationError(f"{self._peer} was closed", hint="", peer=self._peer)
+        hello = transport.make_hello(self._topology, self._component, Peer.of(address).serves or self._queue, self._incarnation)
+        return self._call(queue_pb2_grpc.QueueStub(channel.grpc), hello)
+
+    def _call(self, stub: Any, hello: queue_pb2.Hello) -> Any:  # noqa: ANN401 - a stub, a call
+        """Begin the call with its first messages."""
+        raise NotImplementedError
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait until the server has taken the call."""
         with self._changed:
             self._changed.wait_for(self._is_settled, timeout_s)
             if not self._is_settled():
@@ -373,17 +399,21 @@ class _Client:
 
     def close(self) -> None:
         """End the stream and the connection; idempotent."""
+        with self._changed:
+            self._is_closed = True
+            channel = self._channel
         self._outbox.close()
         if self._stream is not None:
             self._stream.close()
-        self._channel.close()
+        if channel is not None:
+            channel.close()
 
 
 class EnqueueClient(_Client):
     """A publisher's stream into a queue, for one source.
 
     Args:
-        address: where the queue serves now, and whose certificate it must show.
+        address: where the queue serves now, and whose certificate it must show; or what answers that, on the stream's thread.
         topology: name of the topology.
         component: name of the capture process or propagation.
         queue: name of the queue.
@@ -394,7 +424,7 @@ class EnqueueClient(_Client):
     """
 
     def __init__(
-        self, address: Peer | str, *, topology: str, component: str, queue: str, incarnation: str, source: str,
+        self, address: Address, *, topology: str, component: str, queue: str, incarnation: str, source: str,
         wake: Callable[[], None] | None = None, compressor: PieceCompressor | None = None,
     ) -> None:
         super().__init__(
@@ -413,11 +443,13 @@ class EnqueueClient(_Client):
             ProtocolError: it speaks another version, does not take what is compressed, or is another queue.
             StreamsError: what the queue raised.
         """
-        self._outbox.put_all([
-            queue_pb2.EnqueueRequest(hello=self._hello), queue_pb2.EnqueueRequest(source=self._source)
-        ])
-        self._start(self._stub.Enqueue(iter(self._outbox)), self._take, timeout_s)
+        self._start(self._take)
+        self._wait(timeout_s)
         return Resume(needed_scn=self._needed, credit_bytes=self._credit)
+
+    def _call(self, stub: Any, hello: queue_pb2.Hello) -> Any:  # noqa: ANN401 - a stub, a call
+        begin = [queue_pb2.EnqueueRequest(hello=hello), queue_pb2.EnqueueRequest(source=self._source)]
+        return stub.Enqueue(itertools.chain(begin, self._outbox))
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
         """Put a batch on its way.
@@ -543,7 +575,7 @@ class DequeueClient(_Client):
     """A subscriber's stream out of a queue.
 
     Args:
-        address: where the queue serves now, and whose certificate it must show.
+        address: where the queue serves now, and whose certificate it must show; or what answers that, on the stream's thread.
         topology: name of the topology.
         component: name of the propagation or apply process.
         queue: name of the queue.
@@ -552,12 +584,13 @@ class DequeueClient(_Client):
     """
 
     def __init__(
-        self, address: Peer | str, *, topology: str, component: str, queue: str, incarnation: str,
+        self, address: Address, *, topology: str, component: str, queue: str, incarnation: str,
         wake: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(
             address, topology=topology, component=component, queue=queue, incarnation=incarnation, wake=wake
         )
+        self._subscribe = queue_pb2.Subscribe()
         self._arrived: deque[Delivery] = deque()
         self._withheld = self._withheld_max = 0
         self._reassembly = Reassembly()
@@ -582,15 +615,21 @@ class DequeueClient(_Client):
             ProtocolError: it speaks another version, or is another queue.
             StreamsError: what the queue raised.
         """
+        self.subscribe_nowait(needed, credit_bytes)
+        self._wait(timeout_s)
+
+    def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
+        """See `Subscriber.subscribe_nowait`."""
         if credit_bytes <= 0:
             raise ConfigError("a subscriber without credit would never get anything")
         self._withheld_max = credit_bytes // 8  # of eight windows one: few messages, and the others still flow
         positions = [queue_pb2.SourcePosition(source=source, scn=scn) for source, scn in needed.items()]
-        self._outbox.put_all([
-            queue_pb2.DequeueRequest(hello=self._hello),
-            queue_pb2.DequeueRequest(subscribe=queue_pb2.Subscribe(needed=positions, credit_bytes=credit_bytes)),
-        ])
-        self._start(self._stub.Dequeue(iter(self._outbox)), self._take, timeout_s)
+        self._subscribe = queue_pb2.Subscribe(needed=positions, credit_bytes=credit_bytes)
+        self._start(self._take)
+
+    def _call(self, stub: Any, hello: queue_pb2.Hello) -> Any:  # noqa: ANN401 - a stub, a call
+        begin = [queue_pb2.DequeueRequest(hello=hello), queue_pb2.DequeueRequest(subscribe=self._subscribe)]
+        return stub.Dequeue(itertools.chain(begin, self._outbox))
 
     def poll(self, timeout_s: float = 0.0) -> Delivery | None:
         """The next batch; None when none came within `timeout_s`.
@@ -647,6 +686,7 @@ class DequeueClient(_Client):
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
+        self._ring()
 
     def _take(self, reply: queue_pb2.DequeueReply) -> None:
         whole = self._reassembly.add(reply.fragment)

@@ -215,7 +215,7 @@ class RedoWatchClient:
             ProtocolError: it speaks another version, or is another site.
         """
         self._stream = ClientStream(
-            self._stub.Watch(self._hello), self._peer, opened=lambda: None, take=self._take, ended=self._ended
+            lambda: self._stub.Watch(self._hello), self._peer, opened=lambda: None, take=self._take, ended=self._ended
         )
         with self._changed:
             self._changed.wait_for(lambda: self._position or self._problem, timeout_s)

@@ -227,7 +227,7 @@ class RedoShippingClient:
             shipped=shipped.value,
         )))
         call = redo_pb2_grpc.RedoTransportStub(self._channel.grpc).Ship(iter(self._outbox))
-        self._stream = ClientStream(call, self._peer, opened=self._opened, take=self._take, ended=self._ended)
+        self._stream = ClientStream(lambda: call, self._peer, opened=self._opened, take=self._take, ended=self._ended)
         with self._changed:
             self._changed.wait_for(lambda: self._is_open or self._problem, timeout_s)
             problem = self._problem

@@ -108,7 +108,7 @@ class RunCall:
         self._events: queue.SimpleQueue[pb.RunEvent | StreamsError] = queue.SimpleQueue()
         self._channel = Channel(endpoint)
         self._stream: ClientStream[pb.RunEvent] = ClientStream(
-            apply_pb2_grpc.SparkTasksStub(self._channel.grpc).Run(request), _PEER, opened=lambda: None,
+            lambda: apply_pb2_grpc.SparkTasksStub(self._channel.grpc).Run(request), _PEER, opened=lambda: None,
             take=self._events.put, ended=self._events.put,
         )
 

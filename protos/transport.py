@@ -574,10 +574,10 @@ def words_of(peer: str) -> Iterator[None]:
 
 
 class ClientStream(Generic[_Message]):
-    """A stream of a client, read on a thread of its own.
+    """A stream of a client, begun and read on a thread of its own.
 
     Args:
-        call: the call, just begun.
+        begin: begins the call. May take a while (it may ask where the server is), and may raise a StreamsError.
         peer: whom it goes to, for messages.
         opened: called when the server has called `accept`.
         take: called with each message; must not block.
@@ -585,23 +585,32 @@ class ClientStream(Generic[_Message]):
     """
 
     def __init__(
-        self, call: Any, peer: str, *, opened: Callable[[], None], take: Callable[[_Message], None],  # noqa: ANN401
+        self, begin: Callable[[], Any], peer: str, *, opened: Callable[[], None], take: Callable[[_Message], None],
         ended: Callable[[StreamsError], None],
     ) -> None:
-        self._call, self._peer = call, peer
+        self._begin, self._peer = begin, peer
         self._opened, self._take, self._ended = opened, take, ended
+        self._call: Any = None  # None: it has not begun
+        self._is_closed = False
         self._thread = threading.Thread(target=self._read, name=f"stream-{peer}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the stream now; idempotent."""
-        self._call.cancel()
+        """End the stream now; idempotent. One that has not begun ends by itself as soon as it does: that is not waited for."""
+        self._is_closed = True
+        call = self._call
+        if call is None:
+            return
+        call.cancel()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=STOP_GRACE_S)
 
     def _read(self) -> None:
         outcome: StreamsError = BugError("reading a stream failed in an unforeseen way")
         try:
+            self._call = self._begin()
+            if self._is_closed:  # meanwhile
+                self._call.cancel()
             # Comes when the server's handler says so, with its first message, or with the end of a refused call.
             if any(key == _ACCEPTED_KEY for key, _ in self._call.initial_metadata()):
                 self._opened()
@@ -614,5 +623,6 @@ class ClientStream(Generic[_Message]):
             outcome = error
         finally:
             with suppress(ValueError):  # the channel may be closed already
-                self._call.cancel()
+                if self._call is not None:
+                    self._call.cancel()
             self._ended(outcome)

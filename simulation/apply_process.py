@@ -32,7 +32,7 @@ from spark_apply.groups import OnError
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.server.resolution import ConflictSettings
-from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, LogGone, Retry, StreamsError
+from streams.errors import DatabaseUnavailable, DestinationRestarted, FencedError, Retry, StreamsError
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
 from topology.ways import rules_at_the_end, ways_to
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Beginning", "Driver", "Task"]
 
-_CREDIT_BYTES = 4000  # about four batches
 _COPYING_SHARE = 0.05  # of its turns a driver copies: so slowly that the others come further than what it copies
 _LINGER_STEPS = 30  # of a task whose driver is gone
 
@@ -155,74 +154,6 @@ class Task:
         self.stream.to_driver.append(message.SerializeToString())
 
 
-class _Feed:
-    """Like `spark_apply.driver.feed.QueueFeed`, but stepped."""
-
-    def __init__(self, sim: Simulation, spec: ApplySpec) -> None:
-        self._sim, self._spec = sim, spec
-        self.host: CoordinatorHost
-        self._mark = self._done = self._confirmed = 0
-        self._needed = self._durable = FIRST_SCN
-        self.client: DequeueStream | None = None
-
-    def start(self, needed: Scn) -> int:
-        self._mark += 1
-        self._needed = needed
-        self.close()
-        return self._mark
-
-    def taken(self, size: int) -> None:
-        if self.client is not None:
-            self.client.grant(size)
-
-    def durable(self, scn: Scn) -> None:
-        require(scn >= self._durable, Invariant.WATERMARKS, self._spec.name, f"what it told as durable went back from {self._durable} to {scn}")
-        self._durable = scn
-        self._acknowledge()
-
-    def confirm(self, mark: int) -> None:
-        self._confirmed = mark
-        self._acknowledge()
-
-    def _acknowledge(self) -> None:
-        if self.client is not None and self._confirmed == self._mark and self._durable > FIRST_SCN:
-            self.client.acknowledge(self._spec.source, self._durable)
-
-    def problem(self) -> str:
-        return ""
-
-    def step(self, rng: random.Random) -> None:
-        if self._mark == self._done:
-            return
-        try:
-            if self.client is None:
-                self._connect()
-            elif (delivery := self.client.poll()) is not None:
-                self.host.arrived(self._mark, delivery.header, delivery.data)
-        except LogGone as error:
-            self.close()
-            self._done = self._mark
-            self.host.fail(error)
-        except StreamsError:
-            if self.client is not None:
-                self.close()
-                self._done = self._mark
-                self.host.feed_broke(self._mark)
-
-    def close(self) -> None:
-        if self.client is not None:
-            self.client.close()
-            self.client = None
-
-    def _connect(self) -> None:
-        client = DequeueStream(
-            self._sim.network, self._sim.dequeues_from(self._spec.name), self._spec.name, self._sim.network.incarnation()
-        )
-        client.subscribe({self._spec.source: self._needed}, _CREDIT_BYTES)
-        self.client = client
-        self.host.feed_opened(self._mark)
-
-
 class Beginning:
     """What a driver does before it applies, as `spark_apply.driver.apply_driver`: ask where it begins, then copy what is not copied.
 
@@ -268,9 +199,7 @@ class Beginning:
 
     def _ask(self) -> None:
         if self._client is None:
-            self._client = DequeueStream(
-                self._sim.network, self._sim.dequeues_from(self._spec.name), self._spec.name, self._sim.network.incarnation()
-            )
+            self._client = self._sim.links(self._spec.name).subscriber(self._spec.queue)
             self._client.subscribe({self._spec.source: FIRST_SCN}, 1)
         elif (delivery := self._client.poll()) is not None:
             require(delivery.header.is_progress_mark, Invariant.PROMISES, self._spec.name, "its first batch says nothing of where it begins")
@@ -348,10 +277,9 @@ class Driver:
             group_transactions=spec.group_transactions, group_rows=spec.group_rows, source=spec.source, tracks=tracks,
             commits_in_order=spec.commits_in_order, on_error=config.on_error,
         )
-        self.feed = _Feed(sim, spec)
-        self.host = self.feed.host = CoordinatorHost(
+        self.host = CoordinatorHost(
             config, epoch=self.epoch, destination=destination, reader=self.reader, coordinator=self.coordinator,
-            fits=fits, feed=self.feed, clock=sim.clock,
+            fits=fits, make_links=lambda _: sim.links(spec.name), clock=sim.clock,
         )
         self._gate = Gate(config)
         self.token = self._gate.admit()
@@ -361,12 +289,15 @@ class Driver:
         self._gone: list[Task] = []  # dead, and the driver has not heard of it
         self._low_watermark = self.coordinator.low_watermark
 
+    def end(self) -> None:
+        """Its stream ends; its tasks linger."""
+        self.host._dequeuing.end()
+
     def _missing_alter(self, version: TableVersion) -> str:
         return "".join(found.fix for found in self._destination.preflight_tables([version]) if found.is_error)
 
     def step(self, rng: random.Random) -> None:
         """May raise the error that ends the driver."""
-        self.feed.step(rng)
         self.host.turn(0.0)
         scn = self.coordinator.low_watermark
         require(scn >= self._low_watermark, Invariant.WATERMARKS, self._spec.name, f"its low watermark went back from {self._low_watermark} to {scn}")

@@ -544,7 +544,7 @@ class ApplyProcess(Component):
 
     def _drop(self, older: Driver) -> None:
         self._older.remove(older)
-        older.feed.close()
+        older.end()
         self._orphans += older.tasks.values()
 
     def start_second(self) -> bool:
@@ -572,5 +572,5 @@ class ApplyProcess(Component):
             self._beginning.close()
         driver, self.driver = self.driver, None
         if driver is not None:
-            driver.feed.close()
+            driver.end()
             self._orphans += driver.tasks.values()

@@ -145,10 +145,13 @@ class SimulatedLinks:
         network: that carries the streams.
         component: name of the component that connects.
         redo: makes a stream from who writes redo; None: the component reads none.
+        reached_as: the name under which a queue serves; None: its own.
     """
 
-    def __init__(self, network: Network, component: str, redo: Callable[[], RedoWatch] | None = None) -> None:
-        self._network, self._component, self._redo = network, component, redo
+    def __init__(
+        self, network: Network, component: str, redo: Callable[[], RedoWatch] | None = None, reached_as: Callable[[str], str] | None = None,
+    ) -> None:
+        self._network, self._component, self._redo, self._reached_as = network, component, redo, reached_as
 
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> EnqueueStream:
         """See `Links.publisher`; what is compressed costs nothing here."""
@@ -156,7 +159,8 @@ class SimulatedLinks:
 
     def subscriber(self, queue: str) -> DequeueStream:
         """See `Links.subscriber`."""
-        return DequeueStream(self._network, queue, self._component, self._network.incarnation())
+        name = queue if self._reached_as is None else self._reached_as(queue)
+        return DequeueStream(self._network, name, self._component, self._network.incarnation())
 
     def redo(self, keeper: str, source: str) -> RedoWatch:
         """See `Links.redo`."""
@@ -378,6 +382,13 @@ class DequeueStream(_Stream):
         core = self._network.reach(self.queue, self.component)
         self.session = core.open_subscriber(self.component, self._incarnation, dict(needed), min(credit_bytes, _CREDIT_BYTES_MAX))
         self._open(core)
+
+    subscribe_nowait = subscribe  # a queue answers at once, or not at all
+
+    @property
+    def is_open(self) -> bool:
+        """See `Subscriber.is_open`."""
+        return self._core is not None
 
     def poll(self, timeout_s: float = 0.0) -> Delivery | None:
         """See `DequeueClient.poll`."""

@@ -30,7 +30,7 @@ from simulation.components import (
 from simulation.database import SiteDatabase
 from simulation.downstream import ReceiverProcess
 from simulation.faults import EVERY_FAULT, Faults
-from simulation.network import Network
+from simulation.network import Network, SimulatedLinks
 from simulation.observing.history import Table
 from simulation.observing.observer import ApplyObserver, SiteObserver
 from simulation.observing.trace import Trace
@@ -218,8 +218,11 @@ class Simulation:
         """Where a queue keeps its files."""
         return self.folder / "sites" / self.topology.queue(name).site / "queues" / name
 
-    def dequeues_from(self, apply: str) -> str:
-        """The name under which an apply process finds what it dequeues from, by the topology it knows."""
+    def links(self, apply: str) -> SimulatedLinks:
+        """The links of an apply process to what it dequeues from, by the topology it knows: its queue, or the capture process that it is combined with."""
+        return SimulatedLinks(self.network, apply, reached_as=lambda _: self._dequeues_from(apply))
+
+    def _dequeues_from(self, apply: str) -> str:
         view = self._views.get(apply, self.topology)
         capture = capture_of(view, view.apply(apply))
         return dequeued(view, view.apply(apply)) if capture is None else capture.name

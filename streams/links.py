@@ -207,6 +207,11 @@ class Publisher(Outlet, Protocol):
 class Subscriber(Protocol):
     """The subscribing end of a stream out of a queue. Belongs to one thread."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the queue has taken the stream."""
+        ...
+
     def subscribe(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
         """Open the stream; once.
 
@@ -219,6 +224,15 @@ class Subscriber(Protocol):
         Raises:
             PropagationError: the queue cannot be reached.
             StreamsError: the queue refuses.
+        """
+        ...
+
+    def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
+        """As `subscribe`, without waiting for the queue: `is_open` says when it has answered, and `poll` raises what it refuses with.
+
+        Args:
+            needed: as for `subscribe`.
+            credit_bytes: as for `subscribe`.
         """
         ...
 

@@ -35,13 +35,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, TypeVar
 
 from databases.connectors import open_destination, open_reader, open_source, value_types
 from protos import apply_pb2 as pb
 from protos.admission import Admission
 from protos.apply_link import serve_apply
+from protos.links import GrpcLinks
+from protos.transport import epoch_incarnation
 from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.workers import SparkCopyWorkers
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from rules.user_code.last_call import LastCall
     from spark_apply.arriving import TableStart
     from spark_apply.driver.config import ApplyConfig
-    from spark_apply.driver.loop import CoordinatorHost, Feed
+    from spark_apply.driver.loop import CoordinatorHost
     from spark_apply.driver.source_questions import TablesOfNow
     from streams.lcr_batch import TableVersion
     from streams.scn import Scn
@@ -165,15 +167,20 @@ class ApplyDriver:
 
     def _begin(self, destination: DestinationDatabase, progress: ApplyProgress) -> ApplyProgress:
         """The first time: record where the queue begins for this apply process."""
-        from spark_apply.driver.feed import ask_beginning
+        from spark_apply.driver.dequeuing import ask_beginning
 
         config, control = self._config, self.control
         scn = ask_beginning(
-            config, self._queue, progress.epoch, should_end=self._should_end,
+            config, self._links(progress.epoch), should_end=self._should_end,
             problem=lambda problem: control.enter("INITIALIZING", problem),
         )
         self._persist(lambda: destination.record_low_watermark(config.topology, config.apply, progress.epoch, scn))
         return replace(progress, low_watermark=scn)
+
+    def _links(self, epoch: int, wake: Callable[[], None] | None = None) -> GrpcLinks:
+        """The links to the queue, or to the capture process that serves in its place."""
+        config = self._config
+        return GrpcLinks(config.topology, config.apply, lambda _: self._queue(), wake=wake, incarnation=lambda: epoch_incarnation(epoch))
 
     @contextlib.contextmanager
     def _copying(self, runner: TaskRunner, progress: ApplyProgress) -> Iterator[TableInstantiation]:
@@ -212,12 +219,9 @@ class ApplyDriver:
         self, runner: TaskRunner, destination: DestinationDatabase, progress: ApplyProgress, copying: TableInstantiation,
     ) -> None:
         """Run the coordinator, the apply servers for as long as it runs, and beside them the copies."""
-        from spark_apply.driver.feed import QueueFeed
-
-        feed = QueueFeed(self._config, self._queue, progress.epoch)
         starts, hold_scn = copying.starts()
-        cores = self._make_cores(feed, destination, progress, starts)
-        host = feed.listener = runner.gate.host = cores.host
+        cores = self._make_cores(destination, progress, starts)
+        host = runner.gate.host = cores.host
         host.joins.hold(hold_scn)
         servers = runner.start(
             pb.TASK_KIND_APPLY_SERVER, self._config.parallelism, is_kept=True,
@@ -230,7 +234,6 @@ class ApplyDriver:
             host.run(self._should_end)
         finally:
             self._has_stopped_applying.set()
-            feed.stop()
             if self._should_end():
                 servers.join(_ORDERLY_END_TIMEOUT_S)
             servers.close()
@@ -252,7 +255,7 @@ class ApplyDriver:
         return self._should_end() or self._has_stopped_applying.is_set()
 
     def _make_cores(
-        self, feed: Feed, destination: DestinationDatabase, progress: ApplyProgress,
+        self, destination: DestinationDatabase, progress: ApplyProgress,
         starts: Mapping[tuple[str, str], TableStart],
     ) -> Cores:
         """Reader, coordinator and their host."""
@@ -284,7 +287,7 @@ class ApplyDriver:
         )
         host = CoordinatorHost(
             config, epoch=progress.epoch, destination=destination, reader=reader, coordinator=coordinator, fits=fits,
-            feed=feed,
+            make_links=partial(self._links, progress.epoch),
         )
         return Cores(host=host, reader=reader, coordinator=coordinator, epoch=progress.epoch)
 

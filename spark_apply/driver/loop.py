@@ -6,8 +6,8 @@ Job
     Connect the queue's batches, the apply servers' reports, and the cores' requests.
 
 Main path
-    feed -> BatchArrived -> ApplyReader.offer -> take -> ApplyCoordinator.accept -> messages -> ServerStream.send
-    -> apply server -> ServerSpoke -> ApplyCoordinator.report -> durable SCN -> feed.
+    Dequeuing.hear -> ApplyReader.offer -> take -> ApplyCoordinator.accept -> messages -> ServerStream.send
+    -> apply server -> ServerSpoke -> ApplyCoordinator.report -> durable SCN -> Dequeuing.durable.
 
 States
     See `reader` and `coordinator`; here only which stream belongs to which apply server, memory only.
@@ -17,7 +17,7 @@ Durable when
     `FlushGate` found it on the destination's disk, or a low watermark that moved without data, after it was recorded.
 
 Threads
-    The loop's thread runs the cores and every call to the destination that they need. gRPC's threads, the feed's and
+    The loop's thread runs the cores and every call to the destination that they need. gRPC's threads and
     control's put events on a queue and never touch a core. The loop sleeps on that queue: it handles an event at
     once, and otherwise only does work that is due.
 
@@ -32,16 +32,16 @@ import contextlib
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from databases.progress import check_epoch
 from protos import apply_pb2 as pb
 from protos import codec
 from protos.apply_link import ServerStream
 from spark_apply.described import configuration_of, said_of, state_of
+from spark_apply.driver.dequeuing import Dequeuing
 from spark_apply.driver.executions import ErrorOutcome, ExecutionRequest
 from spark_apply.driver.flushes import FlushGate
 from spark_apply.driver.joining import TableJoins
@@ -49,7 +49,6 @@ from spark_apply.driver.server_streams import ApplyServers
 from spark_apply.groups import Failure
 from streams.clock import Clock, SystemClock
 from streams.errors import ApplyError, DatabaseError, DatabaseUnavailable, FencedError, StreamsError
-from streams.links import BatchHeader
 from streams.scn import Scn
 
 if TYPE_CHECKING:
@@ -61,8 +60,9 @@ if TYPE_CHECKING:
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.reader import ApplyReader
     from spark_apply.tables import TableFits
+    from streams.links import Links
 
-__all__ = ["CoordinatorHost", "Feed"]
+__all__ = ["CoordinatorHost"]
 
 log = logging.getLogger("headrace")
 
@@ -77,7 +77,6 @@ DEQUEUE_RETRY_S = 1.0  # after the destination did not answer when dequeuing sho
 DESCRIBE_INTERVAL_S = 5.0
 DESCRIBE_AT_LEAST_S = 60.0  # also when nothing changed: the views tell by that whether it lives
 _DELETED_LOOKS = 12  # for an error transaction whose deletion was not answered: a minute, in which a commit without a client ends
-_NO_MARK = -1  # matches no dequeue: `Feed.start` counts from 1
 _EVENTS_AT_ONCE = 256  # handled before the cores work again
 _CALL_TIMEOUT_S = 30.0
 _EXECUTED_OTHERWISE = "it is being executed already, with another role or function than this command names: look again with `headrace errors list`"
@@ -87,48 +86,12 @@ _NEVER: Final = object()  # the answer of a call that the loop did not run befor
 _Answer = TypeVar("_Answer")
 
 
-class Feed(Protocol):
-    """The source of batches: the queue, with reconnects. Delivers to `CoordinatorHost.arrived`."""
-
-    def start(self, needed: Scn) -> int:
-        """Dequeue from `needed` on; ends the previous dequeue. Deliveries from now on carry the returned mark."""
-        ...
-
-    def confirm(self, mark: int) -> None:
-        """No newer driver runs, as found after the stream was opened: it may acknowledge. `mark` is the result of `start`."""
-        ...
-
-    def taken(self, size: int) -> None:
-        """A delivered batch of that many bytes was taken, which returns its credit."""
-        ...
-
-    def durable(self, scn: Scn) -> None:
-        """Everything up to `scn` is durable at the destination."""
-        ...
-
-    def problem(self) -> str:
-        """Why no batches arrive now; empty when connected."""
-        ...
-
-
 # --------------------------------------------------------------------------- events
 
 
 @dataclass(frozen=True, slots=True)
-class _BatchArrived:
-    mark: int
-    header: BatchHeader
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _FeedOpened:
-    mark: int
-
-
-@dataclass(frozen=True, slots=True)
-class _FeedBroke:
-    mark: int
+class _QueueSpoke:
+    """Something arrived from the queue, or its stream ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +122,11 @@ class _Failed:
     error: StreamsError
 
 
-_Event = _BatchArrived | _FeedOpened | _FeedBroke | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
+_Event = _QueueSpoke | _StreamOpened | _ServerSpoke | _StreamLost | _Call | _Failed
 
 
 class CoordinatorHost:
-    """See the module. `run` is the loop; `opened`, `receive`, `lost`, `arrived`, `call` come from other threads.
+    """See the module. `run` is the loop; `opened`, `receive`, `lost`, `call` come from other threads.
 
     Args:
         config: of the apply process.
@@ -172,22 +135,21 @@ class CoordinatorHost:
         reader: core.
         coordinator: core.
         fits: the reader's, to check again a table that did not fit.
-        feed: see `Feed`.
+        make_links: makes the links to the queue; they call its argument when a stream has something new.
         clock: of time-outs.
     """
 
     def __init__(
         self, config: ApplyConfig, *, epoch: int, destination: DestinationDatabase, reader: ApplyReader,
-        coordinator: ApplyCoordinator, fits: TableFits, feed: Feed, clock: Clock | None = None,
+        coordinator: ApplyCoordinator, fits: TableFits, make_links: Callable[[Callable[[], None]], Links], clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._config, self._epoch = config, epoch
         self._destination, self._reader, self._coordinator = destination, reader, coordinator
-        self._fits, self._feed = fits, feed
+        self._fits = fits
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._has_ended = threading.Event()
-        self._inbox: deque[_BatchArrived] = deque()
-        self._mark = _NO_MARK
+        self._dequeuing = Dequeuing(config, make_links(self._queue_spoke), self._clock)
         self.servers = ApplyServers(
             config, epoch=epoch, destination=destination, coordinator=coordinator, clock=self._clock
         )
@@ -227,17 +189,8 @@ class CoordinatorHost:
         """See `StreamListener.lost`."""
         self._events.put(_StreamLost(stream, problem))
 
-    def arrived(self, mark: int, header: BatchHeader, data: bytes) -> None:
-        """Take a batch from the queue. See `spark_apply.driver.feed.FeedListener.arrived`."""
-        self._events.put(_BatchArrived(mark, header, data))
-
-    def feed_opened(self, mark: int) -> None:
-        """A stream from the queue was opened; `mark` is the result of `Feed.start`."""
-        self._events.put(_FeedOpened(mark))
-
-    def feed_broke(self, mark: int) -> None:
-        """The stream from the queue broke; `mark` is the result of `Feed.start`."""
-        self._events.put(_FeedBroke(mark))
+    def _queue_spoke(self) -> None:
+        self._events.put(_QueueSpoke())
 
     def fail(self, error: StreamsError) -> None:
         """Something outside the loop cannot continue: `run` raises the error."""
@@ -309,7 +262,7 @@ class CoordinatorHost:
     @property
     def problem(self) -> str:
         """Why nothing moves, if known."""
-        return self._problem or self._feed.problem()
+        return self._problem or self._dequeuing.problem
 
     def error_numbers(self) -> tuple[int, ...]:
         """The numbers in the error queue."""
@@ -463,6 +416,7 @@ class CoordinatorHost:
                 self._describe("ABORTED", error.message)
             raise
         finally:
+            self._dequeuing.end()
             self._forget_executions()
             self._has_ended.set()
             self._end_calls()
@@ -482,6 +436,7 @@ class CoordinatorHost:
     def turn(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` seconds for events, handle them, and do the work that is possible then."""
         self._handle_events(timeout_s)
+        self._hear_queue()
         self._work()
         self._housekeep(self._clock.monotonic())
 
@@ -513,18 +468,11 @@ class CoordinatorHost:
             return
 
     def _handle(self, event: _Event) -> None:
-        if isinstance(event, _BatchArrived):
-            if event.mark == self._mark:
-                self._inbox.append(event)
+        if isinstance(event, _QueueSpoke):
+            pass  # the loop is awake, and looks
         elif isinstance(event, _ServerSpoke):
             event.stream.taken()
             self.servers.heard(event.stream, event.message)
-        elif isinstance(event, _FeedOpened):
-            if event.mark == self._mark:
-                self._confirm()
-        elif isinstance(event, _FeedBroke):
-            if event.mark == self._mark:
-                self._dequeue_again()
         elif isinstance(event, _StreamOpened):
             self.servers.open(event.stream)
         elif isinstance(event, _StreamLost):
@@ -540,6 +488,14 @@ class CoordinatorHost:
         except StreamsError as error:
             call.answer.put(error)
 
+    def _hear_queue(self) -> None:
+        """Take what has arrived from the queue; a stream that broke is followed by another one after a pause."""
+        again_at = self._dequeuing.hear()
+        if again_at is not None:
+            self._dequeue_at, self._confirm_at = again_at, None
+        elif self._dequeuing.has_opened():
+            self._confirm()
+
     def _work(self) -> None:
         """Move batches through the cores until they need nothing more."""
         self._restart_where_needed()
@@ -550,11 +506,10 @@ class CoordinatorHost:
             while self._coordinator.wants and (piece := self._reader.take()) is not None:
                 self._coordinator.accept(piece)
             self._send()
-            if not (self._inbox and self._reader.wants and self._coordinator.wants):
+            if not (self._dequeuing.inbox and self._reader.wants and self._coordinator.wants):
                 break
-            batch = self._inbox.popleft()
+            batch = self._dequeuing.take()
             self._reader.offer(codec.decode(batch.data), batch.data)
-            self._feed.taken(len(batch.data))
             # Reports free capacity and release groups: they must not wait behind read-ahead.
             self._handle_events(0.0)
             self._restart_where_needed()
@@ -600,8 +555,7 @@ class CoordinatorHost:
             self._reader.resubscribed()
 
     def _dequeue_again(self) -> None:
-        self._inbox.clear()
-        self._mark = _NO_MARK  # ignore what is still delivered
+        self._dequeuing.end()
         self._confirm_at = None
         self._dequeue()
 
@@ -613,13 +567,13 @@ class CoordinatorHost:
         """
         self._dequeue_at = self._retry_unless_newest()
         if self._dequeue_at is None:
-            self._mark = self._feed.start(self._reader.needed_scn)
+            self._dequeue_at = self._dequeuing.begin(self._reader.needed_scn)
 
     def _confirm(self) -> None:
         """Let the stream acknowledge, unless a newer driver runs: this one may have slept between `_dequeue` and the stream's beginning."""
         self._confirm_at = self._retry_unless_newest()
         if self._confirm_at is None:
-            self._feed.confirm(self._mark)
+            self._dequeuing.confirm()
 
     def _retry_unless_newest(self) -> float | None:
         """When to ask again, because the destination does not answer; None: it answered, and no newer driver runs.
@@ -644,7 +598,7 @@ class CoordinatorHost:
         durable = self.joins.bounded(self.recorded_scn)
         if durable > self._reported:
             self._reported = durable
-            self._feed.durable(durable)
+            self._dequeuing.durable(durable)
 
     def _deliver_outcomes(self) -> None:
         for outcome in self._coordinator.take_outcomes():

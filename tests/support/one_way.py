@@ -27,7 +27,7 @@ from protos.identity import Peer
 from protos.redo_link import RedoServer
 from redo.log_writer import LogWriter
 from redo.mining import Miner
-from spark_apply.driver import apply_driver, feed, forming
+from spark_apply.driver import apply_driver, dequeuing, forming
 from spark_apply.driver.config import ApplyConfig, TableToInstantiate
 from streams.errors import PropagationError, Retry, StreamsError
 from streams.table_name import TableName
@@ -88,7 +88,7 @@ class OneWay:
         monkeypatch.setattr(runtime, "own_host", lambda: "127.0.0.1")
         monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
         # So that a few megabytes are more than the apply process takes.
-        monkeypatch.setattr(feed, "CREDIT_BYTES", 1 << 20)
+        monkeypatch.setattr(dequeuing, "CREDIT_BYTES", 1 << 20)
         monkeypatch.setattr(forming, "_PENDING_BYTES_MAX", 1 << 20)
         redo = self.spec.state_dir / "sites" / "dbs1" / "redo"
         monkeypatch.setattr(

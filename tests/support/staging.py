@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -174,10 +174,11 @@ class DirectLinks:
     Args:
         component: name of the propagation or apply process that connects.
         queues: finds a queue by its name; None: it does not answer.
+        incarnation: of every stream; empty: a later one's compares greater.
     """
 
-    def __init__(self, component: str, queues: Callable[[str], QueueCore | None]) -> None:
-        self._component, self._queues, self._streams = component, queues, 0
+    def __init__(self, component: str, queues: Callable[[str], QueueCore | None], incarnation: str = "") -> None:
+        self._component, self._queues, self._always, self._streams = component, queues, incarnation, 0
         self.opens = 0  # of streams into queues
 
     def publisher(self, queue: str, source: str, compressor: object = None) -> DirectEnqueue:
@@ -192,7 +193,7 @@ class DirectLinks:
 
     def _incarnation(self) -> str:
         self._streams += 1
-        return f"{self._streams:06d}"
+        return self._always or f"{self._streams:06d}"
 
 
 class DirectEnqueue:
@@ -278,6 +279,13 @@ class DirectDequeue:
         self._find = core
         self._core: QueueCore | None = None
         self._arrived: deque[Delivery] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        return self._core is not None
+
+    def subscribe_nowait(self, needed: Mapping[str, int], credit_bytes: int) -> None:
+        self.subscribe(needed, credit_bytes)
 
     def subscribe(self, needed: dict[str, int], credit_bytes: int, timeout_s: float = 0.0) -> None:
         core = self._find()

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -34,6 +34,7 @@ from spark_apply.driver import server_streams as servers_module
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.coordinator import ApplyCoordinator
+from spark_apply.driver.dequeuing import OPEN_TIMEOUT_S
 from spark_apply.driver.executions import ExecutionRequest
 from spark_apply.driver.flushes import POLL_INTERVAL_S, RETRY_S
 from spark_apply.driver.gate import Gate
@@ -42,6 +43,7 @@ from spark_apply.driver.reader import ApplyReader
 from spark_apply.messages import coordinator_message_from_wire, server_message_to_wire
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables import TableFits
+from streams.backoff import RETRY_DELAY_MAX_S
 from streams.clock import VirtualClock
 from streams.cutting import resume_after
 from streams.errors import (
@@ -50,12 +52,13 @@ from streams.errors import (
     DatabaseUnavailable,
     DestinationRestarted,
     FencedError,
+    LogGone,
     PropagationError,
     ProtocolError,
     StreamsError,
 )
 from streams.lcr_batch import Column, Command, LcrBatch, OldImage, RowGroup, TableVersion
-from streams.links import header_of
+from streams.links import Delivery, header_of
 from streams.scn import Scn
 from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
 from tests.support.apply_history import TABLES, Reference, Source, cut_batches
@@ -82,33 +85,61 @@ class Stream:
         """There is room for everything."""
 
 
-class Feed:
-    """A queue that has every batch."""
+class QueueStream:
+    """A stream out of `Queue`."""
+
+    def __init__(self, queue: Queue, *, is_open: bool) -> None:
+        self._queue, self.is_open = queue, is_open
+        self.arrived: deque[Delivery] = deque()
+        self.problem: StreamsError | None = None
+        self.acknowledged: list[int] = []
+
+    def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
+        for batch in self._queue.batches:
+            if (resumed := resume_after(batch, needed[SOURCE])) is not None:
+                self.deliver(batch if self.arrived else resumed)
+
+    def deliver(self, batch: LcrBatch) -> None:
+        self.arrived.append(Delivery(header=header_of(batch), data=codec.encode(batch)))
+
+    def poll(self) -> Delivery | None:
+        if self.arrived:
+            return self.arrived.popleft()
+        if self.problem is not None:
+            raise self.problem
+        return None
+
+    def grant(self, credit_bytes: int) -> None:
+        self._queue.granted_bytes += credit_bytes
+
+    def acknowledge(self, source: str, scn: Scn) -> None:
+        assert source == SOURCE
+        self.acknowledged.append(scn)
+
+    def close(self) -> None:
+        """It has nothing to give back."""
+
+
+class Queue:
+    """A queue that has every batch, with the links to it."""
 
     def __init__(self, batches: list[LcrBatch]) -> None:
-        self.batches, self.starts, self.durables, self.taken_bytes = batches, 0, [], 0
-        self.confirmed: list[int] = []
-        self.host: CoordinatorHost
+        self.batches, self.granted_bytes, self.opens_at_once = batches, 0, True
+        self.streams: list[QueueStream] = []
 
-    def start(self, needed: Scn) -> int:
-        self.starts += 1
-        resumed = [found for batch in self.batches if (found := resume_after(batch, needed)) is not None]
-        for position, batch in enumerate(resumed):
-            whole = batch if position == 0 else self.batches[len(self.batches) - len(resumed) + position]
-            self.host.arrived(self.starts, header_of(whole), codec.encode(whole))
-        return self.starts
+    def subscriber(self, queue: str) -> QueueStream:
+        assert queue == "q"
+        self.streams.append(QueueStream(self, is_open=self.opens_at_once))
+        return self.streams[-1]
 
-    def confirm(self, mark: int) -> None:
-        self.confirmed.append(mark)
+    @property
+    def stream(self) -> QueueStream:
+        """The last one."""
+        return self.streams[-1]
 
-    def taken(self, size: int) -> None:
-        self.taken_bytes += size
-
-    def durable(self, scn: Scn) -> None:
-        self.durables.append(scn)
-
-    def problem(self) -> str:
-        return ""
+    @property
+    def acknowledged(self) -> list[int]:
+        return [scn for stream in self.streams for scn in stream.acknowledged]
 
 
 class Driver:
@@ -152,16 +183,23 @@ class Driver:
         self.coordinator = ApplyCoordinator(
             progress=progress, errors=(), encode=codec.encode, group_transactions=3, group_rows=20,
         )
-        self.feed = Feed(self.batches)
-        self.host = self.feed.host = CoordinatorHost(
+        self.queue = Queue(self.batches)
+        self.host = CoordinatorHost(
             self.config, epoch=self.epoch, destination=destination, reader=reader, coordinator=self.coordinator,
-            fits=fits, feed=self.feed, clock=self.clock,
+            fits=fits, make_links=lambda _: self.queue, clock=self.clock,  # type: ignore[arg-type,return-value]
         )
         self.gate = Gate(self.config)
         self.token = self.gate.admit()
         self.gate.host = self.host
         self.host.begin()
         self.tasks: dict[int, tuple[Stream, ApplyServer]] = {}
+
+    def break_stream(self) -> None:
+        """The stream out of the queue breaks, and the pause before the next one passes."""
+        self.queue.stream.arrived.clear()
+        self.queue.stream.problem = PropagationError("the stream broke")
+        self.host._hear_queue()
+        self.clock.advance(RETRY_DELAY_MAX_S)
 
     def start_task(self, number: int) -> Stream:
         """A task says hello, opens its session and says that it is open."""
@@ -220,9 +258,9 @@ def test_batches_of_the_queue_are_applied_by_every_server_and_reported_durable(d
     driver.store.flush()
     driver.clock.advance(host_module.RECORD_INTERVAL_S)
     driver.host.turn(0.0)
-    assert driver.feed.durables == sorted(driver.feed.durables)
-    assert driver.feed.durables[-1] == driver.batches[-1].through_scn
-    assert driver.feed.taken_bytes == sum(len(codec.encode(batch)) for batch in driver.batches)
+    assert driver.queue.acknowledged == sorted(driver.queue.acknowledged)
+    assert driver.queue.acknowledged[-1] == driver.batches[-1].through_scn
+    assert driver.queue.granted_bytes == sum(len(codec.encode(batch)) for batch in driver.batches)
 
 
 def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it(driver: Driver) -> None:
@@ -230,13 +268,13 @@ def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it
     mark = LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500))
     driver.start_task(0)
     driver.run()
-    driver.host.arrived(driver.feed.starts, header_of(mark), codec.encode(mark))
+    driver.queue.stream.deliver(mark)
     driver.clock.advance(host_module.RECORD_INTERVAL_S)
     driver.host.turn(0.0)
     driver.host.turn(0.0)
     recorded = MemoryDestination(store=driver.store).progress(TOPOLOGY, APPLY)
     assert recorded is not None
-    assert driver.feed.durables[-1] <= recorded.low_watermark
+    assert driver.queue.acknowledged[-1] <= recorded.low_watermark
     assert driver.coordinator.low_watermark == through + 500
 
 
@@ -246,12 +284,12 @@ def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver)
     driver.run()
     assert driver.store.unflushed, "commits do not wait for the disk"
     assert driver.coordinator.low_watermark == through
-    assert not driver.feed.durables
+    assert not driver.queue.acknowledged
     assert (driver.host.recorded_scn, driver.host.kept_scn) == (begun, begun)
     driver.clock.advance(POLL_INTERVAL_S)
     driver.store.flush()
     driver.host.turn(0.0)
-    assert driver.feed.durables == [driver.host.recorded_scn]
+    assert driver.queue.acknowledged == [driver.host.recorded_scn]
     assert driver.host.kept_scn == through
 
 
@@ -290,7 +328,7 @@ def test_driver_ends_when_the_destination_lost_commits_and_the_next_one_applies_
     driver.clock.advance(POLL_INTERVAL_S)
     with pytest.raises(DestinationRestarted):
         driver.host.turn(0.0)
-    assert not driver.feed.durables
+    assert not driver.queue.acknowledged
     driver.start_driver()
     driver.start_task(0)
     driver.run()
@@ -399,7 +437,7 @@ def test_low_watermark_is_not_recorded_over_what_the_destination_has_lost(driver
     restore()
     through = driver.batches[-1].through_scn
     mark = LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500))
-    driver.host.arrived(driver.feed.starts, header_of(mark), codec.encode(mark))
+    driver.queue.stream.deliver(mark)
     driver.clock.advance(host_module.RECORD_INTERVAL_S)
     with pytest.raises(DestinationRestarted):
         driver.host.turn(0.0)
@@ -418,50 +456,85 @@ def test_driver_ends_when_a_newer_epoch_is_found_while_a_server_joins(driver: Dr
 
 
 def test_older_driver_never_asks_the_queue_for_what_a_newer_one_may_have_applied(driver: Driver) -> None:
-    starts = driver.feed.starts
     MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
-    driver.host.feed_broke(starts)  # it slept, and its stream was given to the newer one
+    driver.host._dequeuing.has_opened()  # of its stream the host has heard before
+    driver.break_stream()  # it slept, and its stream was given to the newer one
     with pytest.raises(FencedError):
         driver.host.turn(0.0)
-    assert driver.feed.starts == starts
+    assert len(driver.queue.streams) == 1
 
 
 def test_driver_that_slept_between_its_look_and_the_opening_of_its_stream_acknowledges_nothing(driver: Driver) -> None:
-    driver.host.feed_broke(driver.feed.starts)
+    driver.start_task(0)
+    driver.run()
+    driver.store.flush()
+    driver.queue.opens_at_once = False
+    driver.break_stream()
     driver.host.turn(0.0)  # no newer one runs; then it sleeps, and its stream is opened late
+    driver.clock.advance(POLL_INTERVAL_S)
+    driver.host.turn(0.0)
+    assert driver.host.recorded_scn == driver.batches[-1].through_scn
     MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
-    driver.host.feed_opened(driver.feed.starts)
+    driver.queue.stream.is_open = True
     with pytest.raises(FencedError):
         driver.host.turn(0.0)
-    assert driver.feed.confirmed == []
+    assert driver.queue.stream.acknowledged == []
 
 
-def test_stream_is_confirmed_when_the_destination_answers_and_an_older_one_never(driver: Driver) -> None:
+def test_what_becomes_durable_before_a_stream_is_confirmed_is_told_then(driver: Driver) -> None:
+    driver.queue.opens_at_once = False
+    driver.break_stream()
     driver.start_task(0)
-    driver.store.is_reachable = False
-    mark = driver.feed.starts
-    driver.host.feed_opened(mark - 1)
-    driver.host.feed_opened(mark)
+    driver.run()
+    driver.store.flush()
+    driver.clock.advance(POLL_INTERVAL_S)
     driver.host.turn(0.0)
-    assert driver.feed.confirmed == []
+    assert driver.queue.stream.acknowledged == []
+    driver.queue.stream.is_open = True
+    driver.store.is_reachable = False
+    driver.host.turn(0.0)
+    assert driver.queue.stream.acknowledged == [], "the destination has not said that no newer driver runs"
     driver.store.is_reachable = True
     driver.clock.advance(host_module.DEQUEUE_RETRY_S)
     driver.host.turn(0.0)
-    assert driver.feed.confirmed == [mark]
+    assert driver.queue.stream.acknowledged == [driver.batches[-1].through_scn]
 
 
 def test_dequeuing_begins_again_when_the_destination_answers_again(driver: Driver) -> None:
     driver.start_task(0)
-    driver.store.is_reachable = False
-    starts = driver.feed.starts
-    driver.host.feed_broke(starts)
     driver.host.turn(0.0)
-    assert driver.feed.starts == starts
+    driver.store.is_reachable = False
+    driver.break_stream()
+    driver.host.turn(0.0)
+    assert len(driver.queue.streams) == 1
     driver.store.is_reachable = True
     driver.clock.advance(host_module.DEQUEUE_RETRY_S)
     driver.run()
-    assert driver.feed.starts == starts + 1
+    assert len(driver.queue.streams) == 2
     driver.assert_applied()
+
+
+def test_stream_that_the_queue_does_not_take_is_given_up_and_says_so(driver: Driver) -> None:
+    driver.queue.opens_at_once = False
+    driver.break_stream()
+    driver.host.turn(0.0)
+    assert len(driver.queue.streams) == 2
+    driver.clock.advance(OPEN_TIMEOUT_S + 1)
+    driver.host.turn(0.0)
+    assert driver.host.problem == "queue q did not answer within 10 s"
+    driver.queue.opens_at_once = True
+    driver.clock.advance(RETRY_DELAY_MAX_S)
+    driver.host.turn(0.0)
+    driver.host.turn(0.0)
+    assert len(driver.queue.streams) == 3
+    assert not driver.host.problem
+
+
+def test_queue_that_lacks_what_is_needed_ends_the_driver(driver: Driver) -> None:
+    driver.queue.stream.arrived.clear()
+    driver.queue.stream.problem = LogGone("up to SCN 40 they are gone", first_scn=40)
+    with pytest.raises(LogGone):
+        driver.host.turn(0.0)
 
 
 def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> None:
@@ -706,7 +779,7 @@ def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replace
     driver.host.joins.hold(driver.host.told_scn)
     while driver.coordinator.low_watermark < later:
         driver.step()
-    assert not any(driver.feed.durables)
+    assert not any(driver.queue.acknowledged)
     driver.copy(early)
     driver.host.joins.hold(Scn(early))
     ahead = driver.coordinator.low_watermark

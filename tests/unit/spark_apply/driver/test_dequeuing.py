@@ -1,0 +1,45 @@
+"""A driver that slept does not disturb its successor at the queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.staging.queue import QueueCore
+from databases.connectors import DatabaseAccess
+from protos.transport import epoch_incarnation
+from spark_apply.driver.config import ApplyConfig
+from spark_apply.driver.dequeuing import Dequeuing
+from streams.clock import VirtualClock
+from streams.errors import QueueError
+from streams.scn import Scn
+from tests.support.staging import DirectLinks, one_way
+
+
+def test_late_stream_of_an_older_driver_moves_nothing_of_its_successor_whose_stream_is_broken(tmp_path: Path):
+    """The destination came back from a backup of 25; the older driver, which slept before it connected, had told 60."""
+    core = QueueCore(one_way(tmp_path), "q_dbs1", tmp_path / "q", VirtualClock())
+    newest = core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(25)}, 1)
+    core.acknowledge(newest, "dbs1", Scn(25))
+    core.close_subscriber(newest)
+    config = ApplyConfig(
+        topology="t", apply="apply_a", queue="q_dbs1", source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
+        destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
+    )
+    older = Dequeuing(config, DirectLinks("apply_a", {"q_dbs1": core}.get, epoch_incarnation(1)), VirtualClock())
+    older.begin(Scn(60))
+    older.durable(Scn(60))  # its servers' last group
+    assert older.has_opened()  # its host finds the newer epoch before it confirms the stream
+    (subscriber,) = (each for each in core.status()["subscribers"] if each["subscriber"] == "apply_a")
+    assert subscriber["acknowledged_scn"] == 25
+    core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(25)}, 1)
+
+
+def test_queue_refuses_a_driver_of_an_older_epoch_while_its_successor_is_connected(tmp_path: Path):
+    """It would ask for what its successor has acknowledged: as if the destination had lost commits."""
+    core = QueueCore(one_way(tmp_path), "q_dbs1", tmp_path / "q", VirtualClock())
+    for _ in range(2):  # its stream is opened again under the same epoch
+        core.open_subscriber("apply_a", epoch_incarnation(1_700_000_000_001), {"dbs1": Scn(90)}, 1)
+    with pytest.raises(QueueError, match="newer incarnation"):
+        core.open_subscriber("apply_a", epoch_incarnation(1_700_000_000_000), {"dbs1": Scn(40)}, 1)
