@@ -205,7 +205,7 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
     def rows(source: str, destination: str) -> int:
         return sum(world.models[source, destination].rows_of.values())
 
-    wait_until("the ways to dbs3 are closed", lambda: all(world.runners[f"{s}_to_dbs3"].state == "CLOSED" for s in SOURCES), WAIT_S)
+    wait_until("the ways to dbs3 are closed", lambda: all(world.runners[f"{s}_to_dbs3"].runner.state == "CLOSED" for s in SOURCES), WAIT_S)
     world.proxies["dbs3"].cut()
     for turn in range(ROUNDS):
         world.clock.minute = 60 * turn
@@ -229,7 +229,7 @@ def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everythin
             wait_until(f"dbs3 has all of {source}", lambda source=source: rows(source, "dbs3") == ends[source], WAIT_S)
             wait_until("the queue is empty", lambda source=source: world.queues[f"q_{source}"].service.status()["num_msgs"] == 0, WAIT_S)
         world.clock.minute = 60 * turn + 60
-        wait_until("it is closed again", lambda: all(world.runners[f"{s}_to_dbs3"].state == "CLOSED" for s in SOURCES), WAIT_S)
+        wait_until("it is closed again", lambda: all(world.runners[f"{s}_to_dbs3"].runner.state == "CLOSED" for s in SOURCES), WAIT_S)
     for model in world.models.values():
         assert sum(model.rows_of.values()) == ROUNDS * ROWS
     assert world.proxies["dbs4"].accepted > 2, "its line never broke"

@@ -222,8 +222,9 @@ def test_renewed_certificate_takes_effect_without_a_restart_and_a_half_replaced_
     key = Path(identity.key)
     old = key.read_bytes()
     key.write_bytes(Path(certificates.of("dbs2").key).read_bytes())  # the certificate has not been replaced yet
+    client = queue.publisher(identity)
     with pytest.raises(CertificateError):
-        queue.publisher(identity)
+        client.connect()
     # The server goes on with what it has.
     other = queue.subscriber(certificates.of("dbs2"))
     assert isinstance(_refused(lambda: other.subscribe({"dbs1": 0}, CREDIT), other), NotAdmitted)
