@@ -621,8 +621,12 @@ class ClientStream(Generic[_Message]):
             outcome = as_streams_error(error, self._peer)
         except StreamsError as error:
             outcome = error
+        except ValueError:  # gRPC's word for a channel that was closed
+            if not self._is_closed:
+                raise
+            outcome = PropagationError(f"{self._peer}: the stream was closed", hint="", peer=self._peer)
         finally:
-            with suppress(ValueError):  # the channel may be closed already
+            with suppress(ValueError):
                 if self._call is not None:
                     self._call.cancel()
             self._ended(outcome)
