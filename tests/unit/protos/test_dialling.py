@@ -1,0 +1,63 @@
+"""A subscriber's stream that is opened without waiting: it asks where the queue is on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from protos.links import GrpcLinks
+from streams.errors import PropagationError, StreamsError
+from tests.support.system import wait_until
+
+WAIT_S = 30.0  # each of these takes milliseconds
+
+
+def links(resolve: object, woken: threading.Event) -> GrpcLinks:
+    return GrpcLinks("t", "apply_a", resolve, wake=woken.set)  # type: ignore[arg-type]
+
+
+def has_ended(name: str) -> bool:
+    return not any(thread.name == f"stream-queue {name}" for thread in threading.enumerate())
+
+
+def test_what_the_address_is_answered_with_comes_when_it_is_polled():
+    def resolve(name: str) -> str:
+        raise PropagationError(f"{name} does not run")
+
+    woken = threading.Event()
+    stream = links(resolve, woken).subscriber("q_unknown")
+    stream.subscribe_nowait({"dbs1": 0}, 1)
+    assert woken.wait(WAIT_S)
+    assert not stream.is_open
+    with pytest.raises(PropagationError, match="queue:q_unknown does not run"):
+        stream.poll()
+    stream.close()
+    assert has_ended("q_unknown")
+
+
+def test_closing_does_not_wait_for_an_address_and_leaves_nothing_behind():
+    asked, answered, woken = threading.Event(), threading.Event(), threading.Event()
+
+    def resolve(_: str) -> str:
+        asked.set()
+        assert answered.wait(WAIT_S)
+        return "127.0.0.1:1"
+
+    stream = links(resolve, woken).subscriber("q_slow")
+    stream.subscribe_nowait({"dbs1": 0}, 1)
+    assert asked.wait(WAIT_S)
+    assert stream.poll() is None
+    stream.close()
+    assert not answered.is_set()
+    answered.set()
+    wait_until("its thread has ended", lambda: has_ended("q_slow"), WAIT_S)
+    with pytest.raises(PropagationError, match="was closed"):
+        stream.poll()
+
+
+def test_nobody_at_the_address_is_an_error_of_the_stream():
+    stream = links(lambda _: "127.0.0.1:1", threading.Event()).subscriber("q_gone")
+    with pytest.raises(StreamsError):
+        stream.subscribe({"dbs1": 0}, 1)
+    wait_until("its thread has ended", lambda: has_ended("q_gone"), WAIT_S)
