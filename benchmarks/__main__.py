@@ -78,12 +78,13 @@ class Bench:
     servers: Servers
     native: NativePeer
     headrace: HeadracePeer
+    is_open_too: bool = False
     runs: dict[tuple[str, str], list[Run]] = field(default_factory=dict)
 
     def measure(self, workload: Workload, runs: int) -> None:
         """Warm up, then run the workload alternating through every peer and setting."""
         for number in range(runs + 1):
-            for setting in self._order(number):
+            for setting in self.order(number):
                 run = self._run(workload, setting)
                 counted = number > 0
                 _say(progress_line(
@@ -92,16 +93,16 @@ class Bench:
                 if counted or not run.verified:
                     self.runs.setdefault((workload.name, setting), []).append(run)
 
-    @staticmethod
-    def _order(number: int) -> tuple[str, ...]:
-        order = ("native", "headrace", "native_on", "queued")
+    def order(self, number: int) -> tuple[str, ...]:
+        """The settings of a round, forth and back in turn."""
+        order = ("native", "headrace", "native_on", "queued", *(("open",) if self.is_open_too else ()))
         return order if number % 2 else order[::-1]
 
     def _run(self, workload: Workload, setting: str) -> Run:
-        peer: Peer = self.headrace if setting in {"headrace", "queued"} else self.native
+        peer: Peer = self.headrace if setting in {"headrace", "queued", "open"} else self.native
         if isinstance(peer, NativePeer):
             peer.set_synchronous_commit("on" if setting == "native_on" else "off")
-        self._rest(peer, workload, queued=setting == "queued")
+        self._rest(peer, workload, setting)
         workload.write_backlog(peer.pair.source)
         mark = write_mark(peer.pair.source)
         with psycopg.connect(peer.pair.source) as connection:
@@ -126,11 +127,11 @@ class Bench:
             verified = workload.content(connection) == content
         return Run(seconds=seconds, verified=verified, usage=usage)
 
-    def _rest(self, peer: Peer, workload: Workload, *, queued: bool) -> None:
+    def _rest(self, peer: Peer, workload: Workload, setting: str) -> None:
         """Restore the state from which a run starts: caught up, stopped, settled."""
         for each in (self.native, self.headrace):
             each.start()
-        self.headrace.go_through_queues(is_wanted=queued)
+        self.headrace.change(queued=setting == "queued", is_open=setting == "open")
         workload.reset(peer.pair.source)
         for each in (self.native, self.headrace):
             each.wait_caught_up()
@@ -167,10 +168,11 @@ class Bench:
         """Measure each peer while the other one is stopped."""
         found = {}
         self.headrace.start()
-        self.headrace.go_through_queues(is_wanted=False)
+        self.headrace.change()
         self.headrace.stop()
         for name, peer, other in (
             ("native", self.native, self.headrace), ("headrace", self.headrace, self.native), ("queued", self.headrace, self.native),
+            *((("open", self.headrace, self.native),) if self.is_open_too else ()),
         ):
             other.wait_caught_up() if name == "headrace" else other.start()
             other.stop()
@@ -178,7 +180,7 @@ class Bench:
                 peer.set_synchronous_commit(SYNCHRONOUS_COMMIT)
             peer.start()
             if peer is self.headrace:
-                peer.go_through_queues(is_wanted=name == "queued")
+                peer.change(queued=name == "queued", is_open=name == "open")
             peer.wait_caught_up()
             Latency(rate=latency.rate, duration_s=3.0).run(peer.pair.source, peer.pair.destination)  # warm-up
             found[name] = latency.run(peer.pair.source, peer.pair.destination)
@@ -204,7 +206,7 @@ def report(
     """
     entries: list[dict[str, object]] = []
     for workload in workloads:
-        runs = {setting: bench.runs[workload.name, setting] for setting in ("native", "native_on", "headrace", "queued")}
+        runs = {setting: bench.runs[workload.name, setting] for setting in bench.order(1)}
         seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
         native_s = min(seconds["native"], seconds["native_on"])
         entries.append({
@@ -214,11 +216,11 @@ def report(
             "native_rows_per_s": round(workload.row_changes / native_s),
             "headrace_rows_per_s": round(workload.row_changes / seconds["headrace"]),
             "native_usage": {stage: asdict(usage) for stage, usage in middle(runs["native"]).usage.items()},
-            "queued_s": round(seconds["queued"], 3),
+            "queued_s": round(seconds["queued"], 3), **({"open_s": round(seconds["open"], 3)} if "open" in seconds else {}),
             "queued_usage": {stage: asdict(usage) for stage, usage in middle(runs["queued"]).usage.items()},
             "cpu_s_per_100k_rows": {
                 setting: round(statistics.median(_own_cpu_s(run) for run in runs[setting]) * 1e5 / workload.row_changes, 3)
-                for setting in ("headrace", "queued")
+                for setting in ("headrace", "queued", "open") if setting in runs
             },
         })
     return {
@@ -269,6 +271,11 @@ def show(result: dict[str, object]) -> None:
     if "queued" in result["latency"]:  # type: ignore[operator]
         p50, queued = (result["latency"][name]["p50_ms"] for name in ("headrace", "queued"))  # type: ignore[index]
         _say(f"  latency p50      {p50} ms against {queued} ms ({_lower(p50, queued)})")
+    for entry in result["workloads"]:  # type: ignore[attr-defined]
+        if "open_s" in entry:
+            cpu = entry["cpu_s_per_100k_rows"]
+            _say(f"\n{entry['name']}: with certificates {entry['headrace_s']:.2f} s, with `tls: none` {entry['open_s']:.2f} s; CPU of Headrace's processes per"
+                 f" 100,000 rows {cpu['headrace']} s and {cpu['open']} s")
     for entry in result["networks"]:  # type: ignore[attr-defined]
         _say(f"\n{entry['name']}: native {entry['native_s']:.2f} s, Headrace {entry['headrace_s']:.2f} s, ratio {entry['ratio']:.2f}, "
              f"same commit {entry['ratio_same_synchronous_commit']:.2f}, verified {entry['verified']}")
@@ -312,7 +319,7 @@ def shortcomings(result: dict[str, object]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _prepared(workloads: list[Workload], latency: Latency) -> Iterator[Bench]:
+def _prepared(workloads: list[Workload], latency: Latency, *, is_open_too: bool) -> Iterator[Bench]:
     with bench_servers() as servers:
         peers = {name: servers.make_pair(f"bench_{name}") for name in ("native", "headrace")}
         tables: tuple[str, ...] = (latency.table, MARK_TABLE)
@@ -331,7 +338,7 @@ def _prepared(workloads: list[Workload], latency: Latency) -> Iterator[Bench]:
             _say("setting up native replication and Headrace ...")
             native.set_up(tables)
             headrace.set_up(tables)
-            yield Bench(servers, native, headrace)
+            yield Bench(servers, native, headrace, is_open_too)
         finally:
             for peer in (headrace, native):
                 try:
@@ -357,6 +364,7 @@ def main() -> int:
     ])
     parser.add_argument("--share", type=float, default=1.0, help="fraction of each workload's size, for experiments")
     parser.add_argument("--latency-s", type=float, default=30.0, help="duration of the latency measurement")
+    parser.add_argument("--authentication", action="store_true", help="measure Headrace with `tls: none` (`open`) too: what authentication and encryption cost")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     large = OneTransaction(name="memory", row_changes=int(10_000_000 * arguments.share))
@@ -365,7 +373,7 @@ def main() -> int:
     latency = Latency(duration_s=arguments.latency_s)
     latencies: dict[str, LatencyResult] = {}
     memory: dict[str, object] = {}
-    with _prepared([*chosen, large], latency) as bench:
+    with _prepared([*chosen, large], latency, is_open_too=arguments.authentication) as bench:
         time.sleep(_REST_S)
         footprints = footprint(bench.headrace.roots(), bench.headrace.components())
         idle = _idle(bench.headrace)

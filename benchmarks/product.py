@@ -139,9 +139,15 @@ class HeadracePeer(HeadraceTopology):
 
     def set_up(self, tables: tuple[str, ...]) -> None:  # noqa: ARG002 - the rule takes the whole schema
         """Write the topology, bring it up, copy the tables; returns when it has caught up."""
-        self.go_through_queues(is_wanted=False)
+        self.change()
         self.wait_caught_up()
 
-    def go_through_queues(self, *, is_wanted: bool) -> None:
-        """Edit the topology, if it is not so: through queues and a propagation, or with combined capture and apply. The log writer must run."""
-        self.bring_up(_TOPOLOGY.format(state_dir=self.state_dir, combined="never" if is_wanted else "auto"))
+    def change(self, *, queued: bool = False, is_open: bool = False) -> None:
+        """Edit the topology, if it is not so. The log writer must run.
+
+        Args:
+            queued: through queues and a propagation; else with combined capture and apply.
+            is_open: no link authenticates or encrypts (`tls: none`).
+        """
+        text = _TOPOLOGY.format(state_dir=self.state_dir, combined="never" if queued else "auto")
+        self.bring_up(text + ("tls: none\n" if is_open else ""))
