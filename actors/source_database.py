@@ -563,12 +563,12 @@ class DatabaseSite(RedoKeeper, SiteHost):
         self.close()
         return remove_from(self._spec, self._site, self.database_dsn())
 
-    def clear_up(self) -> None:
+    def clear_up(self, keep_server: bool = False) -> None:  # noqa: FBT001, FBT002 - called by position, through Ray
         """See `SiteHost.clear_up`."""
         self.end()
-        if self._server is not None:
+        if self._server is not None and not keep_server:
             self._server.destroy()
-        super().clear_up()
+        super().clear_up(keep_server)
 
     # ------------------------------------------------------------------ inside
 

@@ -316,16 +316,23 @@ def down(
         bool, typer.Option("--purge", help="Also remove what Headrace created: objects in the databases, redo, embedded servers.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --purge.")] = False,
+    keep_servers: Annotated[
+        bool, typer.Option("--keep-servers", help="With --purge: embedded servers stay and run on, with their tables; what Headrace created in them is removed.")
+    ] = False,
 ) -> int:
     """Stop a topology; its objects in the databases stay unless purged. Idempotent."""
     from headrace.kept import slots_kept, tombstones_kept
 
     output = Output(as_json=as_json)
+    if keep_servers and not purge:
+        raise ConfigError("--keep-servers says what --purge leaves", hint="`headrace down` alone removes nothing")
     with _deployment(file, address) as deployment:
-        if purge and not yes and not _may_purge(output, deployment):
+        if purge and not yes and not _may_purge(output, deployment, keep_servers=keep_servers):
             output.say("nothing was done")
             return FINDING
-        problems = deployment.down(purge=purge, progress=output.say)
+        problems = deployment.down(purge=purge, keep_servers=keep_servers, progress=output.say)
+        for shell in deployment.embedded_shells() if keep_servers else ():
+            output.say(shell)
         kept = [] if purge else slots_kept(deployment.spec)
         noting = {} if purge else tombstones_kept(deployment.spec)
     output.json({
@@ -343,7 +350,7 @@ def down(
     return FAILURE if problems else DONE
 
 
-def _may_purge(output: Output, deployment: Deployment) -> bool:
+def _may_purge(output: Output, deployment: Deployment, *, keep_servers: bool) -> bool:
     """Ask for confirmation of what cannot be undone.
 
     Raises:
@@ -351,7 +358,7 @@ def _may_purge(output: Output, deployment: Deployment) -> bool:
     """
     from headrace.kept import purge_losses
 
-    losses = purge_losses(deployment.spec)
+    losses = purge_losses(deployment.spec, keep_servers=keep_servers)
     if output.as_json or not sys.stdin.isatty():
         raise ConfigError(
             f"`down --purge` of topology {deployment.spec.name} removes for good: {'; '.join(losses)}",

@@ -536,11 +536,12 @@ class Deployment:
 
     # ------------------------------------------------------------------ ending
 
-    def down(self, *, purge: bool = False, progress: Callable[[str], None] | None = None) -> list[str]:
+    def down(self, *, purge: bool = False, keep_servers: bool = False, progress: Callable[[str], None] | None = None) -> list[str]:
         """End everything that runs. Idempotent; also cleans up after a crash.
 
         Args:
             purge: also remove Headrace's objects in the databases, and the state folder.
+            keep_servers: embedded servers are not purged: they hold their tables and run on, for what is to be done to these before the next `up`.
             progress: called with a line of text for each finished step.
 
         Returns:
@@ -553,18 +554,19 @@ class Deployment:
         except ConfigError as error:
             tell("no running cluster")
             problems += self._forget_address(error)
-            problems += self._remove_from_databases(None, tell) if purge else []
+            problems += self._remove_from_databases(None, tell, keep_servers=keep_servers) if purge else []
         else:
-            problems += self._end_components(actors, purge=purge, tell=tell)
+            problems += self._end_components(actors, purge=purge, keep_servers=keep_servers, tell=tell)
             self.disconnect()
         is_known = self.cluster.facts() is not None
         self.cluster.stop()  # also removes what a copied folder says of the original's
         if is_known:
             tell("cluster ended")
-        problems += self._stop_servers(purge=purge, tell=tell)
+        if not (purge and keep_servers):
+            problems += self._stop_servers(purge=purge, tell=tell)
         # The folder says whose the objects in the databases are: without it nobody could remove them.
         if purge and all(_NO_DSN in problem for problem in problems):
-            problems += self._remove_state(tell)
+            problems += self._remove_state(tell, keep_servers=keep_servers)
         elif purge and self.spec.state_dir.exists():
             problems.append(f"{self.spec.state_dir} stays until everything else is removed")
         return problems
@@ -576,7 +578,7 @@ class Deployment:
         RememberedCluster(self.spec.state_dir).forget()
         return [f"{error.message}: what still runs there was not ended; that cluster is forgotten"]
 
-    def _end_components(self, actors: RayActors, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+    def _end_components(self, actors: RayActors, *, purge: bool, keep_servers: bool, tell: Callable[[str], None]) -> list[str]:
         self._kill_and_wait(_is_controller)  # first: it creates what it misses
         names = actors.names()
         drivers = self._spark_processes(actors, names)
@@ -585,9 +587,9 @@ class Deployment:
         self._kill_and_wait(lambda name: not name.startswith("site:"))
         problems = _wait_gone(drivers)
         if purge:
-            problems += self._remove_from_databases(actors, tell)
+            problems += self._remove_from_databases(actors, tell, keep_servers=keep_servers)
         if self.address:
-            problems += self._clear_nodes(actors, names, purge=purge and not problems, tell=tell)
+            problems += self._clear_nodes(actors, names, purge=purge and not problems, keep_servers=keep_servers, tell=tell)
         left = self._kill_and_wait(lambda _: True)
         actors.clear_away()
         if left and self.address:  # a private cluster ends with all that it runs
@@ -595,7 +597,9 @@ class Deployment:
         tell("components ended")
         return problems
 
-    def _clear_nodes(self, actors: RayActors, names: set[str], *, purge: bool, tell: Callable[[str], None]) -> list[str]:
+    def _clear_nodes(
+        self, actors: RayActors, names: set[str], *, purge: bool, keep_servers: bool, tell: Callable[[str], None],
+    ) -> list[str]:
         """End embedded servers, and remove files, on the machines of the sites with a `node`: only their actors reach them."""
         problems = []
         for site in self.spec.sites:
@@ -606,7 +610,7 @@ class Deployment:
                 if actor not in names:
                     raise PropagationError(f"{actor} does not run")
                 actors.call(actor, "status", timeout_s=CONTROLLER_TIMEOUT_S)  # a node that is not there is not waited for
-                actors.call(actor, "clear_up" if purge else "stop_server", timeout_s=DATABASE_TIMEOUT_S)
+                actors.call(actor, *(("clear_up", keep_servers) if purge else ("stop_server",)), timeout_s=DATABASE_TIMEOUT_S)
             except StreamsError as error:
                 problems.append(f"{site.name}: {error.message}: {what} stays; end or remove it there")
             else:
@@ -648,12 +652,12 @@ class Deployment:
                     continue
         return found
 
-    def _remove_from_databases(self, actors: RayActors | None, tell: Callable[[str], None]) -> list[str]:
-        """Remove Headrace's objects from the users' databases; embedded servers are removed entirely."""
+    def _remove_from_databases(self, actors: RayActors | None, tell: Callable[[str], None], *, keep_servers: bool) -> list[str]:
+        """Remove Headrace's objects from the users' databases; embedded servers that are not kept are removed entirely."""
         present = actors.names() if actors is not None else set()
         problems = []
         for site in self.spec.sites:
-            if site.database.kind != "postgres":
+            if site.database.kind != "postgres" and not (keep_servers and site.database.kind == "embedded"):
                 continue
             try:
                 lines = self._remove_from(site, actors if f"site:{site.name}" in present else None)
@@ -687,7 +691,7 @@ class Deployment:
         return problems
 
     def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
-        from actors.site.connection import claim_on, original_of, remove_from
+        from actors.site.connection import claim_on, embedded_server, original_of, remove_from
 
         if actors is not None:
             try:
@@ -698,6 +702,12 @@ class Deployment:
                 return lines
         if original := original_of(self.spec, site.name):
             return (self._of_original(original),)
+        if site.database.kind == "embedded":  # its actor is gone; on another machine only that would reach it
+            server = embedded_server(self.spec, site)
+            if not server.folder.exists():
+                return ()
+            server.start()
+            return remove_from(self.spec, site, server.dsn())
         if actors is None:
             # On a Ray cluster that does not answer now it may run: the claim takes what this folder's own site holds for an earlier one's.
             self._wait_free(f"site:{site.name}", GONE_TIMEOUT_S)
@@ -736,9 +746,11 @@ class Deployment:
                     tell(f"{name}: embedded server {'removed' if purge else 'stopped'}")
         return problems
 
-    def _remove_state(self, tell: Callable[[str], None]) -> list[str]:
+    def _remove_state(self, tell: Callable[[str], None], *, keep_servers: bool) -> list[str]:
         """Remove Headrace's files from the state folder, and the folder if it is empty then. The audit log stays: it has who removed the rest."""
         import shutil
+
+        from actors.site.connection import remove_but_server
 
         folder = self.spec.state_dir
         if not folder.exists():
@@ -746,7 +758,12 @@ class Deployment:
         is_news = not {each.name for each in folder.iterdir()} <= {*AUDIT_FILES, "cluster.lock"}  # those of this command alone
         for name in ("sites", "components", "logs", CERTIFICATES):
             path = folder / name
-            if path.is_dir() and not path.is_symlink():
+            if name == "sites" and keep_servers:
+                for site in sorted(path.glob("*")):
+                    remove_but_server(site)
+                with suppress(OSError):
+                    path.rmdir()
+            elif path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
@@ -761,7 +778,7 @@ class Deployment:
                 empty.rmdir()
         if is_news:
             tell("state folder removed" + (", its audit log excepted" if any((folder / name).exists() for name in AUDIT_FILES) else ""))
-        return [f"{folder} could not be removed"] if (folder / "sites").exists() else []
+        return [f"{folder} could not be removed"] if (folder / "sites").exists() and not keep_servers else []
 
 
 def _connect(address: str, topology: str, environment: Mapping[str, str]) -> RayActors:

@@ -68,15 +68,20 @@ def tombstones_kept(spec: TopologySpec) -> dict[str, list[str]]:
     return {site: sorted(names) for site, names in sorted(found.items()) if names}
 
 
-def purge_losses(spec: TopologySpec) -> list[str]:
-    """Describe what `down --purge` removes, one line each."""
+def purge_losses(spec: TopologySpec, *, keep_servers: bool = False) -> list[str]:
+    """Describe what `down --purge` removes, one line each.
+
+    Args:
+        spec: the topology.
+        keep_servers: embedded servers stay.
+    """
     from actors.site.connection import left_servers
 
     losses = [f"{spec.state_dir}: redo logs, spilled queues, logs"]
     for site in spec.sites:
-        if site.database.kind == "embedded":
+        if site.database.kind == "embedded" and not keep_servers:
             losses.append(f"{site.name}: its embedded server, with every table in it")
-        elif site.database.kind == "postgres":
+        elif site.database.kind != "none":
             losses.append(f"{site.name}: publication, slot, apply progress, error queue; your tables stay as they are")
-    losses += [f"{name}: its embedded server, with every table in it, although the file does not name it any more" for name in left_servers(spec)]
+    losses += [] if keep_servers else [f"{name}: its embedded server, with every table in it, although the file does not name it any more" for name in left_servers(spec)]
     return losses

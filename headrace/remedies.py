@@ -36,6 +36,6 @@ def for_topology(fix: str, flows: Iterable[tuple[str, str]]) -> str:
         last = "then as for a new site of an n-way topology (docs/operations.md): `headrace up`, and `headrace up --keep-existing` once the copies are made"
     return fix.replace(
         INSTANTIATE_AGAIN,
-        f"keep the rows of one site{alike}; what the others changed and had not sent to it is lost. `headrace down --purge`, empty the replicated"
+        f"keep the rows of one site{alike}; what the others changed and had not sent to it is lost. `headrace down --purge --keep-servers`, empty the replicated"
         f" tables at {', '.join(others)}, and not at {keepers[0]}, {last}",
     )

@@ -44,7 +44,7 @@ __all__ = [
 
 # The way out when transactions are gone for good; part of hints.
 INSTANTIATE_AGAIN = (
-    "`headrace down --purge`, empty the replicated tables at the destinations (where sites write to each other, at all but the one whose rows stay),"
+    "`headrace down --purge --keep-servers`, empty the replicated tables at the destinations (where sites write to each other, at all but the one whose rows stay),"
     " then `headrace up`: the tables are copied again"
 )
 # What an apply process says of a table that is not its own; whoever asked several of them looks for it.

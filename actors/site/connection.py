@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
-    "access_to", "claim_on", "embedded_server", "left_servers", "original_of", "redo_folder", "remove_from", "retained_bytes", "running_access",
-    "site_folder",
+    "access_to", "claim_on", "embedded_server", "left_servers", "original_of", "redo_folder", "remove_but_server", "remove_from", "retained_bytes",
+    "running_access", "site_folder",
 ]
 
 _IDENTITY = "identity"  # in a site's folder
+_SERVER = "database"  # the same: of its embedded server
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
@@ -58,8 +60,25 @@ def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
     from databases.embedded import EmbeddedServer
 
     return EmbeddedServer(
-        site_folder(spec, site.name) / "database", version=site.database.version, name=f"{spec.name}-{site.name}"
+        site_folder(spec, site.name) / _SERVER, version=site.database.version, name=f"{spec.name}-{site.name}"
     )
+
+
+def remove_but_server(folder: Path) -> None:
+    """Remove what a site keeps on disk but its embedded server, and the folder if nothing is left; idempotent.
+
+    Args:
+        folder: of the site.
+    """
+    for path in folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ():
+        if path.name == _SERVER:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # the server is in it, or it is gone already
+        folder.rmdir()
 
 
 def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
@@ -71,7 +90,7 @@ def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
     from databases.embedded import EmbeddedServer
 
     names = {site.name for site in spec.sites}
-    folders = sorted((spec.state_dir / "sites").glob("*/database"))
+    folders = sorted((spec.state_dir / "sites").glob(f"*/{_SERVER}"))
     return {
         folder.parent.name: EmbeddedServer(folder, name=f"{spec.name}-{folder.parent.name}") for folder in folders if folder.parent.name not in names
     }

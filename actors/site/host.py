@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actors.host import Host
 from actors.records.wanted import Wanted
-from actors.site.connection import site_folder
+from actors.site.connection import remove_but_server, site_folder
 from actors.staging.queue_host import delete_spilled, forget_queues
 
 if TYPE_CHECKING:
@@ -65,14 +65,19 @@ class SiteHost(Host):
         """
         delete_spilled(self._spec, self.name.removeprefix("site:"), names)
 
-    def clear_up(self) -> None:
+    def clear_up(self, keep_server: bool = False) -> None:  # noqa: FBT001, FBT002 - called by position, through Ray
         """The topology is removed: end this component, and remove all that its components keep on this machine; idempotent.
 
         No other component of the topology may run here, but those of other sites that are to be removed next.
+
+        Args:
+            keep_server: an embedded server's folder stays.
         """
         self.end()
         folder, state_dir = site_folder(self._spec, self.name.removeprefix("site:")), self._spec.state_dir
-        for each in (folder, state_dir / "components", state_dir / "logs"):
+        if keep_server:
+            remove_but_server(folder)
+        for each in (*(() if keep_server else (folder,)), state_dir / "components", state_dir / "logs"):
             shutil.rmtree(each, ignore_errors=True)
         for each in (folder.parent, state_dir):
             with contextlib.suppress(OSError):  # it is not empty, gone already, or where a disk is mounted
