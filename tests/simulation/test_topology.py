@@ -53,7 +53,7 @@ RECEIVER = {name for name in FAILPOINTS if name.startswith("redo_receiver.")}  #
 DOWNSTREAM_KINDS = {"kill redo", "redo stream cut", "standby power loss", "commits lost", *RECEIVER}
 DOWNSTREAM_SEEN = {"standby redo purged", "standby redo full"}
 SPLITTABLE = ("fan_out", "hub_and_spoke", "n_way", "extended_secondaries")
-SPLITTING_SEED = 1
+SPLITTING_SEED = 2
 SWITCHING_SEED = 40
 CRASHED_AFTER_RESTORE_SEED = 478003324
 # Redo is full, to the bound, of what the capture process of a split stream mines again for a refused destination.
