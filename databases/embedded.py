@@ -369,6 +369,7 @@ class EmbeddedServer:
     def _start_once(self, facts: ServerFacts) -> None:
         data = facts.place(self.folder)
         place = Place.find(self.folder, self.version)
+        self._check_owner(data, facts.user_number)
         _forget_stale_postmaster(data, self.name)
         if not _port_is_free(facts.port):
             facts = replace(facts, port=_free_port())
@@ -383,7 +384,16 @@ class EmbeddedServer:
             run(command, user_number=facts.user_number, what=f"{self.name}: pg_ctl start", quiet=True)
         except DatabaseError as error:
             tail = _tail(log, started_at)
-            raise DatabaseUnavailable(f"{self.name}: the embedded PostgreSQL did not start: {tail}") from error
+            raise DatabaseUnavailable(f"{self.name}: the embedded PostgreSQL did not start: {tail or error.message}") from error
+
+    def _check_owner(self, data: Path, user_number: int) -> None:
+        """Refuse data that the server's user does not own, as a copy made by root that kept no owners: the server could not read them, nor say so."""
+        owner = data.stat().st_uid
+        if os.geteuid() == 0 and owner != user_number:
+            raise ConfigError(
+                f"{self.name}: {data} belongs to user {owner}, and its server runs as user {user_number}",
+                hint=f"chown -R {user_number}:{user_number} {shlex.quote(str(data))}   (cp -a keeps the owners)",
+            )
 
     def _answers(self) -> bool:
         command = [str(self.binary("pg_isready")), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "3"]

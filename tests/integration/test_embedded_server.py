@@ -208,6 +208,26 @@ def test_moved_folder_has_its_data_and_its_copy_is_another_server(folder: Path) 
     assert _one(server, "SELECT a FROM t") == 7
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take files from their owner")
+def test_copy_that_lost_its_owners_names_them_and_the_fix_works(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    server.start()
+    with psycopg.connect(server.dsn(), autocommit=True) as user:
+        user.execute("CREATE TABLE t (id int)")
+    server.stop()
+    shutil.copytree(folder, folder.with_name("copied"))  # as `cp -r`
+    copied = EmbeddedServer(folder.with_name("copied"))
+    try:
+        with pytest.raises(ConfigError, match=r"belongs to user 0, and its server runs as user \d+") as refused:
+            copied.start()
+        subprocess.run(refused.value.hint.partition("   (")[0], shell=True, check=True)
+        copied.start()
+        with psycopg.connect(copied.dsn()) as user:
+            assert user.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    finally:
+        copied.destroy()
+
+
 def test_wrong_setting_shows_the_servers_own_words(folder: Path) -> None:
     server = EmbeddedServer(folder, settings={"wal_level": "nonsense"})
     with pytest.raises(DatabaseUnavailable, match="wal_level"):
