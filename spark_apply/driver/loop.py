@@ -173,6 +173,7 @@ class CoordinatorHost:
         self._dequeue_at: float | None = None  # dequeuing is to begin, as soon as the destination answers
         self._confirm_at: float | None = None  # a stream is open, and the destination is to be asked for the newest epoch
         self._last_applied_us = 0
+        self._has_queue_spoken = False  # since the loop last listened to it
         self._problem = ""
 
     # ------------------------------------------------------------------ from other threads
@@ -442,6 +443,8 @@ class CoordinatorHost:
 
     def _pause(self) -> float:
         """Seconds until work is due."""
+        if self._has_queue_spoken:  # while the loop worked, after it had listened
+            return 0.0
         now = self._clock.monotonic()
         due = [now + RECORD_INTERVAL_S]
         if self._coordinator.unrecorded_scn is not None:
@@ -469,7 +472,7 @@ class CoordinatorHost:
 
     def _handle(self, event: _Event) -> None:
         if isinstance(event, _QueueSpoke):
-            pass  # the loop is awake, and looks
+            self._has_queue_spoken = True
         elif isinstance(event, _ServerSpoke):
             event.stream.taken()
             self.servers.heard(event.stream, event.message)
@@ -490,6 +493,7 @@ class CoordinatorHost:
 
     def _hear_queue(self) -> None:
         """Take what has arrived from the queue; a stream that broke is followed by another one after a pause."""
+        self._has_queue_spoken = False  # before it is polled: what arrives from now on wakes the loop again
         again_at = self._dequeuing.hear()
         if again_at is not None:
             self._dequeue_at, self._confirm_at = again_at, None

@@ -1056,3 +1056,27 @@ def test_server_that_opened_its_session_before_a_join_and_takes_part_after_it_op
     assert stream is driver.tasks[1][0]
     assert driver.host.servers.facts()[1].has_joined
     driver.assert_applied()
+
+
+def test_batch_that_arrives_while_the_loop_works_is_heard_without_a_pause(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its wake is among the events that are handled between two batches, after the loop has listened to the queue."""
+    driver.start_task(0)
+    through, offer = driver.batches[-1].through_scn, driver.host._reader.offer
+    driver.queue.stream.deliver(LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500)))
+    driver.run()
+    late = LcrBatch(source=SOURCE, previous_scn=Scn(through + 500), through_scn=Scn(through + 600))
+
+    def arrive(batch: LcrBatch, data: bytes) -> None:
+        offer(batch, data)
+        if batch.through_scn == through + 550:
+            driver.queue.stream.deliver(dataclasses.replace(late, previous_scn=Scn(through + 550)))
+            driver.host._queue_spoke()
+
+    monkeypatch.setattr(driver.host._reader, "offer", arrive)
+    driver.queue.stream.deliver(dataclasses.replace(late, through_scn=Scn(through + 550)))
+    driver.host.turn(0.0)
+    assert driver.queue.stream.arrived
+    assert driver.host._pause() == 0.0
+    driver.host.turn(0.0)
+    assert not driver.queue.stream.arrived
+    assert driver.host._pause() > 0.0
