@@ -54,7 +54,7 @@ class Dequeuing:
         self._durable = FIRST_SCN
         self.problem = "not connected to the queue yet"
         self.inbox: deque[Delivery] = deque()
-        """What has arrived and was not taken."""
+        """What has arrived and was not taken. It outlives its stream until the next one begins."""
 
     def begin(self, needed: Scn) -> float | None:
         """Dequeue everything after an SCN; ends the stream before. Answers when to begin again, by the clock, if it cannot be opened.
@@ -76,6 +76,9 @@ class Dequeuing:
     def end(self) -> None:
         """End the stream; what arrived on it and was not taken is forgotten. Idempotent."""
         self.inbox.clear()
+        self._close()
+
+    def _close(self) -> None:
         stream, self._stream = self._stream, None
         self._opened = self._is_confirmed = False
         if stream is not None:
@@ -116,10 +119,10 @@ class Dequeuing:
         self._acknowledge()
 
     def take(self) -> Delivery:
-        """The next batch of the inbox; gives its credit back."""
-        assert self._stream is not None
+        """The next batch of the inbox; gives its credit back, unless its stream has ended."""
         delivery = self.inbox.popleft()
-        self._stream.grant(len(delivery.data))
+        if self._stream is not None:
+            self._stream.grant(len(delivery.data))
         return delivery
 
     def durable(self, scn: Scn) -> None:
@@ -133,7 +136,8 @@ class Dequeuing:
 
     def _broke(self, error: StreamsError) -> float:
         self.problem = error.message
-        self.end()
+        # Without the inbox: a stream that always breaks before the loop works would never bring the driver forward.
+        self._close()
         return self._clock.monotonic() + self._backoff.next_s()
 
 

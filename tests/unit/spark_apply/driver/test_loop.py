@@ -1080,3 +1080,23 @@ def test_batch_that_arrives_while_the_loop_works_is_heard_without_a_pause(driver
     driver.host.turn(0.0)
     assert not driver.queue.stream.arrived
     assert driver.host._pause() > 0.0
+
+
+def test_streams_that_break_behind_what_they_deliver_still_bring_the_driver_forward(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop hears of the batches and of the break at once; what arrived is applied before the next stream begins."""
+    subscriber = driver.queue.subscriber
+
+    def breaking(queue: str) -> QueueStream:
+        stream = subscriber(queue)
+        stream.problem = PropagationError("the stream broke")
+        return stream
+
+    driver.queue.stream.problem = PropagationError("the stream broke")
+    monkeypatch.setattr(driver.queue, "subscriber", breaking)
+    driver.start_task(0)
+    for _ in range(100):
+        driver.host.turn(0.0)
+        driver.step_task(0)
+        driver.clock.advance(RETRY_DELAY_MAX_S / 10)
+    driver.run(1)
+    driver.assert_applied()
