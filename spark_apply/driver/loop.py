@@ -591,6 +591,7 @@ class CoordinatorHost:
         except DatabaseUnavailable as error:
             self._problem = error.message
             return self._clock.monotonic() + DEQUEUE_RETRY_S
+        self._problem = ""  # while the queue is away nothing else asks, and the queue's problem would not be told
         check_epoch(0 if progress is None else progress.epoch, apply=apply, epoch=self._epoch)
         return None
 

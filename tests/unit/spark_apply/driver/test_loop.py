@@ -1100,3 +1100,15 @@ def test_streams_that_break_behind_what_they_deliver_still_bring_the_driver_forw
         driver.clock.advance(RETRY_DELAY_MAX_S / 10)
     driver.run(1)
     driver.assert_applied()
+
+
+def test_destination_that_answers_again_does_not_hide_that_the_queue_is_away(driver: Driver) -> None:
+    """Without the queue nothing else is written to the destination that would end the problem."""
+    driver.break_stream()
+    driver.store.is_reachable = False
+    driver.host._housekeep(driver.clock.monotonic())
+    assert driver.host.problem
+    driver.store.is_reachable, driver.queue.opens_at_once = True, False
+    driver.clock.advance(host_module.DEQUEUE_RETRY_S)
+    driver.host._housekeep(driver.clock.monotonic())
+    assert driver.host.problem == "the stream broke"
