@@ -24,20 +24,20 @@ class GrpcLinks:
         component: name of the component that connects, as its peers know it.
         resolve: answers where a component serves ("queue:q_dbs1"), and whose certificate it must show; raises a PropagationError where it does not.
         wake: called on a thread of gRPC whenever a stream has something new; must not block.
-        incarnation: of each stream; a later one's compares greater.
+        incarnation: of all its streams, so that the time of day does not order them; empty: from `transport.new_incarnation`.
     """
 
     def __init__(
         self, topology: str, component: str, resolve: Callable[[str], Peer | str], *, wake: Callable[[], None] | None = None,
-        incarnation: Callable[[], str] = new_incarnation,
+        incarnation: str = "",
     ) -> None:
         self._topology, self._component, self._resolve = topology, component, resolve
-        self._wake, self._incarnation = wake, incarnation
+        self._wake, self._incarnation = wake, incarnation or new_incarnation()
 
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> EnqueueClient:
         """See `Links.publisher`."""
         return EnqueueClient(
-            self._resolve(f"queue:{queue}"), topology=self._topology, component=self._component, queue=queue, incarnation=self._incarnation(),
+            self._resolve(f"queue:{queue}"), topology=self._topology, component=self._component, queue=queue, incarnation=self._incarnation,
             source=source, wake=self._wake, compressor=compressor,
         )
 
@@ -45,12 +45,12 @@ class GrpcLinks:
         """See `Links.subscriber`."""
         return DequeueClient(
             lambda: self._resolve(f"queue:{queue}"), topology=self._topology, component=self._component, queue=queue,
-            incarnation=self._incarnation(), wake=self._wake,
+            incarnation=self._incarnation, wake=self._wake,
         )
 
     def redo(self, keeper: str, source: str) -> RedoWatchClient:
         """See `Links.redo`."""
         return RedoWatchClient(
-            self._resolve(keeper), topology=self._topology, capture=self._component, source=source, incarnation=self._incarnation(),
+            self._resolve(keeper), topology=self._topology, capture=self._component, source=source, incarnation=self._incarnation,
             wake=self._wake,
         )

@@ -180,7 +180,7 @@ class ApplyDriver:
     def _links(self, epoch: int, wake: Callable[[], None] | None = None) -> GrpcLinks:
         """The links to the queue, or to the capture process that serves in its place."""
         config = self._config
-        return GrpcLinks(config.topology, config.apply, lambda _: self._queue(), wake=wake, incarnation=lambda: epoch_incarnation(epoch))
+        return GrpcLinks(config.topology, config.apply, lambda _: self._queue(), wake=wake, incarnation=epoch_incarnation(epoch))
 
     @contextlib.contextmanager
     def _copying(self, runner: TaskRunner, progress: ApplyProgress) -> Iterator[TableInstantiation]:

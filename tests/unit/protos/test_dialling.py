@@ -61,3 +61,10 @@ def test_nobody_at_the_address_is_an_error_of_the_stream():
     with pytest.raises(StreamsError):
         stream.subscribe({"dbs1": 0}, 1)
     wait_until("its thread has ended", lambda: has_ended("q_gone"), WAIT_S)
+
+
+def test_all_streams_of_a_component_s_life_have_one_incarnation():
+    """A clock that is set back would else have the queue refuse the next stream of the same process."""
+    made = links(lambda _: "127.0.0.1:1", threading.Event())
+    streams = [made.publisher("q", "dbs1"), made.subscriber("q"), made.subscriber("q")]
+    assert len({stream._incarnation for stream in streams}) == 1
