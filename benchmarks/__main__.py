@@ -84,7 +84,7 @@ class Bench:
     def measure(self, workload: Workload, runs: int) -> None:
         """Warm up, then run the workload alternating through every peer and setting."""
         for number in range(runs + 1):
-            for setting in self.order(number):
+            for setting in self._order(number, is_open_too=self.is_open_too):
                 run = self._run(workload, setting)
                 counted = number > 0
                 _say(progress_line(
@@ -93,9 +93,9 @@ class Bench:
                 if counted or not run.verified:
                     self.runs.setdefault((workload.name, setting), []).append(run)
 
-    def order(self, number: int) -> tuple[str, ...]:
-        """The settings of a round, forth and back in turn."""
-        order = ("native", "headrace", "native_on", "queued", *(("open",) if self.is_open_too else ()))
+    @staticmethod
+    def _order(number: int, *, is_open_too: bool = False) -> tuple[str, ...]:
+        order = ("native", "headrace", "native_on", "queued", *(("open",) if is_open_too else ()))
         return order if number % 2 else order[::-1]
 
     def _run(self, workload: Workload, setting: str) -> Run:
@@ -206,7 +206,7 @@ def report(
     """
     entries: list[dict[str, object]] = []
     for workload in workloads:
-        runs = {setting: bench.runs[workload.name, setting] for setting in bench.order(1)}
+        runs = {setting: found for (name, setting), found in bench.runs.items() if name == workload.name}
         seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
         native_s = min(seconds["native"], seconds["native_on"])
         entries.append({

@@ -598,7 +598,7 @@ class Deployment:
         return problems
 
     def _clear_nodes(
-        self, actors: RayActors, names: set[str], *, purge: bool, keep_servers: bool, tell: Callable[[str], None],
+        self, actors: RayActors, names: set[str], *, purge: bool, tell: Callable[[str], None], keep_servers: bool = False,
     ) -> list[str]:
         """End embedded servers, and remove files, on the machines of the sites with a `node`: only their actors reach them."""
         problems = []
@@ -652,7 +652,7 @@ class Deployment:
                     continue
         return found
 
-    def _remove_from_databases(self, actors: RayActors | None, tell: Callable[[str], None], *, keep_servers: bool) -> list[str]:
+    def _remove_from_databases(self, actors: RayActors | None, tell: Callable[[str], None], *, keep_servers: bool = False) -> list[str]:
         """Remove Headrace's objects from the users' databases; embedded servers that are not kept are removed entirely."""
         present = actors.names() if actors is not None else set()
         problems = []

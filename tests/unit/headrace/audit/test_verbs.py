@@ -81,7 +81,7 @@ def test_arguments_that_are_written_are_known():
     """A new option whose value is a row's, or a secret, does not get into the log unseen."""
     assert {each.name for verb in NOTED for each in VERBS[verb].params} == {
         "file", "address", "as_json", "verbose", "wait", "timeout", "yes", "everything", "stop", "apply", "at", "ahead", "advance", "different", "tables",
-        "keep_existing", "take_over", "purge", "component", "propagation", "name", "first_scn", "start_scn", "number", "numbers", "row", "role", "handler",
+        "keep_existing", "take_over", "purge", "keep_servers", "component", "propagation", "name", "first_scn", "start_scn", "number", "numbers", "row", "role", "handler",
         "duration", "seed", "faults", "load", "dry_run", "allow_servers", "nulls",
         "sets",  # with values: the columns alone are written
     }

@@ -1,0 +1,115 @@
+"""Two sources ship their redo to two other sites, which capture it; all three databases get the rows from there. With TLS, on Ray and Spark.
+
+While users write at both sources, things break there and where their redo is captured, at once: what is everywhere in the end is what each source has.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from tests.support.seeds import seed_of
+from tests.support.sites import Sites
+from tests.support.system import wait_until
+
+pytestmark = [pytest.mark.unit("sites", order=10), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]
+
+SCHEMA = "shipped"
+SITES = ("a", "b", "c")  # with a database
+ALL = (*SITES, "relay")
+BODY = """
+queues: {q_a: {site: c}, q_b: {site: relay}, q_at_a: {site: a}, q_at_b: {site: b}, q_at_c: {site: c}}
+captures:
+  c_a: {site: c, source: a, queue: q_a, rules: {include: [{table: shipped.of_a}]}}
+  c_b: {site: relay, source: b, transport: sync, queue: q_b, rules: {include: [{table: shipped.of_b}]}}
+propagations: {to_b: {from: q_a, to: q_at_b}, to_a: {from: q_b, to: q_at_a}, to_c: {from: q_b, to: q_at_c}}
+applies:
+  a_at_c: {site: c, source: a, queue: q_a}
+  a_at_b: {site: b, source: a, queue: q_at_b}
+  b_at_c: {site: c, source: b, queue: q_at_c}
+  b_at_a: {site: a, source: b, queue: q_at_a}
+"""
+TABLES = "CREATE TABLE of_a (id int PRIMARY KEY, v int); CREATE TABLE of_b (id int PRIMARY KEY, v int)"
+KEYS = 50
+CHANGES = (
+    "INSERT INTO shipped.of_{0} VALUES (%(id)s, %(v)s) ON CONFLICT DO NOTHING",
+    "UPDATE shipped.of_{0} SET v = %(v)s WHERE id = %(id)s",
+    "DELETE FROM shipped.of_{0} WHERE id = %(id)s",
+)
+PAUSE_S = 0.02  # of a user between two changes: a small machine keeps up
+WRITTEN_MIN = 50  # changes of each source before, while and after things break
+# What is killed, and whose server stops at once, in each round: all together.
+ROUNDS = ((("redo:a@c", "capture:c_b"), "a"), (("apply:a_at_b", "queue:q_b"), "c"), (("redo:b@relay", "site:a"), "b"))
+
+
+@pytest.fixture
+def system(sites: Sites) -> Sites:
+    sites.free(SCHEMA)
+    sites.by("replicate: [{tables: [idle.rows], from: a, to: [b]}]", sites=ALL)  # starts the server of c
+    sites.remake(SCHEMA, TABLES, SITES)
+    made = sites.by(BODY, sites=ALL)
+    made.up()
+    return made
+
+
+@contextmanager
+def users(system: Sites) -> Iterator[Counter[str]]:
+    """Users write at both sources during the block; how often."""
+    done: Counter[str] = Counter()
+    ended = threading.Event()
+
+    def use(site: str) -> None:
+        rng = random.Random(seed_of(f"downstream among sites: {site}"))
+        while not ended.is_set():
+            try:
+                with system.connection(site) as connection:
+                    while not ended.wait(PAUSE_S):
+                        connection.execute(rng.choice(CHANGES).format(site).encode(), {"id": rng.randrange(KEYS), "v": done[site]})
+                        done[site] += 1
+            except psycopg.Error:
+                ended.wait(PAUSE_S)  # the server is down
+
+    threads = [threading.Thread(target=use, args=(site,), daemon=True) for site in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    try:
+        yield done
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def wait_writing(done: Counter[str]) -> None:
+    before = dict(done)
+    wait_until("both sources write", lambda: all(done[site] >= before.get(site, 0) + WRITTEN_MIN for site in ("a", "b")))
+
+
+@pytest.mark.fault("killed redo receivers, capture, queue and apply processes, and servers that stop at once, all together, where redo of two sources is captured")
+def test_each_site_has_what_both_sources_have_when_several_things_break_at_once_where_their_redo_is_captured(system: Sites):
+    with users(system) as done:
+        wait_writing(done)
+        for names, stopped in ROUNDS:
+            server = system.servers[stopped].pid()
+            killed = {name: system.kill(name) for name in names}
+            system.servers[stopped].stop(immediate=True)  # its site starts it again
+            for name, pid in killed.items():
+                system.wait_restarted(name, pid)
+            wait_writing(done)
+            assert system.servers[stopped].pid() not in {None, server}
+    overview = system.wait_overview()
+    system.assert_converged([f"{SCHEMA}.of_a", f"{SCHEMA}.of_b"])
+    wires = {each["name"]: each["wire"]["tls"] for each in overview["components"] if "wire" in each}
+    assert set(wires.values()) == {True}
+    assert {"redo:a@c", "redo:b@relay"} <= {each["name"] for each in overview["components"]}
+    for table, source in (("of_a", "a"), ("of_b", "b")):
+        rows = system.execute(source, f"SELECT id, v FROM shipped.{table} ORDER BY 1")
+        assert rows, "every row is deleted: this proves nothing"
+        assert [system.execute(site, f"SELECT id, v FROM shipped.{table} ORDER BY 1") for site in SITES] == [rows] * 3
+    print(f"{dict(done)} changes")
