@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from databases.ports import Finding
+from tests.support.apply_driver import wait_for
+from tests.support.driver_on_threads import WAIT_S
 from tests.support.followed_fixes import FollowedFixes
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -34,8 +37,93 @@ def test_the_printed_copy_ends_what_an_exchange_of_values_left_in_the_error_queu
     )
     site.wait_applied()
     assert len(site.errors()) > 1
-    with site.users("INSERT INTO slot VALUES (1000 + {n}, 1000 + {n})", "UPDATE other SET v = {n}"):
+    with site.users("INSERT INTO slot VALUES (1000 + {n}, 1000 + {n}); UPDATE other SET v = {n}"):
         assert site.follow(fix) == ["copy public.slot", "errors execute --all"]
     site.wait_applied()
     assert site.errors() == []
     site.assert_same()
+
+
+def findings_of(site: FollowedFixes, tables: Sequence[str]) -> list[list[Finding]]:
+    """What `check` says of tables, once apply has looked at them."""
+    site.driver.outcome()
+    site.driver.control.look_at_tables()
+    found = site.check()
+    return [[each for each in found if each.path.endswith(f"table public.{table}")] for table in tables]
+
+
+FIELDS = {  # case 13a of the field: {n} is the number of the type
+    "another field": ["ALTER TYPE addr{n} DROP ATTRIBUTE zip", "ALTER TYPE addr{n} ADD ATTRIBUTE country text"],
+    "the same name": ["ALTER TYPE addr{n} DROP ATTRIBUTE zip, ADD ATTRIBUTE zip text"],
+    "renamed": ["ALTER TYPE addr{n} RENAME ATTRIBUTE zip TO country"],
+    "exchanged": ["ALTER TYPE addr{n} RENAME ATTRIBUTE zip TO x", "ALTER TYPE addr{n} RENAME ATTRIBUTE street TO zip", "ALTER TYPE addr{n} RENAME ATTRIBUTE x TO street"],
+    "added": ["ALTER TYPE addr{n} ADD ATTRIBUTE country text"],
+    "another type": ["ALTER TYPE addr{n} DROP ATTRIBUTE zip", "ALTER TYPE addr{n} ADD ATTRIBUTE zip int"],
+}
+
+
+def with_composite_types(site: FollowedFixes, count: int) -> list[str]:
+    """Copied tables, each with a column of a composite type of its own, and one that has none; their names."""
+    names = [f"person{n}" for n in range(count)]
+    site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
+    for n, name in enumerate(names):
+        site.run("both", f"CREATE TYPE addr{n} AS (street text, zip text)", f"CREATE TABLE {name} (id int PRIMARY KEY, home addr{n})")
+        site.run("src", f"INSERT INTO {name} SELECT g, ROW('Elm ' || g, '1000')::addr{n} FROM generate_series(1, 50) g")
+    site.run("src", "INSERT INTO other VALUES (1, 0)")
+    site.start(*names, "other")
+    return names
+
+
+def altered(site: FollowedFixes, n: int, fix: str) -> None:
+    """What is printed to alter a type of the destination; names that are left to people are chosen."""
+    if fix.startswith("ALTER TYPE ..."):
+        (fields,), = site.run("src", "SELECT string_agg(quote_ident(attname) || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum) FROM pg_attribute"
+                              f" WHERE attrelid = 'addr{n}'::regclass AND NOT attisdropped")
+        to_column = fix.partition("under the name it had, and give it to the column: ")[2].replace("TYPE ...", f"TYPE addr{n}").replace("::...", f"::addr{n}")
+        fix = f"ALTER TYPE addr{n} RENAME TO before{n}; CREATE TYPE addr{n} AS ({fields}); {to_column}"
+    site.run("dst", fix)
+
+
+def test_what_is_printed_of_altered_composite_types_makes_both_sides_equal_while_rows_travel(site: FollowedFixes) -> None:
+    names = with_composite_types(site, len(FIELDS))
+    user = [
+        f"INSERT INTO {name} SELECT 1000 + {{n}}, (SELECT home FROM {name} WHERE id = {{n}} % 50 + 1); UPDATE {name} SET home = home WHERE id = {{n}} % 50 + 1" for name in names
+    ]
+    with site.users(*user, "UPDATE other SET v = {n}") as written:
+        written.more()
+        for n, statements in enumerate(FIELDS.values()):
+            site.run("src", *(statement.format(n=n) for statement in statements))
+        written.more()
+        found = wait_for("something to be said of each", lambda: all(found := findings_of(site, names)) and found, WAIT_S)
+        for n, each in enumerate(found):
+            for alter in (finding.fix for finding in each if finding.fix.startswith("ALTER")):
+                altered(site, n, alter)
+        written.more()
+        copies = [finding.fix.partition("; this stays")[0] for found in findings_of(site, names) for finding in found]
+        assert set(site.follow(*copies)) == {f"copy public.{name}" for name, way in zip(names, FIELDS, strict=True) if way != "added"}
+        written.more()
+    site.wait_applied()
+    assert site.follow("headrace errors execute FILE --all"), "as `errors list` says of transactions with rows of tables that were not copied"
+    assert site.errors() == []
+    site.assert_same()
+    assert not any(findings_of(site, names))
+
+
+def test_a_copy_without_the_printed_alter_waits_for_it_and_changes_no_row(site: FollowedFixes) -> None:
+    """It would take values for those of another field, and end what is said of the table."""
+    ways = ("another field", "another type", "exchanged")
+    names = with_composite_types(site, len(ways))
+    before = {name: site.run("dst", f"SELECT id, home::text FROM {name} ORDER BY id") for name in names}
+    for n, way in enumerate(ways):
+        site.run("src", *(statement.format(n=n) for statement in FIELDS[way]))
+    for n, name in enumerate(names):
+        assert f"headrace copy FILE public.{name} " in site.shown(name).replace("`", " ")
+        site.ask_to_copy(f"public.{name}")
+        problem = wait_for("the copy to be refused", lambda name=name: (now := site.tables()[name]).state == "FAILED" and now.problem, WAIT_S)
+        assert site.run("dst", f"SELECT id, home::text FROM {name} ORDER BY id") == before[name]
+        altered(site, n, problem.partition(" At the destination: ")[2])
+    wait_for("the copies", lambda: {each.state for each in site.tables().values()} == {"DONE"}, WAIT_S)
+    site.wait_applied()
+    assert site.errors() == []
+    site.assert_same()
+    assert not any(findings_of(site, names))

@@ -21,9 +21,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from actors.apply import ApplyHost
 from databases.connectors import DatabaseAccess
 from databases.ports import Finding
+from headrace.commands.error_execution import Execution
 from headrace.commands.verification import table_name
+from headrace.console import Output
 from headrace.inspection import check_topology
 from protos import apply_pb2 as pb
 from spark_apply.driver import apply_driver
@@ -34,7 +37,35 @@ from tests.support.driver_on_threads import WAIT_S, Runner
 __all__ = ["FollowedFixes"]
 
 TOPOLOGY = "followed_test"
+_PAUSE_S = 0.1  # between the users' rounds: what waits in an error queue is executed one by one
 _COMMAND = re.compile(r"headrace (copy|verify|errors execute|errors delete) FILE ((?:--all|[\w.\"]+)(?: (?:\d+))*)")
+
+
+class Users(threading.Thread):
+    """See `FollowedFixes.users`.
+
+    Args:
+        dsn: of their database.
+        transactions: with a growing number for `{n}`.
+    """
+
+    def __init__(self, dsn: str, transactions: Sequence[str]) -> None:
+        super().__init__()
+        self._dsn, self._transactions = dsn, transactions
+        self.stopped, self.count = threading.Event(), 0
+
+    def run(self) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while not self.stopped.wait(_PAUSE_S):
+                for each in self._transactions:
+                    connection.execute(f"BEGIN; {each.format(n=self.count + 1)}; COMMIT".encode())
+                self.count += 1
+
+    def more(self) -> None:
+        """Return when each of the transactions was executed a few times more."""
+        wanted = self.count + 5
+        wait_for("users to write", lambda: self.count >= wanted or not self.is_alive(), WAIT_S)
+        assert self.is_alive(), "a user's transaction failed"
 
 
 class FollowedFixes:
@@ -132,25 +163,15 @@ class FollowedFixes:
         return [number for (number,) in execute(self.dsn["dst"], "SELECT number FROM headrace.apply_error ORDER BY number")]
 
     @contextmanager
-    def users(self, *statements: str) -> Iterator[list[int]]:
-        """A user who executes statements at the source again and again, with a growing number for `{n}`; the last one that is committed."""
-        stop, last = threading.Event(), [0]
-
-        def work() -> None:
-            with psycopg.connect(self.dsn["src"], autocommit=True) as connection:
-                while not stop.wait(0.01):
-                    with connection.transaction():
-                        for statement in statements:
-                            connection.execute(statement.format(n=last[0] + 1).encode())
-                    last[0] += 1
-
-        thread = threading.Thread(target=work)
-        thread.start()
+    def users(self, *transactions: str) -> Iterator[Users]:
+        """Users of the source, who execute these transactions in turn, again and again."""
+        users = Users(self.dsn["src"], transactions)
+        users.start()
         try:
-            yield last
+            yield users
         finally:
-            stop.set()
-            thread.join()
+            users.stopped.set()
+            users.join()
 
     # ------------------------------------------------------------------ what is printed
 
@@ -159,30 +180,57 @@ class FollowedFixes:
         assert self.queue is not None
         return check_topology(self.queue.spec.file, ask_databases=True).findings
 
-    def follow(self, printed: str) -> list[str]:
-        """Execute the `headrace` commands of what is printed, in order, each to its end; the commands."""
-        found = [(verb, arguments) for verb, arguments in _COMMAND.findall(printed)]
+    def follow(self, *printed: str) -> list[str]:
+        """Execute the `headrace` commands of what is printed, in order, and copies beside each other; the commands."""
+        found = [command for text in printed for command in _COMMAND.findall(text)]
         assert found, f"no command is printed: {printed}"
+        begun: dict[str, int] = {}
         for verb, arguments in found:
+            if verb == "copy":
+                begun[arguments] = self.ask_to_copy(arguments)
+                continue
+            self._wait_copied(begun)
             getattr(self, f"_{verb.replace(' ', '_')}")(arguments)
+        self._wait_copied(begun)
         return [f"{verb} {arguments}" for verb, arguments in found]
 
-    def _copy(self, table: str) -> None:
+    def ask_to_copy(self, table: str) -> int:
+        """Begin a copy, and do not wait for its end; the SCN of the table's rows before."""
         owner, name = table_name(table)
         (scn,), = execute(self.dsn["dst"], "SELECT scn FROM headrace.instantiation WHERE source = 'dbs1' AND name = %s", name)
         self.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner=owner, name=name)]))
-        done = "SELECT 1 FROM headrace.instantiation WHERE name = %s AND scn > %s AND state = 'DONE'"
-        wait_for(f"the copy of {table} to join", lambda: self.driver.outcome() or execute(self.dsn["dst"], done, name, scn), WAIT_S)
+        return int(scn)
+
+    def _wait_copied(self, begun: dict[str, int]) -> None:
+        for table, scn in begun.items():
+            done = "SELECT 1 FROM headrace.instantiation WHERE name = %s AND scn > %s AND state = 'DONE'"
+            wait_for(f"the copy of {table} to join", lambda name=table_name(table)[1], before=scn: self.driver.outcome() or execute(self.dsn["dst"], done, name, before), WAIT_S)
+        begun.clear()
 
     def _errors_execute(self, arguments: str) -> None:
-        request = pb.ErrorsRequest(all=True) if arguments == "--all" else pb.ErrorsRequest(numbers=[int(each) for each in arguments.split()])
-        before = self.errors()
-        self.driver.control.begin_execution(f"execution {before}", request)
-        wait_for("the execution", lambda: self.driver.outcome() or self.driver.control.execution_outcomes(f"execution {before}", 5.0).is_over, WAIT_S)
+        assert self.queue is not None
+        execution = Execution(output=Output(), connect=lambda: self)  # type: ignore[arg-type,return-value]
+        if arguments == "--all":
+            execution.execute_all(self.queue.apply.name)
+        else:
+            execution.execute(self.queue.apply.name, [int(each) for each in arguments.split()])
+        assert not execution.has_failed, execution.outcomes
 
     def _errors_delete(self, arguments: str) -> None:
         list(self.driver.control.delete_errors(pb.ErrorsRequest(numbers=[int(each) for each in arguments.split()])))
 
     def _verify(self, table: str) -> None:
+        self.differences(table)
+
+    def differences(self, table: str) -> list[str]:
+        """Rows of a table that `verify` finds to differ, as it names them; a problem of the comparison is an error."""
         owner, name = table_name(table)
-        list(self.driver.control.compare(pb.CompareRequest(tables=[pb.TableName(owner=owner, name=name)])))
+        (found,) = self.driver.control.compare(pb.CompareRequest(tables=[pb.TableName(owner=owner, name=name)]))
+        assert not found.problem, found.problem
+        return [] if found.equal else [str(each) for each in found.differences] or ["it differs"]
+
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:  # noqa: ARG002 - see `RayActors.call`
+        """What commands ask of the apply process's actor, which asks its driver's control."""
+        actor = object.__new__(ApplyHost)  # without Ray, and with this driver
+        actor._driver = self.driver
+        return getattr(actor, method)(*arguments)
