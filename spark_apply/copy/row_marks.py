@@ -353,7 +353,7 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
         numbers = " ".join(map(str, found.held_by))
         return ChangedTable(
             problem=f"partition {came} was attached with rows that are not in the log, and error transactions that may be older ({numbers}) may be of rows that it took over",
-            fix=f"`headrace errors execute FILE {numbers}`, or `headrace errors delete FILE {numbers}`: when there are none, its rows come; or {again}; {ends}",
+            fix=f"`headrace errors execute FILE {numbers}`: when there are none, its rows come; or {again}; {ends}",
         )
     if came and table.copies_parts and not (found.is_of_all or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())

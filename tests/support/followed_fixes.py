@@ -162,6 +162,10 @@ class FollowedFixes:
     def errors(self) -> list[int]:
         return [number for (number,) in execute(self.dsn["dst"], "SELECT number FROM headrace.apply_error ORDER BY number")]
 
+    def messages(self) -> list[str]:
+        """Of the error transactions, as `errors list` shows them."""
+        return [message for (message,) in execute(self.dsn["dst"], "SELECT message FROM headrace.apply_error ORDER BY number")]
+
     @contextmanager
     def users(self, *transactions: str) -> Iterator[Users]:
         """Users of the source, who execute these transactions in turn, again and again."""
