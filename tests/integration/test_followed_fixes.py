@@ -148,3 +148,23 @@ def test_what_is_printed_of_a_truncate_that_cannot_be_told_loses_no_row_of_its_t
     site.wait_applied()
     assert site.errors() == []
     site.assert_same()
+
+
+def test_what_is_printed_of_tables_that_exchange_their_names_brings_each_its_own_rows(site: FollowedFixes) -> None:
+    for name in ("t0", "t1"):
+        site.run("both", f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+        site.run("src", f"INSERT INTO {name} SELECT g, '{name}' FROM generate_series(1, 100) g")
+    site.start("t0", "t1")
+    with site.users(
+        "INSERT INTO t0 VALUES (1000 + {n}, 'written to t0'); UPDATE t0 SET v = v || '.' WHERE id = {n} % 100 + 1", "INSERT INTO t1 VALUES (1000 + {n}, 'written to t1')",
+    ) as users:
+        users.more()
+        site.run("src", "BEGIN; ALTER TABLE t0 RENAME TO x; ALTER TABLE t1 RENAME TO t0; ALTER TABLE x RENAME TO t1; COMMIT")
+        apply = f"apply:{site.apply}"
+        printed = wait_for("apply to wait for an operator", lambda: site.driver.outcome() or site.driver.control.status().hint, WAIT_S)
+        assert site.follow(printed) == [f"stop {apply}", f"start {apply}"]
+        users.more()
+    site.wait_applied()
+    assert site.errors() == []
+    site.assert_same()
+    assert site.run("dst", "SELECT DISTINCT rtrim(v, '.') FROM t0 WHERE id <= 100") == [("t1",)]

@@ -38,7 +38,7 @@ __all__ = ["FollowedFixes"]
 
 TOPOLOGY = "followed_test"
 _PAUSE_S = 0.1  # between the users' rounds: what waits in an error queue is executed one by one
-_COMMAND = re.compile(r"headrace (copy|verify|errors execute|errors delete) FILE ((?:--all|[\w.\"]+)(?: (?:\d+))*)")
+_COMMAND = re.compile(r"headrace (copy|verify|stop|start|errors execute|errors delete) FILE ((?:--all|apply:\w+|[\w.\"]+)(?: (?:\d+))*)")
 
 
 class Users(threading.Thread):
@@ -110,10 +110,10 @@ class FollowedFixes:
         """Capture and copy tables of schema public; returns when they are copied."""
         self._names = tables
         self.queue = MinedQueue(self._folder, self.dsn["src"], self.dsn["dst"], topology=TOPOLOGY)
-        self._start_driver()
+        self._start()
         wait_for("the first copy", lambda: set(self.tables()) == set(tables) and {each.state for each in self.tables().values()} == {"DONE"}, WAIT_S)
 
-    def _start_driver(self) -> None:
+    def _start(self, _: str = "") -> None:
         assert self.queue is not None
         access = partial(DatabaseAccess, kind="postgres")
         named: Any = type("Queue", (), {"queue": self.queue})()
@@ -126,20 +126,21 @@ class FollowedFixes:
         self.driver = apply_driver.ApplyDriver(config, queue=lambda: endpoint, application=lambda: None)  # type: ignore[arg-type,return-value]
         self.driver.start()
 
-    def restart(self) -> None:
-        self._stop_driver()
-        self._start_driver()
-        wait_for("it to apply", lambda: self.driver.outcome() or self.driver.control.cores is not None, WAIT_S)
-
-    def _stop_driver(self) -> None:
+    def _stop(self, _: str = "") -> None:
         self.driver.stop(5.0)
         assert self.driver.join(60.0)
 
     def close(self) -> None:
         if self.driver is not None:
-            self._stop_driver()
+            self._stop()
         if self.queue is not None:
             self.queue.close()
+
+    @property
+    def apply(self) -> str:
+        """Name of the apply process."""
+        assert self.queue is not None
+        return self.queue.apply.name
 
     def tables(self) -> dict[str, Any]:
         """What is shown of each table, as `status` shows it."""
@@ -155,8 +156,9 @@ class FollowedFixes:
         return str(wait_for(f"something to be said of {table}", problem, WAIT_S))
 
     def wait_applied(self) -> None:
-        """Everything is applied or in the error queue."""
+        """Everything is copied, and applied or in the error queue."""
         end = end_of_log(self.dsn["src"])
+        wait_for("the copies", lambda: {each.state for each in self.tables().values()} == {"DONE"}, WAIT_S)
         wait_for("everything", lambda: self.driver.outcome() or self.driver.control.status().low_watermark_scn >= end, WAIT_S)
 
     def errors(self) -> list[int]:
@@ -212,12 +214,11 @@ class FollowedFixes:
         begun.clear()
 
     def _errors_execute(self, arguments: str) -> None:
-        assert self.queue is not None
         execution = Execution(output=Output(), connect=lambda: self)  # type: ignore[arg-type,return-value]
         if arguments == "--all":
-            execution.execute_all(self.queue.apply.name)
+            execution.execute_all(self.apply)
         else:
-            execution.execute(self.queue.apply.name, [int(each) for each in arguments.split()])
+            execution.execute(self.apply, [int(each) for each in arguments.split()])
         assert not execution.has_failed, execution.outcomes
 
     def _errors_delete(self, arguments: str) -> None:
