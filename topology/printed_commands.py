@@ -41,7 +41,9 @@ def commands_with_file(text: str, file: Path | str, *, in_json: bool = False) ->
     """What `with_file` replaces, in order: from and up to which character of the text, and by what.
 
     Args:
-        text, file, in_json: see `with_file`.
+        text: see `with_file`.
+        file: see `with_file`.
+        in_json: see `with_file`.
     """
     if not str(file):
         return []

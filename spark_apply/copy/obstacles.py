@@ -16,7 +16,14 @@ from streams.table_name import TableName
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from databases.ports import DestinationDatabase, DestinationSession, DestinationTable, SourceDatabase, SourceTable, TableShape
+    from databases.ports import (
+        DestinationDatabase,
+        DestinationSession,
+        DestinationTable,
+        SourceDatabase,
+        SourceTable,
+        TableShape,
+    )
     from spark_apply.copy.standing import Standing
     from spark_apply.driver.config import TableToInstantiate
 

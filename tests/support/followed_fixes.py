@@ -208,9 +208,12 @@ class FollowedFixes:
         return int(scn)
 
     def _wait_copied(self, begun: dict[str, int]) -> None:
-        for table, scn in begun.items():
+        def is_copied(table: str, scn: int) -> bool:
+            self.driver.outcome()
             done = "SELECT 1 FROM headrace.instantiation WHERE name = %s AND scn > %s AND state = 'DONE'"
-            wait_for(f"the copy of {table} to join", lambda name=table_name(table)[1], before=scn: self.driver.outcome() or execute(self.dsn["dst"], done, name, before), WAIT_S)
+            return bool(execute(self.dsn["dst"], done, table_name(table)[1], scn))
+
+        wait_for("the copies to join", lambda: all(is_copied(table, scn) for table, scn in begun.items()), WAIT_S)
         begun.clear()
 
     def _errors_execute(self, arguments: str) -> None:
@@ -234,7 +237,7 @@ class FollowedFixes:
         assert not found.problem, found.problem
         return [] if found.equal else [str(each) for each in found.differences] or ["it differs"]
 
-    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:  # noqa: ARG002 - see `RayActors.call`
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
         """What commands ask of the apply process's actor, which asks its driver's control."""
         actor = object.__new__(ApplyHost)  # without Ray, and with this driver
         actor._driver = self.driver
