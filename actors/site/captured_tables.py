@@ -57,7 +57,7 @@ class CapturedTables:
         """The current name of each captured table, by the object numbers of the table and its partitions; without strangers, see the module."""
         taken = self._taken_up() if self._has_admin else None
         names = {} if taken is None else {table.identity: (table.owner, table.name) for table in self.receivers().tables}
-        found = {}
+        found: dict[int, NameOfNow] = {}
         for table in self.captured(spec.name):
             is_wanted = self._is_selected(spec, table)
             # An edit took it out of the rules under the name that it has had: it stays in the log until everything is settled.
