@@ -106,7 +106,7 @@ class Pair:
     def copied(self) -> dict[str, int]:
         """The SCN of each table's copy: another one when it was copied again."""
         (apply,) = self.deployment().spec.applies
-        return {f"{each['owner']}.{each['name']}": each["scn"] for each in self.system().status(f"apply:{apply.name}")["instantiation"] if each["state"] in {"DONE", "KEPT"}}
+        return {f"{each['owner']}.{each['name']}": each["instantiation_scn"] for each in self.system().status(f"apply:{apply.name}")["instantiation"] if each["state"] in {"DONE", "KEPT"}}
 
     def change(self, table: str, value: str) -> None:
         self.run(f"INSERT INTO {table} SELECT coalesce(max(id), 0) + 1, '{value}' FROM {table}; UPDATE {table} SET v = '{value}' WHERE id % 7 = 0; DELETE FROM {table} WHERE id % 11 = 0")
