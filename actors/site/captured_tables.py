@@ -86,7 +86,12 @@ class CapturedTables:
             return Receivers()
 
     def take_up(self, source: SourceDatabase, spec: TopologySpec) -> None:
-        """Record durably, where an administrator is ahead, that what runs will have every table that is selected and in the log now; besides those of before."""
+        """Record durably, where an administrator is ahead, that what runs will have every table that is selected and in the log now; besides those of before.
+
+        Args:
+            source: connected.
+            spec: the topology that is wanted.
+        """
         if self._has_admin:
             selected = {table.identity for table in source.captured(spec.name) if self._is_selected(spec, table)}
             self._take_up(selected | (self._taken_up() or {each.identity for each in self.receivers().tables}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -169,6 +170,21 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_chang
     assert site.admin().remove("top") == (f'DROP PUBLICATION "{NAME}"',)
     with closing(site.source()) as source:
         assert source.remove("top") == ()
+
+
+def test_recipe_of_the_manual_is_enough(site: Site) -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().partition("### An administrator of a source")[2]
+    recipe = manual.partition("```sql\n")[2].partition("```")[0]
+    assert recipe.count("GRANT") == 5
+    _drop_roles(site.superuser)
+    site.superuser.execute(f"CREATE ROLE {OWNER}; CREATE TABLE shop.t (id int PRIMARY KEY); ALTER TABLE shop.t OWNER TO {OWNER}; GRANT USAGE, CREATE ON SCHEMA shop TO {OWNER}".encode())
+    here = {"sales": str(site.superuser.info.dbname), "shop_owner": OWNER, "headrace_admin": _quoted(ADMIN), "headrace": CAPTURES, "LOGIN": "LOGIN PASSWORD 'secret'"}
+    recipe = re.sub(r"\w+", lambda word: here.get(word.group(), word.group()), recipe)
+    site.superuser.execute(recipe.encode())
+    site.superuser.execute(f"SET ROLE {OWNER}; CREATE TABLE shop.later (id int PRIMARY KEY); RESET ROLE".encode())
+    assert site.granted() == []
+    site.prepared()
+    assert site.published() == ["later", "t"]
 
 
 def test_tables_come_before_what_runs_knows_them_and_leave_when_it_is_told(site: Site) -> None:
