@@ -263,6 +263,18 @@ class SourceAdmin(Protocol):
         """
         ...
 
+    def take_back(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
+        """Behind a refusal: take the tables out of the log that `prepare` put there. Returns the statements that were run.
+
+        Args:
+            topology: its name.
+            kept: identities (`CapturedTable.identity`) of those that were there before.
+
+        Raises:
+            DatabaseUnavailable: a table stayed locked.
+        """
+        ...
+
     def remove(self, topology: str) -> tuple[str, ...]:
         """Drop what the topology made and the role of `dsn` may not drop. Returns the statements that were run.
 

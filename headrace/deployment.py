@@ -41,6 +41,7 @@ from topology.split import fitting, prepared_splits, with_splits
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
+    from actors.site.admin import Published
     from databases.ports import Finding
     from topology.edits.changes import Component
     from topology.spec import SiteSpec, TopologySpec
@@ -400,7 +401,7 @@ class Deployment:
         if errors:
             raise TopologyError.of(str(self.spec.file), errors)
 
-    def _prepare_as_admin(self) -> tuple[tuple[Finding, ...], dict[str, tuple[str, ...]]]:
+    def _prepare_as_admin(self) -> tuple[tuple[Finding, ...], Mapping[str, Published]]:
         """Make what a role with more rights makes: here, as nothing that runs has its connection string. See `prepare_as_admin` and `publish_as_admin`.
 
         Raises:
@@ -412,11 +413,11 @@ class Deployment:
         unpublished, ahead = publish_as_admin(self.spec, prepared_topology(self.spec.state_dir))
         return (*unasked, *unpublished), ahead
 
-    def _finish_as_admin(self, ahead: Mapping[str, tuple[str, ...]], *, is_refused: bool) -> tuple[Finding, ...]:
+    def _finish_as_admin(self, ahead: Mapping[str, Published], *, is_refused: bool) -> tuple[Finding, ...]:
         """What is left to do as a role with more rights once the controller has settled this call; what could not be done."""
-        from actors.site.admin import ahead_findings, finish_as_admin
+        from actors.site.admin import finish_as_admin, retreat_as_admin
 
-        return ahead_findings(ahead) if is_refused else finish_as_admin(self.spec)
+        return retreat_as_admin(self.spec, ahead) if is_refused else finish_as_admin(self.spec)
 
     def _make_certificates(self) -> None:
         """Have a certificate for every site in the state folder, which only processes of this machine can read."""

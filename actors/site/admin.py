@@ -5,14 +5,15 @@ Only commands call it. What runs has no `admin_dsn`, and finds done what `up` di
 Worked flow (a table is added to the file of a running topology)
     `up`: publish_as_admin -> the publication names the table, whose changes are left out as those of a stranger -> the controller is asked: preflight,
     prepare, the table is in its record, apply processes begin that know it -> everything runs: finish_as_admin
-    refused -> `up` says that the publication names the table; the next `up` takes it up, or out of the publication
+    refused -> retreat_as_admin: the publication names the table no more
     this command dies anywhere -> the next one does all of it again
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actors.security.links import server_findings
@@ -20,13 +21,27 @@ from actors.site.connection import access_to, source_findings
 from databases.connectors import open_admin, open_destination, open_source, open_source_admin
 from databases.ports import Finding
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, StreamsError
+from topology.edits.stored import prepared_document
 from topology.file.admin import admin_dsn
 
 if TYPE_CHECKING:
     from databases.operator_ports import DestinationAdmin, SourceAdmin
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["admin_findings", "administered", "ahead_findings", "finish_as_admin", "prepare_as_admin", "publish_as_admin", "remove_as_admin"]
+__all__ = ["Published", "admin_findings", "administered", "finish_as_admin", "prepare_as_admin", "publish_as_admin", "remove_as_admin", "retreat_as_admin"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What `publish_as_admin` did at a source.
+
+    Args:
+        statements: that were run.
+        before: identities of the tables that were in the log already.
+    """
+
+    statements: tuple[str, ...]
+    before: frozenset[str]
 
 
 def administered(spec: TopologySpec) -> tuple[SiteSpec, ...]:
@@ -90,7 +105,7 @@ def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def publish_as_admin(spec: TopologySpec, before: TopologySpec | None) -> tuple[tuple[Finding, ...], dict[str, tuple[str, ...]]]:
+def publish_as_admin(spec: TopologySpec, before: TopologySpec | None) -> tuple[tuple[Finding, ...], dict[str, Published]]:
     """Have the changes of every table that the topology captures in the log, ahead of everything that runs; idempotent.
 
     Nothing is changed where the source would be refused, which what runs finds, too: some tables must not be published as they are.
@@ -100,13 +115,13 @@ def publish_as_admin(spec: TopologySpec, before: TopologySpec | None) -> tuple[t
         before: the topology that was prepared last; None: there is none.
 
     Returns:
-        Why an administrator could not be asked, where what runs can go on as it is; and the statements that were run, by site.
+        Why an administrator could not be asked, where what runs can go on as it is; and what was done, by site.
 
     Raises:
         StreamsError: an administrator cannot be asked, and something is to be made that the file has new; or a right is missing.
     """
     found: list[Finding] = []
-    made: dict[str, tuple[str, ...]] = {}
+    made: dict[str, Published] = {}
     for site in _published(spec):
         try:
             dsn = admin_dsn(spec, site)
@@ -114,26 +129,39 @@ def publish_as_admin(spec: TopologySpec, before: TopologySpec | None) -> tuple[t
                 is_due = any(not step.is_done for step in source.plan(spec.name, spec.capture_rules(site.name)))
                 if is_due and any(each.is_error for each in source_findings(spec, site, source)):
                     continue
+                there = frozenset(each.identity for each in source.captured(spec.name))
             was_source = before is not None and any(each.source == site.name for each in before.captures)
-            made[site.name] = _source_admin(site, dsn).prepare(spec.name, spec.capture_rules(site.name), was_source=was_source)
+            if statements := _source_admin(site, dsn).prepare(spec.name, spec.capture_rules(site.name), was_source=was_source):
+                made[site.name] = Published(statements=statements, before=there)
         except (DatabaseUnavailable, ConfigError) as error:
             found.append(_unpublished(spec, site, error, before))
-    return tuple(found), {name: statements for name, statements in made.items() if statements}
+    return tuple(found), made
 
 
-def ahead_findings(made: Mapping[str, Collection[str]]) -> tuple[Finding, ...]:
-    """What a refused `up` left.
+def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple[Finding, ...]:
+    """Behind a refusal: take out of the log what `publish_as_admin` put there.
 
     Args:
+        spec: the topology that was refused.
         made: from `publish_as_admin`.
+
+    Returns:
+        What it could not take back; the next `up` that is not refused takes it up, or out.
     """
-    return tuple(
-        Finding(
-            path=f"sites.{name}.database.admin_dsn", is_error=False, problem=f"this was done before the refusal: {'; '.join(statements)}. Nothing that runs takes more for it",
-            fix="headrace up FILE, with a file that is not refused: it takes the tables up, or out of the publication",
-        )
-        for name, statements in made.items()
-    )
+    found: list[Finding] = []
+    for name, published in made.items():
+        site = spec.site(name)
+        # Another call may have had them taken up since.
+        recorded = {each["identity"] for each in prepared_document(spec.state_dir).get("receivers", {}).get(name, {}).get("tables", ())}
+        try:
+            _source_admin(site, admin_dsn(spec, site)).take_back(spec.name, published.before | recorded)
+        except (DatabaseError, ConfigError) as error:
+            found.append(Finding(
+                path=f"sites.{name}.database.admin_dsn", is_error=False,
+                problem=f"this was done before the refusal, and could not be taken back ({error.message}): {'; '.join(published.statements)}",
+                fix="headrace up FILE, with a file that is not refused, takes the tables up, or out of the publication; nothing that runs applies them",
+            ))
+    return tuple(found)
 
 
 def finish_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:

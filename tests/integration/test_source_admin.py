@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from actors.site.admin import admin_findings, finish_as_admin, publish_as_admin
+from actors.site.admin import admin_findings, finish_as_admin, publish_as_admin, retreat_as_admin
 from databases.embedded import EmbeddedServer
 from databases.operator_ports import LEFT_TO_ADMIN
 from databases.ports import Finding
@@ -23,6 +24,7 @@ from databases.postgres.table_copy import PostgresTableReader
 from rules.rule import Rule, RuleSet
 from streams.errors import CapturedNoMore, ConfigError, DatabaseError, DatabaseUnavailable
 from streams.scn import FIRST_SCN
+from topology.edits.stored import PREPARED_FILE
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -230,9 +232,8 @@ def test_publication_that_was_dropped_is_not_made_again_in_silence(site: Site) -
 
 def test_source_that_has_no_publication_yet_names_up(site: Site) -> None:
     site.granted()
-    with closing(site.source()) as source:
-        with pytest.raises(DatabaseError, match="there is no publication") as caught:
-            source.prepare("top", RULES)
+    with closing(site.source()) as source, pytest.raises(DatabaseError, match="there is no publication") as caught:
+        source.prepare("top", RULES)
     assert "headrace up" in caught.value.hint
     assert site.superuser.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (NAME,)).fetchone() == (0,)
 
@@ -308,6 +309,20 @@ def test_table_that_stays_locked_is_waited_for_by_nobody(site: Site, monkeypatch
     assert site.admin().prepare("top", RULES, was_source=True)
 
 
+def test_what_was_added_for_a_topology_that_is_refused_is_taken_back(site: Site) -> None:
+    site.granted()
+    site.admin().prepare("top", RULES, was_source=False)
+    assert site.admin().take_back("top", ()) == (f'DROP PUBLICATION "{NAME}"',), "there was none"
+    site.prepared()
+    kept = site.entry("t")
+    _add(site, "u")
+    site.admin().prepare("top", RULES, was_source=True)
+    assert site.admin().take_back("top", {kept}) == (f'ALTER PUBLICATION "{NAME}" DROP TABLE "shop"."u"',)
+    assert site.admin().take_back("top", {kept}) == ()
+    assert site.published() == ["t"]
+    assert site.entry("t") == kept
+
+
 # ------------------------------------------------------------------ what the commands do
 
 
@@ -375,5 +390,17 @@ def test_table_that_must_not_be_published_as_it_is_is_not(site: Site, tmp_path: 
     with closing(site.source()) as source:
         assert source.uncaptured("top", spec.capture_rules("src")) == ("shop.keyless",), "the controller looks, and says why"
     site.superuser.execute("ALTER TABLE shop.keyless REPLICA IDENTITY FULL")
-    assert list(publish_as_admin(spec, spec)[1]) == ["src"]
+    made = publish_as_admin(spec, spec)[1]
     assert site.published() == ["keyless", "t"]
+    # Taken back behind a refusal of the destination; where it cannot be, that is told.
+    monkeypatch.delenv("ADMIN")
+    (told,) = retreat_as_admin(spec, made)
+    assert 'ADD TABLE ONLY "shop"."keyless"' in told.problem
+    assert not told.is_error
+    monkeypatch.setenv("ADMIN", site.admin_dsn)
+    record = spec.state_dir / PREPARED_FILE
+    record.parent.mkdir()
+    for taken_up, left in ((["keyless"], ["keyless", "t"]), ([], ["t"])):
+        record.write_text(json.dumps({"receivers": {"src": {"tables": [{"identity": site.entry(name)} for name in taken_up]}}}))
+        assert retreat_as_admin(spec, made) == ()
+        assert site.published() == left

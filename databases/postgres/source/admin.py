@@ -15,7 +15,7 @@ Bounds
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -24,7 +24,7 @@ from databases.ports import Finding, PlannedStatement
 from databases.postgres.administrator import Administrator, Roles
 from databases.postgres.connection import qualified, quote
 from databases.postgres.event_triggers import SOURCE_TRIALS, own_ddl, trial_findings
-from databases.postgres.source.catalog import CatalogTable, select_tables, slot_name
+from databases.postgres.source.catalog import CatalogTable, captured_tables, select_tables, slot_name
 from databases.postgres.source.publication import publication_steps
 from streams.errors import DatabaseError
 from streams.table_name import remark
@@ -101,6 +101,18 @@ class PostgresSourceAdmin:
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
                 steps = publication_steps(connection, name, select_tables(connection, rules))
                 return tuple(_run(connection, [step.statement for step in steps if _drops(name, step)]))
+
+    def take_back(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
+        """See `SourceAdmin.take_back`. A publication of which nothing is left, and that nobody reads, goes whole."""
+        name = self._name(topology)
+        with own_ddl(self._admin_dsn, self._site), self._administrator.session("taking back as the source's administrator") as connection:
+            there = captured_tables(connection, name)
+            added = [qualified(table.owner, table.name) for table in there if table.identity not in kept]
+            if len(added) == len(there) and not _is_true(connection, _HAS_SLOT, name):
+                return self.finish(topology, ())
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
+                return tuple(_run(connection, [f"ALTER PUBLICATION {quote(name)} DROP TABLE {', '.join(added)}"] if added else []))
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `SourceAdmin.remove`."""
