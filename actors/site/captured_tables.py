@@ -72,6 +72,8 @@ class CapturedTables:
         replace_file(self._file, json.dumps(as_json(noted)) + "\n")
         if self._has_admin:
             self._take_up(each.identity for each in noted.tables)
+        else:
+            self._taken_file.unlink(missing_ok=True)  # of a time with an administrator: it is not kept up
 
     def forget_receivers(self) -> None:
         """Remove the record: the site was no source meanwhile."""

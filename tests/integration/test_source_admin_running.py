@@ -183,6 +183,7 @@ def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_ma
     pair.change("shop.t", "changed")
     pair.same("shop.t")
     assert pair.copied() == before, "nothing was copied again"
+    assert all(answer["equal"] for answer in pair.system().verify())
 
     # A table that comes, and one that leaves and comes back.
     pair.make("shop.u")
