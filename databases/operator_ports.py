@@ -251,27 +251,15 @@ class SourceAdmin(Protocol):
         """
         ...
 
-    def finish(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """Take the tables out of the log that no rule selects any more, once nothing that runs waits for them; idempotent. Returns the statements that were run.
+    def take_out(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
+        """Take tables out of the log that nothing that runs waits for; idempotent. Returns the statements that were run.
 
         Args:
             topology: its name.
-            rules: see `preflight`; empty: it is no source any more.
+            kept: identities (`CapturedTable.identity`) of those that stay.
 
         Raises:
             DatabaseUnavailable: a table stayed locked; call again.
-        """
-        ...
-
-    def take_back(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
-        """Behind a refusal: take the tables out of the log that `prepare` put there. Returns the statements that were run.
-
-        Args:
-            topology: its name.
-            kept: identities (`CapturedTable.identity`) of those that were there before.
-
-        Raises:
-            DatabaseUnavailable: a table stayed locked.
         """
         ...
 

@@ -26,6 +26,7 @@ from streams.errors import CapturedNoMore, ConfigError, DatabaseError, DatabaseU
 from streams.scn import FIRST_SCN
 from topology.edits.stored import PREPARED_FILE
 from topology.file.reading import read_topology
+from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -201,14 +202,16 @@ def test_tables_come_before_what_runs_knows_them_and_leave_when_it_is_told(site:
     assert site.admin().prepare("top", only, was_source=True) == (f'ALTER PUBLICATION "{NAME}" ADD TABLE ONLY "shop"."u DROP TABLE y"',)
     assert site.published() == ["t", "u DROP TABLE y"], "what leaves stays until everything is settled"
     assert site.entry("t") == entry
-    assert site.admin().finish("top", only) == (f'ALTER PUBLICATION "{NAME}" DROP TABLE "shop"."t"',)
-    assert site.admin().finish("top", only) == ()
+    kept = {site.entry("u DROP TABLE y")}
+    assert site.admin().take_out("top", kept) == (f'ALTER PUBLICATION "{NAME}" DROP TABLE "shop"."t"',)
+    assert site.admin().take_out("top", kept) == ()
     assert site.published() == ["u DROP TABLE y"]
     # It is no source any more: its slot goes first, by what runs.
-    assert site.admin().finish("top", ()) == ()
+    assert site.admin().remove("top") == ()
     with closing(site.source()) as source:
         source.remove("top")
-    assert site.admin().finish("top", ()) == (f'DROP PUBLICATION "{NAME}"',)
+    assert site.admin().take_out("top", ()) == (f'DROP PUBLICATION "{NAME}"',)
+    assert site.admin().take_out("top", ()) == ()
 
 
 def test_publication_of_an_earlier_time_is_made_anew_and_that_of_a_lost_slot_is_not(site: Site) -> None:
@@ -266,6 +269,16 @@ def test_publication_of_the_role_that_captures_is_taken_over_and_given_back_with
     assert site.entry("t") == entry
 
 
+def test_schema_that_the_administrator_may_not_use_is_found(site: Site) -> None:
+    site.granted()
+    site.superuser.execute(f"REVOKE USAGE ON SCHEMA shop FROM {OWNER}".encode())
+    (found,) = site.admin().preflight("top", RULES)
+    assert found.is_error
+    site.superuser.execute(found.fix)
+    assert site.admin().preflight("top", RULES) == ()
+    assert site.admin().prepare("top", RULES, was_source=False)
+
+
 def test_roles_that_are_not_apart_are_told(site: Site) -> None:
     site.prepared()
     (same,) = PostgresSourceAdmin(site.dsn, site.dsn, site="src").preflight("top", RULES)
@@ -312,13 +325,13 @@ def test_table_that_stays_locked_is_waited_for_by_nobody(site: Site, monkeypatch
 def test_what_was_added_for_a_topology_that_is_refused_is_taken_back(site: Site) -> None:
     site.granted()
     site.admin().prepare("top", RULES, was_source=False)
-    assert site.admin().take_back("top", ()) == (f'DROP PUBLICATION "{NAME}"',), "there was none"
+    assert site.admin().take_out("top", ()) == (f'DROP PUBLICATION "{NAME}"',), "there was none"
     site.prepared()
     kept = site.entry("t")
     _add(site, "u")
     site.admin().prepare("top", RULES, was_source=True)
-    assert site.admin().take_back("top", {kept}) == (f'ALTER PUBLICATION "{NAME}" DROP TABLE "shop"."u"',)
-    assert site.admin().take_back("top", {kept}) == ()
+    assert site.admin().take_out("top", {kept}) == (f'ALTER PUBLICATION "{NAME}" DROP TABLE "shop"."u"',)
+    assert site.admin().take_out("top", {kept}) == ()
     assert site.published() == ["t"]
     assert site.entry("t") == kept
 
@@ -330,6 +343,33 @@ def _file(folder: Path, tables: str = "shop.*", admin: str = ', admin_dsn: "${AD
     file = folder / "top.yaml"
     file.write_text(FILE.format(admin=admin, tables=tables))
     return file
+
+
+def _record(spec: TopologySpec, identities: list[str]) -> None:
+    """What the controller has in its record."""
+    spec.state_dir.mkdir(exist_ok=True)
+    (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"receivers": {"src": {"tables": [{"identity": each} for each in identities]}}}))
+
+
+def test_table_that_is_renamed_out_of_the_rules_while_up_ends_stays_in_the_log(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next change waits for an operator; out of the log it would be left out without a word."""
+    site.prepared()
+    monkeypatch.setenv("RUNS", site.dsn)
+    monkeypatch.setenv("ADMIN", site.admin_dsn)
+    spec = read_topology(_file(tmp_path))
+    entry = site.entry("t")
+    site.superuser.execute("CREATE SCHEMA elsewhere; ALTER TABLE shop.t SET SCHEMA elsewhere")
+    assert finish_as_admin(spec) == (), "there is no record: nobody knows"
+    assert site.entry("t") == entry
+    _record(spec, [entry])
+    assert finish_as_admin(spec) == ()
+    assert site.entry("t") == entry
+    _record(spec, [])  # as another `up` with the rules as they are leaves it
+    (told,) = finish_as_admin(spec)
+    assert "permission denied for schema elsewhere" in told.problem
+    site.superuser.execute(f"GRANT USAGE ON SCHEMA elsewhere TO {_quoted(ADMIN)}".encode())
+    assert finish_as_admin(spec) == ()
+    assert site.published() == []
 
 
 def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,6 +405,7 @@ def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(s
             ask()
     # What left stays in the log meanwhile, and that is told.
     narrower = read_topology(_file(tmp_path, "shop.u"), {"RUNS": site.dsn, "ADMIN": ""})
+    _record(narrower, [])
     (found,) = finish_as_admin(narrower)
     assert "still published" in found.problem
     assert site.published() == ["t"]
@@ -398,9 +439,7 @@ def test_table_that_must_not_be_published_as_it_is_is_not(site: Site, tmp_path: 
     assert 'ADD TABLE ONLY "shop"."keyless"' in told.problem
     assert not told.is_error
     monkeypatch.setenv("ADMIN", site.admin_dsn)
-    record = spec.state_dir / PREPARED_FILE
-    record.parent.mkdir()
     for taken_up, left in ((["keyless"], ["keyless", "t"]), ([], ["t"])):
-        record.write_text(json.dumps({"receivers": {"src": {"tables": [{"identity": site.entry(name)} for name in taken_up]}}}))
+        _record(spec, [site.entry(name) for name in taken_up])
         assert retreat_as_admin(spec, made) == ()
         assert site.published() == left

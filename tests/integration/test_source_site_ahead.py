@@ -190,5 +190,5 @@ def test_table_that_an_edit_leaves_out_holds_up_no_capture_process_until_it_is_o
     assert site.mined("t") == ["t"]
     assert site.host is not None
     assert site.host.uncaptured(site.spec("t")) == ()
-    assert site.admin.finish("topo", (rules("t"),))
+    assert site.admin.take_out("topo", {each.identity for each in site.host.captured() if each.name == "t"})
     assert site.mined("t") == ["t"]

@@ -6,7 +6,7 @@ Job
 
 Main path
     `headrace check` -> PostgresSourceAdmin.preflight -> findings. `headrace up` -> prepare, before the controller is asked: the publication names the new
-    tables, too; what runs takes them for strangers until the controller has them in its record (decision 95) -> everything is settled -> finish: it names
+    tables, too; what runs takes them for strangers until the controller has them in its record (decision 95) -> everything is settled -> take_out: it names
     those that left no more. `headrace down --purge` -> the site drops its slot -> remove.
 
 Bounds
@@ -39,6 +39,10 @@ FROM pg_catalog.pg_publication p WHERE p.pubname = %s
 """
 _HAS_SLOT = "SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)"
 _HAS_PUBLICATION = "SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s)"
+_CLOSED_SCHEMAS = """
+SELECT DISTINCT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid::int8 = ANY (%s) AND NOT has_schema_privilege(n.oid, 'USAGE') ORDER BY 1
+"""
 _OWNED = """
 SELECT n.nspname::text, c.relname::text, pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -89,34 +93,23 @@ class PostgresSourceAdmin:
                 statements += _run(connection, [step.statement for step in steps if not step.is_done and not _drops(name, step)])
             return tuple(statements)
 
-    def finish(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """See `SourceAdmin.finish`."""
+    def take_out(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
+        """See `SourceAdmin.take_out`. A publication of which nothing is left, and that nobody reads, goes whole."""
         name = self._name(topology)
-        with own_ddl(self._admin_dsn, self._site), self._administrator.session("finishing as the source's administrator") as connection:
-            if not _is_true(connection, _HAS_PUBLICATION, name):
-                return ()
-            if not rules:
-                return () if _is_true(connection, _HAS_SLOT, name) else tuple(_run(connection, [f"DROP PUBLICATION {quote(name)}"]))
-            with connection.transaction():
-                connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
-                steps = publication_steps(connection, name, select_tables(connection, rules))
-                return tuple(_run(connection, [step.statement for step in steps if _drops(name, step)]))
-
-    def take_back(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
-        """See `SourceAdmin.take_back`. A publication of which nothing is left, and that nobody reads, goes whole."""
-        name = self._name(topology)
-        with own_ddl(self._admin_dsn, self._site), self._administrator.session("taking back as the source's administrator") as connection:
+        with own_ddl(self._admin_dsn, self._site), self._administrator.session("taking tables out as the source's administrator") as connection:
             there = captured_tables(connection, name)
-            added = [qualified(table.owner, table.name) for table in there if table.identity not in kept]
-            if len(added) == len(there) and not _is_true(connection, _HAS_SLOT, name):
-                return self.finish(topology, ())
+            gone = [qualified(table.owner, table.name) for table in there if table.identity not in kept]
+            if len(gone) == len(there) and not _is_true(connection, _HAS_SLOT, name):
+                return tuple(_run(connection, _drop(connection, name)))
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
-                return tuple(_run(connection, [f"ALTER PUBLICATION {quote(name)} DROP TABLE {', '.join(added)}"] if added else []))
+                return tuple(_run(connection, [f"ALTER PUBLICATION {quote(name)} DROP TABLE {', '.join(gone)}"] if gone else []))
 
     def remove(self, topology: str) -> tuple[str, ...]:
-        """See `SourceAdmin.remove`."""
-        return self.finish(topology, ())
+        """See `SourceAdmin.remove`. Not while there is a slot, which could not be read without it."""
+        name = self._name(topology)
+        with own_ddl(self._admin_dsn, self._site), self._administrator.session("removing as the source's administrator") as connection:
+            return () if _is_true(connection, _HAS_SLOT, name) else tuple(_run(connection, _drop(connection, name)))
 
     def _findings(
         self, connection: psycopg.Connection[Any], running: tuple[str, str], name: str, tables: Sequence[CatalogTable],
@@ -147,6 +140,8 @@ class PostgresSourceAdmin:
 
 def _table_findings(connection: psycopg.Connection[Any], path: str, roles: Roles, tables: Sequence[CatalogTable]) -> Iterator[Finding]:
     admin, running = quote(roles.admin), quote(roles.running)
+    for (schema,) in connection.execute(_CLOSED_SCHEMAS, ([table.number for table in tables if table.is_owned],)).fetchall():
+        yield Finding(path=path, problem=f"the role of admin_dsn may not use the schema {schema}", fix=f"GRANT USAGE ON SCHEMA {quote(schema)} TO {admin};")
     for table in tables:
         if not table.is_owned:
             yield Finding(
@@ -170,6 +165,10 @@ def _drops(name: str, step: PlannedStatement) -> bool:
 def _is_true(connection: psycopg.Connection[Any], query: str, name: str) -> bool:
     row = connection.execute(query.encode(), (name,)).fetchone()
     return row is not None and bool(row[0])
+
+
+def _drop(connection: psycopg.Connection[Any], name: str) -> list[str]:
+    return [f"DROP PUBLICATION {quote(name)}"] if _is_true(connection, _HAS_PUBLICATION, name) else []
 
 
 def _run(connection: psycopg.Connection[Any], statements: Sequence[str]) -> Iterator[str]:
