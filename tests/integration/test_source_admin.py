@@ -13,10 +13,18 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from actors.site.admin import admin_findings, finish_as_admin, publish_as_admin, retreat_as_admin
+from actors.site.admin import (
+    admin_findings,
+    finish_as_admin,
+    prepare_as_admin,
+    publish_as_admin,
+    remove_as_admin,
+    retreat_as_admin,
+)
 from databases.embedded import EmbeddedServer
 from databases.operator_ports import LEFT_TO_ADMIN
 from databases.ports import Finding
+from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.source.admin import PostgresSourceAdmin
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.database import PostgresSource
@@ -68,7 +76,7 @@ class Site:
         """Run what is printed until nothing is found any more."""
         given: list[str] = []
         for _ in range(4):
-            fixes = [finding.fix for finding in find() if finding.is_error]
+            fixes = list(dict.fromkeys(finding.fix for finding in find() if finding.is_error))
             if not fixes:
                 return given
             for fix in fixes:
@@ -443,3 +451,30 @@ def test_table_that_must_not_be_published_as_it_is_is_not(site: Site, tmp_path: 
         _record(spec, [site.entry(name) for name in taken_up])
         assert retreat_as_admin(spec, made) == ()
         assert site.published() == left
+
+
+def test_site_that_changes_come_from_and_go_to_has_one_administrator_for_both(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNS", site.dsn)
+    monkeypatch.setenv("ADMIN", site.admin_dsn)
+    file = _file(tmp_path)
+    file.write_text(file.read_text() + "  - {tables: [shop.*], from: dst, to: [src]}\n")
+    spec = read_topology(file)
+    here = spec.site("src")
+    with closing(site.source()) as source, closing(PostgresDestination(site.dsn, site="src", has_admin=True)) as destination:
+        site.grant(lambda: source.preflight(spec.capture_rules("src"), streams=2))
+        site.grant(lambda: destination.preflight("top", sessions=1))
+        site.grant(lambda: admin_findings(spec, here, None))
+        assert prepare_as_admin(spec) == ()
+        assert list(publish_as_admin(spec, None)[1]) == ["src"]
+        assert admin_findings(spec, here, None) == ()
+        assert source.prepare("top", spec.capture_rules("src"))
+        assert destination.prepare("top") == ()
+        # What keeps the two apart is said once.
+        monkeypatch.setenv("ADMIN", site.dsn)
+        (same,) = admin_findings(spec, here, None)
+        assert "have one role" in same.problem
+        monkeypatch.setenv("ADMIN", site.admin_dsn)
+        assert source.remove("top")[-1] == destination.remove("top")[-1] == LEFT_TO_ADMIN
+    lines = remove_as_admin(spec, here)
+    assert f'DROP PUBLICATION "{NAME}"' in lines
+    assert "DROP SCHEMA headrace" in lines
