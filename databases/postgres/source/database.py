@@ -295,7 +295,7 @@ class PostgresSource:
         """See `SourceDatabase.prepare`. Making a slot waits for every transaction that is running.
 
         Raises:
-            DatabaseUnavailable: a table stayed locked; nothing is half done, call again.
+            DatabaseUnavailable: a table stayed locked, or an earlier call went on and did the same meanwhile; nothing is half done, call again.
             DatabaseError: something else has our name, or a right is missing.
             LogGone: the publication of a slot that exists is gone.
         """
@@ -311,6 +311,8 @@ class PostgresSource:
                 connection.execute(f"SET lock_timeout = '{limit}'")
                 try:
                     connection.execute(statement)
+                except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedObject) as error:
+                    raise DatabaseUnavailable(f"another session prepares the source, too: {error.diag.message_primary}", sqlstate=str(error.sqlstate)) from error
                 finally:
                     with contextlib.suppress(psycopg.Error):
                         connection.execute("SET lock_timeout = 0")
