@@ -261,6 +261,11 @@ def test_new_tables_are_not_forgotten_when_the_controller_has_to_open_again(spec
     assert actors.uncaptured == {}
 
 
+def five_steps(controller):
+    for _ in range(5):
+        controller.step()
+
+
 @pytest.mark.parametrize(("error", "begins"), [
     (PropagationError("site:a does not answer"), False), (DatabaseUnavailable("the connection broke"), False),
     (DatabaseUnavailable("a table is locked", sqlstate="55P03"), True),
@@ -285,16 +290,14 @@ def test_apply_process_begins_between_two_attempts_to_prepare_only_if_the_first_
                 call_again(again)
             actors.created.clear()
             with pytest.raises(type(error)):
-                for _ in range(5):
-                    again.step()
+                five_steps(again)
             assert "apply:x" not in actors.running
             assert ("apply:x" in actors.created) == (begins and attempt > 0)
         controller = again
         controller.open()
-    actors.uncaptured.clear()  # it went on, and came to its end
+    actors.uncaptured.clear()  # what may go on came to its end
     actors.prepared.clear()
-    for _ in range(5):
-        controller.step()
+    five_steps(controller)
     assert (controller.detail_state(), set(actors.running)) == ("RUNNING", EVERYTHING)
     assert actors.prepared == ([] if begins else ["site:a", "site:b"])
     assert not json.loads((spec.state_dir / "desired.json").read_text())["unseen"]

@@ -278,7 +278,7 @@ class TwoLives:
 @pytest.mark.parametrize("is_direct", [False, True], ids=["queued", "dequeued directly"])
 def test_two_lives_of_a_relays_queue_at_once_lose_and_double_nothing(tmp_path: Path, is_direct: bool, is_behind: bool) -> None:
     got: Counter[str] = Counter()
-    for seed in seeds("two lives", test=4, soak=200):
+    for seed in seeds("two lives", test=4, soak=60):
         print(f"seed {seed}")
         lives = TwoLives(tmp_path / str(seed), seed, is_direct=is_direct, is_behind=is_behind)
         try:
@@ -293,7 +293,7 @@ def test_two_lives_of_a_relays_queue_at_once_lose_and_double_nothing(tmp_path: P
         finally:
             lives.close()
     # In most histories both lives had rows, and the source purged some of them meanwhile.
-    assert min(got["both"], got["purged"], got["applied"]) > len(seeds("two lives", test=4, soak=200)) // 2, got
+    assert min(got["both"], got["purged"], got["applied"]) > len(seeds("two lives", test=4, soak=60)) // 2, got
 
 
 @pytest.fixture
