@@ -6,6 +6,7 @@ import secrets
 import shutil
 import socket
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from streams.durable_file import replace_file
 from streams.errors import ConfigError
 from streams.folder_place import is_copy
 from topology.logging_needs import log_needs
+from topology.ways import may_be_copied
 
 if TYPE_CHECKING:
     from databases.embedded import EmbeddedServer
@@ -195,7 +197,7 @@ def source_findings(spec: TopologySpec, site: SiteSpec, source: SourceDatabase) 
     """
     # The log stream, and a snapshot for each destination that is being instantiated or compared.
     streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
-    return source.preflight(spec.capture_rules(site.name), streams=streams, needs=log_needs(spec, site.name))
+    return source.preflight(spec.capture_rules(site.name), streams=streams, needs=log_needs(spec, site.name), may_be_copied=partial(may_be_copied, spec, site.name))
 
 
 def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]:
