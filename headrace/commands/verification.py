@@ -194,7 +194,7 @@ def comparison_line(comparison: Mapping[str, Any]) -> str:
     if comparison["equal"]:
         moving, settled = comparison.get("in_flight_rows", 0), comparison.get("settled", 0)
         exception = f", all but {counted(moving, 'row')} that changed between all looks" if moving else ""
-        again = f" ({settled} were on their way, and compared again)" if settled else ""
+        again = f" ({counted(settled, 'row')} on the way, and compared again)" if settled else ""
         return f"{table}: identical{exception}, {comparison['source_rows']} rows{again}"
     if comparison["problem"]:
         return f"{table}: not compared: {comparison['problem']}"

@@ -358,7 +358,7 @@ def test_rows_that_were_on_their_way_are_counted_and_those_that_could_not_be_com
     monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [busy, {**busy, "settled": 0, "in_flight": [hot], "in_flight_rows": 9}])
     assert run("verify", topology) == DONE
     assert capsys.readouterr().out == (
-        "public.t a -> b: identical, 3 rows (2 were on their way, and compared again)\n"
+        "public.t a -> b: identical, 3 rows (2 rows on the way, and compared again)\n"
         "public.t a -> b: identical, all but 9 rows that changed between all looks, 3 rows\n"
         "  not compared: 9 rows that changed between all looks: id=7; ...\n"
         "identical\n"
