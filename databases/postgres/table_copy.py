@@ -34,6 +34,7 @@ from databases.ports import DestinationTable
 from databases.postgres.compared.seen_tables import seen_table
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.writing.pipeline import Pipeline
+from databases.postgres.keyed_rows import rows_of_keys
 from databases.postgres.partitions import without_children
 from databases.postgres.row_text import (
     column_kinds,
@@ -62,7 +63,6 @@ _CURSOR = "headrace_rows"
 _FETCHED_ROWS = 1000  # for which users' code is called: a round trip costs little beside that
 _SPECIAL = re.compile(rb"[\\\n\r\t]")  # what COPY's text form does not take as it is
 _ESCAPES = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
-_KEYS_AT_ONCE = 500  # in a statement: some kilobytes of text
 _BUCKET_MASK = (1 << 60) - 1  # of a hash: what is left is not negative
 
 # Leaves of a partitioned table, or the table itself. Foreign partitions keep no rows here. `relfilenode` is what the
@@ -76,11 +76,6 @@ WHERE c.relkind = 'r' AND c.oid IN (
     SELECT %(root)s::regclass::oid
     UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(%(root)s::regclass) t WHERE t.isleaf)
 ORDER BY 1, 2
-"""
-
-# Numbers of users' objects begin with 16384.
-_ONLY_BUILT_IN = """
-SELECT bool_and(atttypid < 16384) FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = ANY (%s::text[]) AND NOT attisdropped
 """
 
 # Every type a column's values are made of: elements, fields, bounds, base types.
@@ -210,22 +205,8 @@ class PostgresTableReader:
         self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, keys: Sequence[tuple[str | None, ...]], snapshot: str = "", rows: str = "",
     ) -> tuple[KeyedRow, ...]:
         """See `TableReader.keyed_rows`."""
-        found: list[Any] = []
-        with self._unmoved(owner, name, snapshot) as (connection, relation), translated("reading rows by their keys", table=f"{owner}.{name}"):
-            kinds = column_kinds(connection, owner, name, [*key, *columns])
-            texts = f"ARRAY[{', '.join(shown(column, kind) for column, kind in valued(kinds, key).items())}]::text[]"
-            read = f"SELECT {texts} AS k, {row_text(valued(kinds, columns))} AS r, xmin::text AS x FROM {relation} WHERE {f'({rows}) IS TRUE AND ' if rows else ''}"
-            # Operators of other types may be users' functions, or out of sight, and NULL is equal to nothing: such rows are looked for by the texts of their keys.
-            has_operators = connection.execute(_ONLY_BUILT_IN, (qualified(owner, name), list(key))).fetchone() == (True,)
-            for first in range(0, len(keys), _KEYS_AT_ONCE):
-                asked = keys[first : first + _KEYS_AT_ONCE]
-                conditions = [f"{texts} IN ({_arrays(asked)})"]
-                if has_operators and not any(None in each for each in asked):
-                    conditions.insert(0, f"({_names(key)}) IN ({_literals(asked)})")
-                found += _first_that_can_be_asked(connection, [
-                    f"SELECT k, {hashed(connection, 'r', 0)}, {hashed(connection, 'r', 1)}, x FROM ({read}{condition} OFFSET 0) t" for condition in conditions
-                ])
-        return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2]), version=row[3]) for row in found)
+        with self._unmoved(owner, name, snapshot) as (connection, relation):
+            return rows_of_keys(connection, relation, owner, name, key=key, columns=columns, keys=keys, rows=rows)
 
     def close(self) -> None:
         """See `TableReader.close`."""
@@ -509,27 +490,6 @@ def _bucketed(connection: psycopg.Connection[Any], relation: str, key: Mapping[s
 
 def _only(rows: str) -> str:
     return f" WHERE ({rows}) IS TRUE" if rows else ""
-
-
-def _first_that_can_be_asked(connection: psycopg.Connection[Any], queries: Sequence[str]) -> list[Any]:
-    """The answer to the first query whose literals its columns' types can have: the other side's may be wider."""
-    for query in queries[:-1]:
-        with contextlib.suppress(psycopg.DataError), connection.transaction():
-            return connection.execute(query.encode()).fetchall()
-    return connection.execute(queries[-1].encode()).fetchall()
-
-
-def _literals(keys: Sequence[tuple[str | None, ...]]) -> str:
-    """Keys as rows of literals, of which each takes its column's type."""
-    return ", ".join(f"({', '.join(_literal(value) for value in key)})" for key in keys)
-
-
-def _arrays(keys: Sequence[tuple[str | None, ...]]) -> str:
-    return ", ".join(f"ARRAY[{', '.join(_literal(value) for value in key)}]::text[]" for key in keys)
-
-
-def _literal(value: str | None) -> str:
-    return psycopg.sql.Literal(value).as_string(None)
 
 
 def _escaped(found: re.Match[bytes]) -> bytes:

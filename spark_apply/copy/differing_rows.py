@@ -81,7 +81,13 @@ class Side:
         return self.reader.bucket_digests(*self.name, self.key, self.columns, buckets=buckets, snapshot=self.snapshot, rows=self.rows)
 
     def read(self, buckets: int, wanted: Sequence[int], rows_max: int) -> tuple[KeyedRow, ...]:
-        """The rows of some buckets."""
+        """The rows of some buckets.
+
+        Args:
+            buckets: into how many the rows are divided.
+            wanted: numbers of buckets.
+            rows_max: how many there are at most.
+        """
         return self.reader.bucket_rows(
             *self.name, self.key, self.columns, buckets=buckets, wanted=wanted, rows_max=rows_max, snapshot=self.snapshot, rows=self.rows,
         )
