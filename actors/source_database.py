@@ -636,7 +636,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             self._refusal.check_prepared(self._source.check_prepared(self._spec.name, writer.start_scn))
             stream = self._source.open_stream(
                 self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary,
-                last_transaction=writer.last_transaction,
+                last_transaction=writer.last_transaction, last_commit_scn=writer.last_commit_scn,
             )
         except (DatabaseSetBack, CapturedNoMore) as error:
             self._refusal.record(error)

@@ -55,6 +55,7 @@ from databases.postgres.source.row_marks import began_empty, computed_in, row_ma
 from databases.postgres.source.slot import (
     MAKES_SLOT,
     check_last_transaction,
+    check_same_log,
     check_slot,
     continues,
     slot_positions,
@@ -66,7 +67,7 @@ from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
 from streams.errors import DatabaseError, DatabaseUnavailable, UnsupportedType
 from streams.lcr_batch import TableVersion
-from streams.scn import Scn, scn_text
+from streams.scn import FIRST_SCN, Scn, scn_text
 from streams.table_name import literal
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ class PostgresSource:
 
     def open_stream(
         self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,
-        force_libpq: bool = False,
+        last_commit_scn: Scn = FIRST_SCN, force_libpq: bool = False,
     ) -> PostgresLogStream:
         """See `SourceDatabase.open_stream`.
 
@@ -370,6 +371,7 @@ class PostgresSource:
             timeline: see the port.
             allow_binary: see the port.
             last_transaction: see the port.
+            last_commit_scn: see the port.
             force_libpq: read through libpq, as over TLS.
 
         Raises:
@@ -387,6 +389,7 @@ class PostgresSource:
             check_last_transaction(connection, start, last_transaction)
             publication_found(connection, name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
+            check_same_log(connection, name, name, start, binary=binary, last_commit_scn=last_commit_scn, transaction=last_transaction)
         stream = open_log_stream(
             # As the slot: what synchronous_standby_names can name must be one site's alone.
             self._dsn, slot=name, publication=name, start=begin, binary=binary, application_name=name,
