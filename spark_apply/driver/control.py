@@ -420,9 +420,11 @@ class ApplyControl:
                 status.detail, status.hint = f"apply server {failing.server} fails and tries again: {failing.detail}", _FAILING_HINT
             elif not status.detail and replaced is not None:
                 status.detail, status.hint = f"apply server {replaced.server} was replaced: {replaced.failure}", replaced.failure_hint
+        # An administrator is ahead of what runs: a driver that begins again takes no more tables than the controller has in its record.
+        what_to_do = "headrace up FILE takes it up" if self.config.source.has_admin else restart_hint(self.config.apply)
         for name in sorted(reader.strangers):
             status.instantiation.append(pb.InstantiationProgress(
-                owner=name.owner, name=name.name, state="FAILED", problem=f"{_STRANGER}: {restart_hint(self.config.apply)}",
+                owner=name.owner, name=name.name, state="FAILED", problem=f"{_STRANGER}: {what_to_do}",
             ))
         if cores.coordinator.is_disabled:
             number = cores.coordinator.first_error

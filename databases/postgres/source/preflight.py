@@ -83,7 +83,7 @@ def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
 
 def preflight_source(
     connection: psycopg.Connection[Any], rules: Sequence[object], *, site: str, streams: int, allow_any_version: bool,
-    may_be_copied: Callable[[TableName], bool],
+    may_be_copied: Callable[[TableName], bool], has_admin: bool = False,
 ) -> tuple[Finding, ...]:
     """Check everything; see the module.
 
@@ -94,6 +94,7 @@ def preflight_source(
         streams: log streams and snapshots needed at once.
         allow_any_version: do not refuse versions that were never tried.
         may_be_copied: see `SourceDatabase.preflight`.
+        has_admin: another role makes the publication, and has to own the tables for it (`source.admin`).
     """
     server = _server(connection)
     path = f"sites.{site}" if site else f"database {server.database}"
@@ -101,15 +102,15 @@ def preflight_source(
     findings = [
         *version_findings(connection, path, allow_any_version=allow_any_version),
         *_server_findings(server, path, streams),
-        *_role_findings(server, path),
+        *_role_findings(server, path, has_admin=has_admin),
         *event_trigger_findings(connection, path, SOURCE_TAGS),
-        *trial_findings(connection, path, SOURCE_TRIALS),
+        *(() if has_admin else trial_findings(connection, path, SOURCE_TRIALS)),
         *_rule_findings(rules, tables, table_names(connection), relations, path),
         *left_out_findings(relations, rules, path),
         *large_object_findings(connection, tables, path),
     ]
     for table in tables:
-        findings += _table_findings(table, server, path)
+        findings += _table_findings(table, server, path, has_admin=has_admin)
         if table.is_partitioned:
             findings += rows_of_others(f"{path} table {table.owner}.{table.name}", stored_tables(connection, table.number))
     for unlogged in unlogged_tables(connection, rules):
@@ -223,13 +224,13 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
         )
 
 
-def _role_findings(server: _Server, path: str) -> Iterator[Finding]:
+def _role_findings(server: _Server, path: str, *, has_admin: bool) -> Iterator[Finding]:
     role = quote(server.role)
     if not server.can_replicate:
         yield Finding(
             path=path, problem=f"role {server.role} may not read the log", fix=f"ALTER ROLE {role} REPLICATION;"
         )
-    if not server.can_create:
+    if not (server.can_create or has_admin):
         yield Finding(
             path=path, problem=f"role {server.role} may not create a publication",
             fix=f"GRANT CREATE ON DATABASE {quote(server.database)} TO {role};",
@@ -285,10 +286,10 @@ def _near(name: str, known: Sequence[str]) -> str:
     return found if _PLAIN_NAME.fullmatch(found) else f"""'"{found}"' (in YAML, with both quotes)"""
 
 
-def _table_findings(table: CatalogTable, server: _Server, path: str) -> Iterator[Finding]:
+def _table_findings(table: CatalogTable, server: _Server, path: str, *, has_admin: bool) -> Iterator[Finding]:
     where = f"{path} table {table.owner}.{table.name}"
     name, role = qualified(table.owner, table.name), quote(server.role)
-    if not table.is_owned:
+    if not (table.is_owned or has_admin):
         yield Finding(
             path=where, problem=f"role {server.role} does not own it and cannot publish it",
             # Nobody should be made a superuser for this.
