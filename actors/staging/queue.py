@@ -655,6 +655,10 @@ class QueueCore:
             if each.gone_scn is not None and each.subscriber not in self._propagations and now < each.held_until
         ]
 
+    def _is_held(self, source: str) -> bool:
+        """Whether there is anybody for whom a source's batches are held."""
+        return bool(self._held_for(source) or self._held_still(source))
+
     def _durable(self, source: str) -> Scn:
         """The SCN that every subscriber except refused ones has durably, as far as it is saved."""
         durable = [min(each.saved_scn, each.acknowledged_scn) for each in self._held_for(source)]
@@ -833,7 +837,7 @@ class QueueCore:
         """Make room for a transaction larger than the queue; see the module's bounds."""
         for log in self._logs.values():
             readers = self._readers(log)
-            if log.open_from is None or (self._of(log.source) and not readers):
+            if log.open_from is None or (not readers and self._is_held(log.source)):
                 continue
             dropped = log.behead(min((each.number for each in readers), default=log.end))
             self._forgotten_total += sum(entry.header.row_count for _, entry in dropped)
