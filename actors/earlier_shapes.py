@@ -105,13 +105,13 @@ def on_the_way(
                     path=f"applies.{found.apply}",
                     problem=f"{found.table} would arrive at {found.site} {found.wanted}, and changes of it that are still on the way are {found.was}:"
                     " they could not be transformed, and everything behind them would wait",
-                    fix=f"go on with the earlier file (`headrace up`) until {name} has applied up to {until}, which `headrace wait FILE --caught-up`"
+                    fix=f"go on with the earlier file (`headrace up EARLIER_FILE`) until {name} has applied up to {until}, which `headrace wait EARLIER_FILE --caught-up`"
                     " waits for; then run `headrace up` with this one",
                 )
     if len(shapes) >= EARLIER_MAX and all(transforms(each.spec) for each in shapes) and before is not None and leaves_tables(before, after):
         yield Finding(
             path="applies", problem=f"changes in {len(shapes)} earlier shapes of tables may still be in flight, and Headrace can follow no more",
-            fix="run `headrace wait FILE --caught-up` with the earlier file, then `headrace up` with this one",
+            fix="run `headrace wait EARLIER_FILE --caught-up` with the earlier file, then `headrace up` with this one",
         )
 
 

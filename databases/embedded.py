@@ -288,7 +288,7 @@ class EmbeddedServer:
         elif _server_processes(data):
             raise ConfigError(
                 f"{self.name}: the embedded server in {data} runs for another folder, of which {self.folder} is a copy or to which it was moved",
-                hint=f"end it there, `headrace down`; if this is a copy, remove {self.folder} to begin with an empty server",
+                hint=f"end it there, with `headrace down ITS_FILE`; if this is a copy, remove {self.folder} to begin with an empty server",
             )
         facts.note_owner(self.folder)
 

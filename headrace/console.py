@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from streams.errors import ConfigError, StreamsError
 from streams.scn import scn_text as position_text
-from topology.printed_commands import with_file
+from topology.printed_commands import commands_with_file, with_file
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
+    from rich.text import Text
 
     from databases.ports import Finding
 
@@ -69,6 +70,14 @@ def _kind(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["is_error"], row["path"].partition(" ")[0], _NAMES.sub("", row["problem"])
 
 
+def _with_file(text: Text) -> Text:
+    """A text whose commands name the reader's file."""
+    shown = text.copy()
+    for start, end, command in reversed(commands_with_file(text.plain, Output.file)):
+        shown = shown[:start].append(command).append(shown[end:])
+    return shown
+
+
 class Output:
     """Where a command writes: results to standard output, everything else to standard error.
 
@@ -89,14 +98,19 @@ class Output:
         if err not in self._consoles:
             from rich.console import Console
             from rich.segment import Segment
+            from rich.text import Text
 
             class PipedConsole(Console):
                 def on_broken_pipe(self) -> None:
                     raise ReaderLeft
 
+                # The file is put in before lines are broken and cells are cut.
+                def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - as Rich has them
+                    return _with_file(super().render_str(text, **options))
+
                 def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-                    for each in super().render(renderable, options):
-                        yield each if each.control else Segment(with_file(printable(each.text), Output.file), each.style)
+                    for each in super().render(_with_file(renderable) if isinstance(renderable, Text) else renderable, options):
+                        yield each if each.control else Segment(printable(each.text), each.style)
 
             stream = sys.stderr if err else sys.stdout
             # A file or a pipe has no width: do not wrap lines.

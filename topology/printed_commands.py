@@ -1,4 +1,7 @@
-"""Commands in messages: written as `headrace VERB FILE`, or without FILE; shown with the file that the reader has named, so that a shell takes them as they are."""
+"""Commands in messages: written as `headrace VERB FILE`, or without FILE; shown with the file that the reader has named, so that a shell takes them as they are.
+
+A command for another file is written with a word that says which, and ends with `_FILE`: `headrace down OTHER_FILE` stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 import shlex
 from pathlib import Path
 
-__all__ = ["FILE_VERBS", "with_file"]
+__all__ = ["FILE_VERBS", "commands_with_file", "with_file"]
 
 FILE_VERBS = (
     "errors list", "errors show", "errors execute", "errors edit", "errors delete", "check", "plan", "simulate", "up", "down", "start", "stop", "split", "merge",
@@ -15,8 +18,8 @@ FILE_VERBS = (
 )
 """Verbs of the command line that take the topology's file next."""
 
-# Not before a file that is there already, and not as a part of another word.
-_COMMAND = re.compile(rf"(?<![\w/.-])headrace ({'|'.join(FILE_VERBS)})(?![\w-])(?: FILE\b)?(?! '?[^\s'`]*\.ya?ml\b)")
+# Not as a part of another word, and not before a file that is there already: a message may pass here more than once.
+_COMMAND = rf"(?<![\w/.-])headrace ({'|'.join(FILE_VERBS)})(?![\w-])(?: FILE\b)?(?! (?:[^\s'`]*\.ya?ml\b|'[^'\n]*'|[A-Z]+_FILE\b))"
 
 
 def with_file(text: str, file: Path | str, *, in_json: bool = False) -> str:
@@ -27,9 +30,19 @@ def with_file(text: str, file: Path | str, *, in_json: bool = False) -> str:
         file: as the reader named it; empty: the text stays as it is.
         in_json: the text is a JSON document, and the commands are in its strings.
     """
+    parts, through = [], 0
+    for start, end, command in commands_with_file(text, file, in_json=in_json):
+        parts += [text[through:start], command]
+        through = end
+    return "".join([*parts, text[through:]])
+
+
+def commands_with_file(text: str, file: Path | str, *, in_json: bool = False) -> list[tuple[int, int, str]]:
+    """What `with_file` replaces, in order: from and up to which character of the text, and by what."""
     if not str(file):
-        return text
+        return []
     shown = shlex.quote(str(file))
     if in_json:
         shown = json.dumps(shown)[1:-1]
-    return _COMMAND.sub(lambda found: f"headrace {found[1]} {shown}", text)
+    found = re.finditer(rf"{_COMMAND}(?! {re.escape(shown)})", text)
+    return [(each.start(), each.end(), f"headrace {each[1]} {shown}") for each in found]

@@ -166,19 +166,19 @@ class PostgresClaim:
             return RunsElsewhere(
                 f"a topology {self._topology} runs already {where}, and calls this database {site} instead of {self._site}",
                 hint="give one of the two another name (`topology:` in its file): the database keeps its records by that name; if it is the same topology, "
-                "with the site renamed, end it there with `headrace down`, or `headrace up FILE --take-over` here, which copies the tables again",
+                "with the site renamed, end it there with `headrace down ITS_FILE`, or `headrace up FILE --take-over` here, which copies the tables again",
                 pid=int(pid),
             )
         if is_later:
             return RunsElsewhere(
                 f"topology {self._topology} was started again {where}, in a second copy of the same place",
-                hint="two copies run, on two Ray clusters or in two containers with the same host name and path: end one with `headrace down`; "
+                hint="two copies run, on two Ray clusters or in two containers with the same host name and path: end one there with `headrace down ITS_FILE`; "
                 "`headrace up FILE --take-over` gives the database to this one",
                 pid=int(pid),
             )
         return RunsElsewhere(
             f"topology {self._topology} runs already {where}",
-            hint="end it there with `headrace down`; if that machine is gone for good, `headrace up FILE --take-over` here",
+            hint="end it there with `headrace down ITS_FILE`; if that machine is gone for good, `headrace up FILE --take-over` here",
             pid=int(pid),
         )
 

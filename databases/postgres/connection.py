@@ -74,7 +74,7 @@ _FUNCTION = re.compile(r"""((?:"(?:[^"]|"")+"|[\w$]+))\.(?:"(?:[^"]|"")+"|[\w$]+
 # Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
 _VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
 # libpq gives no SQLSTATE of a connection that is refused, only the server's words.
-_UNREACHED = "see that the server runs, and takes connections as the dsn says (address, role, password, pg_hba.conf, max_connections); it is tried again by itself"
+_UNREACHED = "see that the server runs, and takes connections as the dsn says (address, role, password, pg_hba.conf, max_connections)"
 _PORTS = re.compile(r"[0-9, ]*")
 _BEHIND_HOST = re.compile(r"\s*postgres(?:ql)?://[^/?]*(.*)", re.DOTALL)
 # What messages of class 22 give of a value: in quotation marks, up to the last one, for the value may have some; of letters (22021, 22P05) the bytes, where names of

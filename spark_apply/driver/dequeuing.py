@@ -136,6 +136,8 @@ class Dequeuing:
 
     def _broke(self, error: StreamsError) -> float:
         self.problem = error.message
+        if self._stream is not None and self._stream.is_open:
+            self._backoff.reset()  # the queue had answered, even if the host did not ask in between
         # Without the inbox: a stream that always breaks before the loop works would never bring the driver forward.
         self._close()
         return self._clock.monotonic() + self._backoff.next_s()

@@ -102,7 +102,7 @@ def test_each_site_has_what_both_sources_have_when_several_things_break_at_once_
             for name, pid in killed.items():
                 system.wait_restarted(name, pid)
             wait_writing(done)
-            assert system.servers[stopped].pid() not in {None, server}
+            wait_until(f"the server of {stopped} runs again", lambda stopped=stopped, server=server: system.servers[stopped].pid() not in {None, server})
     overview = system.wait_overview()
     system.assert_converged([f"{SCHEMA}.of_a", f"{SCHEMA}.of_b"])
     wires = {each["name"]: each["wire"]["tls"] for each in overview["components"] if "wire" in each}

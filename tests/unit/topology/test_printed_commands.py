@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 from typer.main import get_command
 
 from headrace.cli import app
+from headrace.console import Output
 from topology.printed_commands import FILE_VERBS, with_file
 
 ROOT = Path(__file__).parents[3]
@@ -31,11 +36,23 @@ def test_command_names_the_reader_s_file(text: str, words: list[str], file: str)
     shown = with_file(text, file)
     command = shown[shown.index("headrace"):].partition("`")[0]
     assert shlex.split(command.replace(", or", " or"))[: len(words) + 2] == ["headrace", *words, file]
+    assert with_file(shown, file) == shown
+
+
+@pytest.mark.parametrize("file", ["hr.yaml", "my hr.yaml", "hr.conf", "my file's.yaml", "/etc/$(reboot)"])
+def test_file_is_named_once_in_whatever_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: str):
+    monkeypatch.setattr(Output, "file", file)
+    table = Table.grid()
+    table.add_row("run `headrace up` again")
+    Output().result(Group(Group(Text("run `headrace up` again")), Panel(Text("run `headrace up` again")), table))
+    shown = capsys.readouterr().out
+    assert shown.count(f"run `headrace up {shlex.quote(file)}` again") == 3
+    assert shown.count(shlex.quote(file)) == 3
 
 
 @pytest.mark.parametrize("text", [
     "headrace up other.yaml", "headrace up /a/b.yml", "headrace doctor", "headrace claim t", "/opt/headrace up", "the schema headrace belongs to", "headrace demo",
-    "headrace start-up", "headrace upgrades",
+    "headrace start-up", "headrace upgrades", "end it with `headrace down OTHER_FILE`", "headrace up EARLIER_FILE",
 ])
 def test_nothing_else_is_touched(text: str):
     assert with_file(text, "hr.yaml") == text

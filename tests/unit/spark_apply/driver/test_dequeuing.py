@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,16 @@ from databases.connectors import DatabaseAccess
 from protos.transport import epoch_incarnation
 from spark_apply.driver.config import ApplyConfig
 from spark_apply.driver.dequeuing import Dequeuing
+from streams.backoff import RETRY_DELAY_MIN_S
 from streams.clock import VirtualClock
-from streams.errors import QueueError
+from streams.errors import PropagationError, QueueError
 from streams.scn import Scn
 from tests.support.staging import DirectLinks, one_way
+
+CONFIG = ApplyConfig(
+    topology="t", apply="apply_a", queue="q_dbs1", source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
+    destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
+)
 
 
 def test_late_stream_of_an_older_driver_moves_nothing_of_its_successor_whose_stream_is_broken(tmp_path: Path):
@@ -23,11 +30,7 @@ def test_late_stream_of_an_older_driver_moves_nothing_of_its_successor_whose_str
     newest = core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(25)}, 1)
     core.acknowledge(newest, "dbs1", Scn(25))
     core.close_subscriber(newest)
-    config = ApplyConfig(
-        topology="t", apply="apply_a", queue="q_dbs1", source=DatabaseAccess(site="dbs1", kind="memory", dsn=""),
-        destination=DatabaseAccess(site="dbs2", kind="memory", dsn=""),
-    )
-    older = Dequeuing(config, DirectLinks("apply_a", {"q_dbs1": core}.get, epoch_incarnation(1)), VirtualClock())
+    older = Dequeuing(CONFIG, DirectLinks("apply_a", {"q_dbs1": core}.get, epoch_incarnation(1)), VirtualClock())
     older.begin(Scn(60))
     older.durable(Scn(60))  # its servers' last group
     assert older.has_opened()  # its host finds the newer epoch before it confirms the stream
@@ -43,3 +46,26 @@ def test_queue_refuses_a_driver_of_an_older_epoch_while_its_successor_is_connect
         core.open_subscriber("apply_a", epoch_incarnation(1_700_000_000_001), {"dbs1": Scn(90)}, 1)
     with pytest.raises(QueueError, match="newer incarnation"):
         core.open_subscriber("apply_a", epoch_incarnation(1_700_000_000_000), {"dbs1": Scn(40)}, 1)
+
+
+class _BrokenLinks(DirectLinks):
+    """A queue that takes each stream, which breaks before its reader looks."""
+
+    def subscriber(self, queue: str) -> Any:
+        stream = super().subscriber(queue)
+
+        def poll(timeout_s: float = 0.0) -> None:
+            raise PropagationError("the connection was lost")
+
+        stream.poll = poll
+        return stream
+
+
+def test_pause_between_streams_stays_short_while_the_queue_takes_them(tmp_path: Path):
+    core = QueueCore(one_way(tmp_path), "q_dbs1", tmp_path / "q", VirtualClock())
+    clock = VirtualClock()
+    dequeuing = Dequeuing(CONFIG, _BrokenLinks("apply_a", {"q_dbs1": core}.get, epoch_incarnation(1)), clock)
+    for _ in range(4):
+        assert dequeuing.begin(Scn(1)) is None
+        assert dequeuing.hear() == pytest.approx(clock.monotonic() + RETRY_DELAY_MIN_S)
+    assert "the connection was lost" in dequeuing.problem
