@@ -30,7 +30,8 @@ States
 
 Durable when
     `desired.json` contains the prepared topology, without secrets, each component's label, what is split off, and the shapes of tables that left (`actors.earlier_shapes`). It is written after the last
-    `prepare` has returned; all preparations are idempotent, so a controller that died in the middle repeats them. A component
+    `prepare` has returned; all preparations are idempotent, so a controller that died in the middle repeats them: where the topology is prepared
+    again, for new tables, the sources of which nobody has seen how that ended stand there, and their apply processes wait. A component
     that is not named there is new and starts from scratch: it does not run before the file is written. The controller runs on the
     cluster's head, where the file is.
 
@@ -198,6 +199,7 @@ class Controller(Host):
         self._phase = "STARTING SITES"
         self._is_created = False  # all components shall run, whatever the phase is
         self._repeats = False  # `headrace up` was called again: there may be new tables
+        self._unseen: frozenset[str] = frozenset()  # sources that are being prepared, or were and nobody saw how it ended: it may go on
         self._calls = Calls()
         self._drops_kept = False  # a call of `up` came after that which keeps rows
         self._findings: tuple[Finding, ...] = ()
@@ -234,7 +236,8 @@ class Controller(Host):
         self._left = left_of(self._desired())
         self._shapes = earlier_of(self._desired())
         self._identities: dict[str, str] = {}  # of the sites' databases, as of the preflight
-        self._repeats |= self._must_note_kept
+        self._unseen = frozenset(self._desired().get("unseen", ()))
+        self._repeats |= self._must_note_kept or bool(self._unseen)
         self._phase = "RUNNING" if self._is_created and not self._repeats else "STARTING SITES"
 
     def failed(self) -> None:
@@ -475,7 +478,8 @@ class Controller(Host):
         """Whether every component that must be up to date before this one begins is up to date.
 
         An apply process must not copy a table before every capture process and propagation on its way handles the table's
-        changes; a capture process must not begin before its site keeps redo for it; a queue not before what it held for a site is held before it.
+        changes, nor begin while tables may still be captured that it would not know; a capture process must not begin before its site
+        keeps redo for it; a queue not before what it held for a site is held before it.
         """
         name = component.name.partition(":")[2]
         before: set[str] = set()
@@ -486,6 +490,8 @@ class Controller(Host):
         elif component.kind == "capture":
             receiver = receiver_at(self._spec, self._spec.capture(name))
             before = {f"site:{self._spec.capture(name).source}", *(() if receiver is None else (receiver.component,))}
+        elif component.kind == "apply" and f"site:{self._spec.apply(name).source}" in self._unseen:
+            return False
         elif component.kind == "apply":
             for way in ways_to(self._spec, self._spec.apply(name)):
                 before |= {f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations)}
@@ -527,7 +533,7 @@ class Controller(Host):
 
     def _advance(self) -> None:
         if self._phase == "STARTING SITES" and self._sites_are_ready():
-            if self._is_created and not self._must_note_kept and not self._uncaptured():
+            if self._is_created and not self._must_note_kept and not self._unseen and not self._uncaptured():
                 self._findings = self._stopped_against_edit()
                 if self._findings:
                     self._phase = "REFUSED"
@@ -699,10 +705,13 @@ class Controller(Host):
         )
         return (*findings, *found, *unseen_conflicts(self._spec, apply, came))
 
+    @property
+    def _sources(self) -> set[str]:
+        return {f"site:{capture.source}" for capture in self._spec.captures}
+
     def _uncaptured(self) -> list[str]:
         """Source sites with tables that the rules select and that were created after the last `prepare`."""
-        sources = sorted({f"site:{capture.source}" for capture in self._spec.captures})
-        return [name for name in sources if self._actors.call(name, "uncaptured", self._for(name), timeout_s=PREFLIGHT_TIMEOUT_S)]
+        return [name for name in sorted(self._sources) if self._actors.call(name, "uncaptured", self._for(name), timeout_s=PREFLIGHT_TIMEOUT_S)]
 
     def _prepare(self) -> None:
         ending = self._to_end()
@@ -712,8 +721,10 @@ class Controller(Host):
         self._actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
         self._clear_returning()
         for site in self._sites:
-            ran = self._actors.call(site.name, "prepare", self._for(site.name), self._new(), timeout_s=PREPARE_TIMEOUT_S)
+            with self._on_record(site.name):
+                ran = self._actors.call(site.name, "prepare", self._for(site.name), self._new(), timeout_s=PREPARE_TIMEOUT_S)
             self._statements[site.name] = list(ran)
+        self._note_unseen(frozenset())
         # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have ended by
         # now begin again when `up` repeats this.
         if stopped := self._stopped_against_edit():
@@ -744,6 +755,27 @@ class Controller(Host):
         self._forget_stops(gone)  # not before: until this topology is valid, another `up` may go back to one that has them
         self._observe()  # the last observation shows apply processes that have ended by now: RUNNING must not be reported from it
         self._settled()
+
+    @contextlib.contextmanager
+    def _on_record(self, site: str) -> Iterator[None]:
+        """Have on record that a source is being prepared, until it is seen how that ended.
+
+        The controller may die, or get no answer, while a statement waits for a table that a user has locked: the statement goes on, and captures the table later.
+        """
+        before = self._unseen
+        if site in self._sources:
+            self._note_unseen(before | {site})
+        try:
+            yield
+        except StreamsError as error:
+            if error.context.get("sqlstate"):  # said by the database: the statement has ended
+                self._note_unseen(before)
+            raise
+
+    def _note_unseen(self, unseen: frozenset[str]) -> None:
+        if unseen != self._unseen and (desired := self._desired()):  # until the first set-up has ended, no apply process begins in any case
+            self._save_desired({**desired, "unseen": sorted(unseen)})
+            self._unseen = unseen
 
     def _forget_stops(self, components: tuple[str, ...]) -> None:
         """Let later components of these names begin enabled, at the sites of the topology."""

@@ -70,6 +70,7 @@ from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
 from topology.downstream import receivers_from
 from topology.logging_needs import log_needs
+from topology.ways import may_be_copied
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -366,7 +367,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             # The log stream, and a snapshot for each destination that is being instantiated or compared.
             streams = 1 + sum(1 for apply in spec.applies if apply.source == self._site.name)
             with closing(self._open_source()) as source:
-                findings += source.preflight(self._rules(spec), streams=streams, needs=log_needs(spec, self._site.name))
+                findings += source.preflight(self._rules(spec), streams=streams, needs=log_needs(spec, self._site.name), may_be_copied=partial(may_be_copied, spec, self._site.name))
         applies = _applies_at(spec, self._site.name)
         if applies:
             findings += spark_findings(self._site)

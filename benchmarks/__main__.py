@@ -7,6 +7,7 @@ round is a warm-up and does not count. The native peer runs twice per round: wit
 `synchronous_commit = off` (PostgreSQL's default) and with `on`. Headrace runs with `off`, its default, or with what BENCH_SYNCHRONOUS_COMMIT
 says. `ratio` compares with the faster of native's two, `ratio_same_synchronous_commit` with the same setting. More than 1 is faster than native.
 Headrace runs twice per round, too: with combined capture and apply (`headrace`), and through queues and a propagation (`queued`).
+With `--authentication` it runs a third time, combined and with `tls: none` (`open`), and `headrace up` is timed in both forms: what certificates on every link cost.
 `benchmarks.networks` measures several flows at once.
 """
 
@@ -188,10 +189,25 @@ class Bench:
         return found
 
 
+    def start_up(self, runs: int) -> dict[str, list[float]]:
+        """Seconds of `headrace up` where nothing runs, with certificates (`headrace`) and with `tls: none` (`open`), alternating behind a warm-up."""
+        self.native.stop()
+        self.headrace.start()
+        found: dict[str, list[float]] = {}
+        for number in range(runs + 1):
+            for setting in ("headrace", "open")[:: 1 if number % 2 else -1]:
+                self.headrace.change(is_open=setting == "open")
+                seconds = self.headrace.restart()
+                _say(f"  {'start-up':16} {setting:12} {seconds:7.2f} s{'' if number else '  (warm-up)'}")
+                if number:
+                    found.setdefault(setting, []).append(seconds)
+        return found
+
+
 def report(
     bench: Bench, workloads: list[Workload], latencies: dict[str, LatencyResult], memory: dict[str, object],
     footprints: dict[str, Footprint], networks: dict[Network, dict[str, list[Run]]] | None = None,
-    idle: dict[str, Usage] | None = None,
+    idle: dict[str, Usage] | None = None, start_up: dict[str, list[float]] | None = None,
 ) -> dict[str, object]:
     """Collect the results for `latest.json`.
 
@@ -203,6 +219,7 @@ def report(
         footprints: memory per component.
         networks: counted rounds per network and setting; empty: not measured.
         idle: CPU per stage of the idle one-way topology over `_IDLE_S`; empty: not measured.
+        start_up: result of `Bench.start_up`; empty: not measured.
     """
     entries: list[dict[str, object]] = []
     for workload in workloads:
@@ -229,6 +246,9 @@ def report(
         "memory": memory,
         "footprint": {component: asdict(each) for component, each in footprints.items()},
         "footprint_mb": round(sum(each.pss_mb for each in footprints.values()), 1),
+        "start_up_s": {
+            setting: {"median": round(statistics.median(seconds), 2), "runs": [round(each, 2) for each in seconds]} for setting, seconds in (start_up or {}).items()
+        },
         "networks": [compared(network.name, rounds) for network, rounds in (networks or {}).items()],
         "idle_cpu_percent": {
             stage: round(100 * usage.cpu_s / _IDLE_S, 2) for stage, usage in (idle or {}).items() if not _is_database(stage)
@@ -276,6 +296,11 @@ def show(result: dict[str, object]) -> None:
             cpu = entry["cpu_s_per_100k_rows"]
             _say(f"\n{entry['name']}: with certificates {entry['headrace_s']:.2f} s, with `tls: none` {entry['open_s']:.2f} s; CPU of Headrace's processes per"
                  f" 100,000 rows {cpu['headrace']} s and {cpu['open']} s")
+    if "open" in result["latency"]:  # type: ignore[operator]
+        p50, without = (result["latency"][name]["p50_ms"] for name in ("headrace", "open"))  # type: ignore[index]
+        _say(f"\nlatency p50: with certificates {p50} ms, with `tls: none` {without} ms")
+    if start_up := result["start_up_s"]:
+        _say(f"\n`headrace up` where nothing runs: with certificates {start_up['headrace']['median']:.2f} s, with `tls: none` {start_up['open']['median']:.2f} s")  # type: ignore[index]
     for entry in result["networks"]:  # type: ignore[attr-defined]
         _say(f"\n{entry['name']}: native {entry['native_s']:.2f} s, Headrace {entry['headrace_s']:.2f} s, ratio {entry['ratio']:.2f}, "
              f"same commit {entry['ratio_same_synchronous_commit']:.2f}, verified {entry['verified']}")
@@ -373,6 +398,7 @@ def main() -> int:
     latency = Latency(duration_s=arguments.latency_s)
     latencies: dict[str, LatencyResult] = {}
     memory: dict[str, object] = {}
+    start_up: dict[str, list[float]] = {}
     with _prepared([*chosen, large], latency, is_open_too=arguments.authentication) as bench:
         time.sleep(_REST_S)
         footprints = footprint(bench.headrace.roots(), bench.headrace.components())
@@ -386,11 +412,14 @@ def main() -> int:
         if _is_wanted("memory", arguments.workload):
             _say(f"memory: one transaction of {large.row_changes:,} rows")
             memory = bench.memory(large)
+        if arguments.authentication:
+            _say("start-up: `headrace up` where nothing runs")
+            start_up = bench.start_up(arguments.runs)
     networks = {
         network: measure(network, arguments.runs, arguments.share, _say)
         for network in NETWORKS if _is_wanted(network.name, arguments.workload)
     }
-    result = report(bench, chosen, latencies, memory, footprints, networks, idle)
+    result = report(bench, chosen, latencies, memory, footprints, networks, idle, start_up)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     show(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,13 +69,25 @@ class HeadraceTopology:
         """Wait until a marker written now is below every low watermark."""
         self.command("wait", str(self.file), "--caught-up", "--timeout", str(_COMMAND_TIMEOUT_S))
 
+    def restart(self) -> float:
+        """End the topology and start it again; returns the seconds of `headrace up`, until every component runs. The log writers must run."""
+        self._disconnect()
+        self.command("down", str(self.file))
+        began = time.perf_counter()
+        self.command("up", str(self.file))
+        return time.perf_counter() - began
+
     def tear_down(self) -> None:
         """Stop the topology and remove everything it created."""
+        self._disconnect()
+        self.command("down", str(self.file), "--purge", "--yes")
+
+    @staticmethod
+    def _disconnect() -> None:
         if "actors.runtime" in sys.modules:
             from actors.runtime import disconnect
 
             disconnect()  # a process that stays connected to a cluster ends a minute after it
-        self.command("down", str(self.file), "--purge", "--yes")
 
     def roots(self) -> tuple[int, ...]:
         """Process ids whose descendants are Headrace's."""

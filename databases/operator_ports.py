@@ -174,11 +174,12 @@ class RowReader(Protocol):
 class TopologyClaim(Protocol):
     """That one copy of a topology works with a database, and no other. Not shared between threads."""
 
-    def hold(self, *, take_over: bool = False) -> None:
+    def hold(self, *, take_over: bool = False, spares_own: bool = False) -> None:
         """Take the claim, or make sure that it is still held; idempotent, quick, to be called every few seconds.
 
         Args:
             take_over: end the session of another place's copy that has it.
+            spares_own: let an earlier life of this copy keep it.
 
         Raises:
             RunsElsewhere: another place's copy has it; the message names the place.

@@ -9,7 +9,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -287,12 +287,16 @@ class Deployment:
             TablesNotCopied: everything runs, and these tables need an operator.
             StreamsError: why it failed. A refused preflight is no error: the overview's state is then REFUSED.
         """
+        from headrace.first_claim import claimed
+
         self._check_certificates()
         self._check_handlers()
-        unasked = self._prepare_as_admin()
-        if not self.address:
-            self.cluster.start()
-        else:
+        # What runs here has claimed the databases itself.
+        with nullcontext() if self.address or take_over or self.cluster.address() else claimed(self.spec):
+            unasked = self._prepare_as_admin()
+            if not self.address:
+                self.cluster.start()
+        if self.address:
             self._check_alone()
             RememberedCluster(self.spec.state_dir).remember(self.address)
         call, was_asked = secrets.token_hex(8), False

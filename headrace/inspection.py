@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ from topology.proof.meetings import unseen_conflicts
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, ways_to, writes_alone
+from topology.ways import arriving, captured_by, may_be_copied, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
@@ -409,7 +410,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: l
             identity = source.database_identity()
             streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
             needs = log_needs(spec, site.name)
-            findings += source.preflight(rules, streams=streams, needs=needs)
+            findings += source.preflight(rules, streams=streams, needs=needs, may_be_copied=partial(may_be_copied, spec, site.name))
             logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
             tables = source.tables(rules)
             statements += source.plan(spec.name, rules)

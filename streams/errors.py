@@ -34,7 +34,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 __all__ = [
-    "COPY_ONE_AGAIN", "INSTANTIATE_AGAIN", "NOT_REPLICATED", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
+    "COPY_ONE_AGAIN", "COPY_THE_TABLE", "INSTANTIATE_AGAIN", "NOT_REPLICATED", "ApplyError", "BugError", "CaptureError", "ConfigError", "ConflictError", "DataError",
     "DatabaseError", "DatabaseUnavailable", "DestinationRestarted", "FencedError", "HandlerError", "LogGone", "NotAdmitted", "PropagationError",
     "ProtocolError", "QueueError", "RateExceeded", "RedoError", "Retry", "RuleError", "RunsElsewhere", "StreamsError", "UnfitTableError",
     "UnsupportedType",
@@ -49,6 +49,10 @@ INSTANTIATE_AGAIN = (
 )
 # What an apply process says of a table that is not its own; whoever asked several of them looks for it.
 NOT_REPLICATED = "does not replicate it"
+# The way out where error transactions of a table can never be executed. To delete one loses what it has of other tables.
+COPY_THE_TABLE = (
+    "`headrace copy FILE` with that table, which deletes the error transactions that it makes obsolete; then `headrace errors execute FILE --all`, which writes what others have of other tables"
+)
 # As INSTANTIATE_AGAIN, for one destination, while the others go on.
 COPY_ONE_AGAIN = (
     "the other destinations go on. Take this one out of the topology file and run `headrace up`, empty its replicated tables, add it"

@@ -18,8 +18,8 @@ FILE_VERBS = (
 )
 """Verbs of the command line that take the topology's file next."""
 
-# Not as a part of another word, and not before a file that is there already: a message may pass here more than once.
-_COMMAND = rf"(?<![\w/.-])headrace ({'|'.join(FILE_VERBS)})(?![\w-])(?: FILE\b)?(?! (?:[^\s'`]*\.ya?ml\b|'[^'\n]*'|[A-Z]+_FILE\b))"
+# Not as a part of another word, and, without FILE, not before a file that is there already: a message may pass here more than once. What is quoted behind FILE is a table.
+_COMMAND = rf"(?<![\w/.-])headrace ({'|'.join(FILE_VERBS)})(?![\w-])(?: FILE\b|(?! (?:[^\s'`]*\.ya?ml\b|'[^'\n]*'|[A-Z]+_FILE\b)))"
 
 
 def with_file(text: str, file: Path | str, *, in_json: bool = False) -> str:
@@ -38,7 +38,13 @@ def with_file(text: str, file: Path | str, *, in_json: bool = False) -> str:
 
 
 def commands_with_file(text: str, file: Path | str, *, in_json: bool = False) -> list[tuple[int, int, str]]:
-    """What `with_file` replaces, in order: from and up to which character of the text, and by what."""
+    """What `with_file` replaces, in order: from and up to which character of the text, and by what.
+
+    Args:
+        text: see `with_file`.
+        file: see `with_file`.
+        in_json: see `with_file`.
+    """
     if not str(file):
         return []
     shown = shlex.quote(str(file))

@@ -42,7 +42,7 @@ from topology.patterns import examples
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 __all__ = [
-    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "is_sent_on", "returned_by", "route", "rules_at_the_end", "sites_behind", "transformed",
+    "ArrivingTable", "Halves", "Undecided", "Way", "arriving", "captured_by", "halves", "is_sent_on", "may_be_copied", "returned_by", "route", "rules_at_the_end", "sites_behind", "transformed",
     "undecided", "ways_to", "writes_alone",
 ]
 
@@ -334,6 +334,20 @@ def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool
         if is_concerned and (arriving(ways, (table,)) or (other.site == apply.site and any(_may_become(way, table) for way in ways))):
             return False
     return True
+
+
+def may_be_copied(spec: TopologySpec, source: str, table: TableName) -> bool:
+    """Whether `headrace copy` empties and copies a table at each of its destinations: it refuses one that others write, too.
+
+    Args:
+        spec: routed (see `route`).
+        source: site name.
+        table: its name there.
+    """
+    return all(
+        writes_alone(spec, apply, TableName.of(each.destination))
+        for apply in spec.applies if apply.source == source for each in arriving(ways_to(spec, apply), (table,))
+    )
 
 
 def _may_become(way: Way, table: TableName) -> bool:

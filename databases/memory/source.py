@@ -422,7 +422,9 @@ class MemorySource:
         """See `SourceDatabase.supplemental_logging`: what a table logs is said where it is made."""
         return ()
 
-    def preflight(self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = ()) -> tuple[Finding, ...]:  # noqa: ARG002
+    def preflight(
+        self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = (), may_be_copied: Callable[[TableName], bool] = bool,  # noqa: ARG002
+    ) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`: nothing is missing here."""
         return ()
 

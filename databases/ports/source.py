@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -123,13 +123,16 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def preflight(self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = ()) -> tuple[Finding, ...]:
+    def preflight(
+        self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = (), may_be_copied: Callable[[TableName], bool] = bool,
+    ) -> tuple[Finding, ...]:
         """What keeps this database from being a source.
 
         Args:
             rules: rule sets (`rules.rule.RuleSet`) of the topology's capture processes whose source this is.
             streams: log streams and snapshots open at once: one for the log writer, one per apply process of this source.
             needs: of everything that looks at values: what the log lacks is told, and what cannot be evaluated as the database would.
+            may_be_copied: whether nothing else writes a table at its destinations, so that a fix may be to copy it again; `bool`: none is written by others.
         """
         ...
 

@@ -80,7 +80,7 @@ class PostgresClaim:
         self._began_us = 0  # by the database's clock, at the first connection
         self._connection: psycopg.Connection[Any] | None = None
 
-    def hold(self, *, take_over: bool = False) -> None:
+    def hold(self, *, take_over: bool = False, spares_own: bool = False) -> None:
         """See `TopologyClaim.hold`."""
         try:
             with translated("claiming the database for this topology"):
@@ -90,7 +90,7 @@ class PostgresClaim:
                 self._connection.execute(_KEEPALIVES)
                 if take_over or not self._began_us:  # who takes over begins anew: the other one does not take it back
                     self._began_us = _now_us(self._connection)
-                self._take(self._connection, take_over=take_over)
+                self._take(self._connection, take_over=take_over, spares_own=spares_own)
         except BaseException:
             self.close()  # the next call connects again
             raise
@@ -118,7 +118,7 @@ class PostgresClaim:
         if connection is not None:
             connection.close()
 
-    def _take(self, connection: psycopg.Connection[Any], *, take_over: bool) -> None:
+    def _take(self, connection: psycopg.Connection[Any], *, take_over: bool, spares_own: bool) -> None:
         deadline = time.monotonic() + _ENDED_TIMEOUT_S
         connection.execute(f"{self._comment} SELECT pg_catalog.pg_advisory_lock_shared({self._shared_key})".encode())  # nobody has it alone: it does not wait
         while True:
@@ -130,6 +130,8 @@ class PostgresClaim:
             if holder is not None:
                 told = _told(holder[1])
                 is_own = self._is_own(told)
+                if is_own and spares_own:
+                    return
                 is_later = is_own and int(told.get("began_us", 0)) > self._began_us
                 if (is_later or not is_own) and not take_over:
                     # The session ends a moment after it is closed: what it holds by then would refuse the copy that it gave way to.

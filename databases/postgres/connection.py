@@ -14,8 +14,8 @@ from psycopg import conninfo, sql
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 
 __all__ = [
-    "NOT_FOUND", "NOT_IN_STATE", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "is_verified", "pinned_settings", "qualified", "quote", "remedy_of",
-    "storable", "translate", "translated",
+    "NOT_FOUND", "NOT_IN_STATE", "NOT_UTF8", "connect", "connection_parameters", "connection_string", "database_identity", "error_from_sqlstate", "hosts", "is_not_utf8", "is_verified", "pinned_settings", "qualified", "quote", "remedy_of",
+    "storable", "translate", "translated", "without_values",
 ]
 
 # Values must have one text form whatever the role's or the database's defaults are, names must be spelled out
@@ -81,6 +81,7 @@ _BEHIND_HOST = re.compile(r"\s*postgres(?:ql)?://[^/?]*(.*)", re.DOTALL)
 # encodings are quoted.
 _QUOTED = re.compile('["\u201e\u201c\u00ab\u00bb].*["\u201c\u201d\u00ab\u00bb]', re.DOTALL)
 _BYTES = re.compile(r"0x[0-9a-f]{2}(?: 0x[0-9a-f]{2})*")
+NOT_UTF8 = "a text is not UTF-8, and a database with the encoding SQL_ASCII keeps none out"
 _LETTER_STATES = frozenset({"22021", "22P05"})
 _DATA_CLASSES = frozenset({"21", "22", "23", "44"})
 
@@ -227,12 +228,35 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
             return DataError(f"{what}: {type(error).__name__}", sqlstate="", **_texts(context))
         return DatabaseError(message, **_texts(context))
     primary = diagnostics.message_primary or type(error).__name__
-    text = primary if state[:2] != "22" else _BYTES.sub("0x...", primary) if state in _LETTER_STATES else _QUOTED.sub('"..."', primary)
+    text = without_values(state, primary)
     hint = _function_hint(state, diagnostics.context or "") or diagnostics.message_hint or ""
-    made = error_from_sqlstate(state, f"{what}: {text}", hint=hint, **context)
+    further = f": {NOT_UTF8}: correct it, and what writes it" if is_not_utf8(state, primary) else ""
+    made = error_from_sqlstate(state, f"{what}: {text}{further}", hint=hint, **context)
     quoted = primary if text != primary else None
     made.detail = "; ".join(part for part in (quoted, diagnostics.message_detail) if part)
     return made
+
+
+def without_values(sqlstate: str, message: str) -> str:
+    """A server's message without what it gives of values.
+
+    Args:
+        sqlstate: of the error.
+        message: its own words.
+    """
+    if sqlstate[:2] != "22":
+        return message
+    return _BYTES.sub("0x...", message) if sqlstate in _LETTER_STATES else _QUOTED.sub('"..."', message)
+
+
+def is_not_utf8(sqlstate: str, message: str) -> bool:
+    """Whether a server found bytes that are no text in UTF-8, and not a zero byte, which no text has.
+
+    Args:
+        sqlstate: of the error.
+        message: its own words.
+    """
+    return sqlstate == "22021" and "UTF8" in message and not message.endswith("0x00")
 
 
 def _function_hint(sqlstate: str, where: str) -> str:

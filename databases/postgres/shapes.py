@@ -200,6 +200,15 @@ def encoding_findings(path: str, wanted: Sequence[TableShape], here: Sequence[Ta
             " the error queue, and a table with one cannot be copied",
             fix="nothing, if there is no such character; else move the destination to a UTF8 database",
         )
+    for encoding, other in ((each, other) for each in sorted(mine) for other in sorted(theirs) if each != other and "SQL_ASCII" in {each, other}):
+        bytes_at, letters_at = ("here", "at the source") if encoding == "SQL_ASCII" else ("at the source", "here")
+        yield Finding(
+            path=path, is_error=False,
+            problem=f"its encoding is {encoding}, the source's is {other}: text is taken for UTF-8, of which a letter that is not ASCII has several bytes, and {bytes_at} each byte counts,"
+            f" {letters_at} each letter. So a char(n) column with such letters has other blanks, and its table cannot be copied; a varchar(n) column here may take less, and the change goes to the"
+            " error queue; and length() and the like say something else. A text of the SQL_ASCII database that is not UTF-8 cannot be read",
+            fix="nothing, if such columns have ASCII alone; else give these columns the type text at both sides, or move the SQL_ASCII database to UTF8",
+        )
 
 
 def _missing_partitions(path: str, wanted: TableShape, here: TableShape, taken: Collection[TableName]) -> Iterator[Finding]:

@@ -59,7 +59,7 @@ from rules.rule import Rule, RuleSet
 from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obsolete_errors import ObsoleteErrors
-from spark_apply.copy.obstacles import not_as_called, refused, table_copy
+from spark_apply.copy.obstacles import not_as_called, refused, table_copy, unlike_types
 from spark_apply.copy.parts import captured_parts, other_bounds, part_facts
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
@@ -402,6 +402,7 @@ class TableInstantiation:
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for each in chosen:
                 self._check(this, session, each, facts, captured)
+            self._refuse_unlike(this, chosen)
             self._empty_returned(this, session)
         for each in chosen:
             if each.table.destination not in this.copies:
@@ -417,6 +418,7 @@ class TableInstantiation:
                 if not wait_captured(snapshot, self.config.source.site, self._round_ends):
                     return 0.0
                 self._leave_moved_parts(this, chosen)
+                self._refuse_unlike(this, chosen)  # their types may have been altered just before the snapshot
                 self._begin(this)
                 self._marks.note(chosen, snapshot.name)
                 if this.copies:
@@ -566,6 +568,15 @@ class TableInstantiation:
         if may_empty:
             copy.scn = each.record.scn if each.record is not None else copy.scn  # rows of that copy are there
             this.to_empty.add(copy.key)
+
+    def _refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
+        """See `unlike_types`."""
+        copied = {each.table.destination: each for each in chosen if each.part is None and each.table.destination in this.copies}
+        for name, problem in unlike_types(self.source, self.destination, [this.copies[name] for name in copied]).items():
+            del this.copies[name]
+            this.to_empty.discard(name)
+            this.needs_operator = True
+            self._fail_at_once(copied[name], problem)
 
     def _refused(self, each: Standing, others: Sequence[OtherCopy]) -> str:
         """Why a table cannot be copied into a destination table that has rows; empty: they are kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from databases.copying import copied_columns
@@ -10,16 +11,23 @@ from spark_apply.arriving import restart_hint
 from spark_apply.copy.rounds import TableCopy
 from spark_apply.copy.standing import rename_statement
 from streams.scn import Scn
+from streams.table_name import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from databases.ports import DestinationSession, DestinationTable, SourceTable
+    from databases.ports import (
+        DestinationDatabase,
+        DestinationSession,
+        DestinationTable,
+        SourceDatabase,
+        SourceTable,
+        TableShape,
+    )
     from spark_apply.copy.standing import Standing
     from spark_apply.driver.config import TableToInstantiate
-    from streams.table_name import TableName
 
-__all__ = ["REPAIRED_ALONE", "not_as_called", "refused", "table_copy"]
+__all__ = ["REPAIRED_ALONE", "not_as_called", "refused", "table_copy", "unlike_types"]
 
 
 def table_copy(
@@ -97,6 +105,37 @@ def _obstacle_of_added(copy: TableCopy, target: DestinationTable) -> str:
     if not target.identifying_keys and any(each.is_now for each in copy.added):
         return "rows of a table without a key are found by all their values, and a transformation adds the time: give the destination table a key"
     return ""
+
+
+def unlike_types(source: SourceDatabase, destination: DestinationDatabase, copies: Sequence[TableCopy]) -> dict[TableName, str]:
+    """Why rows would say something else at the destination, though every column has its counterpart: inside of types that are not built in, fields have other names, or values are changed.
+
+    `check` and `up` refuse such tables. Here are those whose types were altered since.
+
+    Args:
+        source: of the tables.
+        destination: which has them.
+        copies: that can be made otherwise.
+
+    Returns:
+        By the names that the tables have at the destination; nothing of the others.
+    """
+    by_name = {copy.table.source: copy for copy in copies}
+    shapes = [_arrived(shape, by_name[TableName.of(shape)]) for shape in (source.domain_shapes(list(by_name)) if by_name else ())]
+    if not any(finding.is_error for finding in destination.preflight_domains(shapes)):
+        return {}
+    errors = {TableName.of(shape): [finding for finding in destination.preflight_domains([shape]) if finding.is_error] for shape in shapes}
+    return {name: "; ".join(f"{each.problem}. At the destination: {each.fix}" for each in found) for name, found in errors.items() if found}
+
+
+def _arrived(shape: TableShape, copy: TableCopy) -> TableShape:
+    """What is known of the types of a source's columns that are copied, under the names of the destination."""
+    names = dict(zip(copy.sources, copy.columns, strict=True))
+    return replace(
+        shape, owner=copy.table.destination.owner, name=copy.table.destination.name, computed=(),
+        domains=tuple(replace(each, name=names[each.name]) for each in shape.domains if each.name in names),
+        types=tuple(replace(each, column=names[each.column]) for each in shape.types if each.column in names),
+    )
 
 
 def not_as_called(table: TableToInstantiate, captured: Mapping[TableName, str], apply: str) -> str:

@@ -115,7 +115,7 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """Of one table: `rows` says what made its values others; `relabelled` and `computed` are statements; parts came or left. `grants` are missing to copy parts that came, or these error transactions are in the way."""
+    """Of one table: `rows` says what made its values others; `relabelled` and `computed` are statements, and `altered` what comes before a copy; parts came or left. `grants` are missing to copy parts that came, or these error transactions are in the way."""
 
     rows: tuple[str, ...]
     relabelled: tuple[str, ...]
@@ -124,6 +124,7 @@ class _Changes:
     grants: tuple[str, ...] = ()
     held_by: tuple[int, ...] = ()
     computed: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()
 
     @property
     def is_of_all(self) -> bool:
@@ -262,19 +263,21 @@ def columns_here(destination: DestinationDatabase, tables: Sequence[MarkedTable]
 
 
 def _changes(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> _Changes:
+    fields = list(_replaced_fields(was, now))
     return _Changes(
-        rows=(*replaced_columns(was, now, here), *_replaced_fields(was, now), *_rewritten(was, now, here)), relabelled=tuple(_relabelled(was, now)),
+        rows=(*replaced_columns(was, now, here), *(said for said, _ in fields), *_rewritten(was, now, here)), relabelled=tuple(_relabelled(was, now)),
+        altered=tuple(dict.fromkeys(first for _, first in fields if first)),
         came={number: part for number, part in now.parts.items() if number not in was.parts or was.parts[number].joined != part.joined},
         left={number: part for number, part in (was.kept | was.parts).items() if number not in now.parts},
     )
 
 
-def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[str]:
-    """Names that stand for another field of a composite type than before."""
+def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[tuple[str, str]]:
+    """Names that stand for another field of a composite type than before; each with what is to be done at the destination before a copy."""
     for key, now_field in now.fields.items():
         earlier = was.fields.get(key)
         if earlier is not None and earlier.place != now_field.place:
-            yield f"field {now_field.name} of type {now_field.type_name} is another one of that name"
+            yield f"field {now_field.name} of type {now_field.type_name} is another one of that name", ""
     types = {key.partition(".")[0] for key in now.fields}
     places = {(key.partition(".")[0], each.place): each.name for key, each in now.fields.items()}
     for key, gone in was.fields.items():
@@ -282,8 +285,11 @@ def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[str]:
         if number in types and key not in now.fields:
             called = places.get((number, gone.place))
             owner, type_name = type_parts(gone.type_name)
-            renamed = f"ALTER TYPE {quoted_name(TableName(owner, type_name))} RENAME ATTRIBUTE {quoted(gone.name)} TO {quoted(called or '')}"
-            yield f"field {gone.name} of type {gone.type_name} {f'is called {called} now ({renamed}' if called else 'was dropped (alter the type'} here, too, before the copy)"
+            shown = quoted_name(TableName(owner, type_name))
+            if called:
+                yield f"field {gone.name} of type {gone.type_name} is called {called} now", f"ALTER TYPE {shown} RENAME ATTRIBUTE {quoted(gone.name)} TO {quoted(called)}"
+            else:
+                yield f"field {gone.name} of type {gone.type_name} was dropped", f"the ALTER TYPE {shown} that `headrace check` prints"
 
 
 def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> Iterator[str]:
@@ -347,7 +353,7 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
         numbers = " ".join(map(str, found.held_by))
         return ChangedTable(
             problem=f"partition {came} was attached with rows that are not in the log, and error transactions that may be older ({numbers}) may be of rows that it took over",
-            fix=f"`headrace errors execute FILE {numbers}`, or `headrace errors delete FILE {numbers}`: when there are none, its rows come; or {again}; {ends}",
+            fix=f"`headrace errors execute FILE {numbers}`: when there are none, its rows come; or {again}; {ends}",
         )
     if came and table.copies_parts and not (found.is_of_all or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())
@@ -366,8 +372,10 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
     what += [f"partition {left} was dropped or detached"] if left else []
     what += [f"labels were renamed (first, at the destination: {'; '.join(found.relabelled)};)"] if found.relabelled else []
     what += [f"columns that both sides compute have another expression or type (first, at the destination: {'; '.join(found.computed)};)"] if found.computed else []
+    first = f"first, at the destination: {'; '.join(found.altered)}; then " if found.altered else ""
     return ChangedTable(
-        problem=f"rows changed without events, and may differ here: {'; '.join(what)}", fix=f"{again}; {ends}",
+        problem=f"rows changed without events, and may differ here: {'; '.join(what)}",
+        fix=f"{first}{again}; {ends}",
     )
 
 

@@ -27,7 +27,7 @@ from spark_apply.server.collapse import plan_sets
 from spark_apply.server.conflicts import apply_final, execute_steps
 from spark_apply.server.group_work import Work, WorkContext, refused_at_commit
 from spark_apply.server.resolution import Resolution
-from streams.errors import ConfigError, DatabaseError, DataError, Retry, UnfitTableError
+from streams.errors import COPY_THE_TABLE, ConfigError, DatabaseError, DataError, Retry, UnfitTableError
 from streams.failpoints import failpoint
 from streams.lcr_batch import LcrBatch
 
@@ -42,11 +42,12 @@ _IN_THE_COPY = (
     "its tables were copied again since, and the copies have its changes: delete it (headrace errors delete)"
 )
 _PART_COPIED = (
-    "it truncates {table}, and a partition of that was attached and copied since, which it would empty: delete it and what waits behind it (headrace errors delete), then `headrace copy FILE` with that table"
+    "it truncates {table}, and a partition of that was attached and copied since, which it would empty: "
+    f"{COPY_THE_TABLE}"
 )
 _PART_HAS_THEM = (
-    "it deletes other rows of {table} before it changes those of a partition that was attached and copied since, which may have these rows now: delete it and what waits behind it"
-    " (headrace errors delete), then `headrace verify FILE` names what differs"
+    "it deletes other rows of {table} before it changes those of a partition that was attached and copied since, which may have these rows now: "
+    f"{COPY_THE_TABLE}"
 )
 
 _NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege

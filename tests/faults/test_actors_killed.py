@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from actors.controller import CONTROLLER
-from actors.processes import process_of
 from headrace.deployment import Deployment
 from tests.support.faults import pgbench_through
 from tests.support.matrices import values
-from tests.support.system import System, wait_until
-from topology.edits.changes import components_of
+from tests.support.processes_apart import pids, wait_processes
+from tests.support.system import System
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
@@ -36,40 +35,26 @@ def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System,
         assert {"propagation:src_to_dst", "queue:q_src"} in one_way.deployment.connect().processes().values()
 
 
-def _wait_processes(system: System) -> dict[str, set[str]]:
-    """The processes of a topology with their components, once these are what its file says."""
-    wanted: dict[str, set[str]] = {CONTROLLER: {CONTROLLER}}
-    for component in components_of(system.spec):
-        wanted.setdefault(process_of(system.spec, component), set()).add(component.name)
-    # What an edit ended is in its process for as long as its thread takes to end.
-    wait_until("nothing else runs", lambda: system.deployment.connect().processes() == wanted)
-    return wanted
-
-
-def _pids(system: System) -> dict[str, int]:
-    return {component.name: system.pid(component.name) for component in components_of(system.spec)}
-
-
 @pytest.mark.fault("SIGKILL of an actor")
 def test_processes_come_apart_and_together_and_one_that_is_killed_alone_takes_no_other_component_with_it(one_way: System):
     spec = replace(one_way.spec, processes_apart=True)
     apart = replace(one_way, deployment=Deployment(spec, one_way.deployment.address))
     with pgbench_through(one_way) as running:
         running.wait_arriving()
-        together = _wait_processes(one_way)
-        at_first = _pids(one_way)
+        together = wait_processes(one_way)
+        at_first = pids(one_way)
         assert apart.deployment.up()["state"] == "RUNNING"
-        processes = _wait_processes(apart)
+        processes = wait_processes(apart)
         assert processes == {name: {name} for name in processes} != together
 
         # The propagation shares a process with this queue else.
-        before = _pids(apart)
+        before = pids(apart)
         apart.wait_restarted("queue:q_src", apart.kill("queue:q_src"))
-        after = _pids(apart)
+        after = pids(apart)
         assert {name for name in after if after[name] != before[name]} == {"queue:q_src"}
         running.wait_arriving(running.arrived + 1)
 
         assert one_way.deployment.up()["state"] == "RUNNING"
-        assert _wait_processes(one_way) == together
+        assert wait_processes(one_way) == together
         own = [name for name in at_first if name.startswith(("site:", "spark:"))]
         assert {name: at_first[name] for name in own} == {name: after[name] for name in own} == {name: one_way.pid(name) for name in own}

@@ -284,7 +284,7 @@ def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_sinc
     for statement in ATTACH.format(2).split("; "):
         execute(sites.source, statement)
     execute(sites.source, "UPDATE ev SET v = 'before' WHERE (id, day) = (1, 2)")
-    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (1, 1, 'after'), (1, 2, 'after')")
+    execute(sites.source, "TRUNCATE ev; INSERT INTO ev VALUES (1, 1, 'after'), (1, 2, 'after'); INSERT INTO other VALUES (7, 'in the same transaction')")
     wait_for("both to fail", lambda: len(sites.errors()) == 2, WAIT_S)
     sites.settle()
     wait_for("what the copy has to be deleted", lambda: len(sites.errors()) == 1, WAIT_S)
@@ -294,9 +294,12 @@ def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_sinc
     (outcome,) = wait_for("it to be refused", lambda: sites.driver.control.execution_outcomes(name, 1.0).outcomes, WAIT_S)
     assert "a partition of that was attached and copied since" in outcome.failure.message
     assert execute(sites.destination, "SELECT v FROM ev WHERE day = 2") == [("after",)]
-    list(sites.driver.control.delete_errors(pb.ErrorsRequest(numbers=[number])))
+    assert "`headrace copy FILE` with that table" in outcome.failure.message
     sites.driver.control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="ev")]))
     sites.settle()
+    assert "then `headrace errors execute FILE --all`" in outcome.failure.message
+    assert sites.driver.control.begin_execution("the rest", pb.ErrorsRequest(all=True)) == 1
+    wait_for("the rest to be executed", lambda: sites.driver.control.execution_outcomes("the rest", 1.0).is_over, WAIT_S)
     sites.assert_same()
 
 

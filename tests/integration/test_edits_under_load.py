@@ -16,6 +16,7 @@ import pytest
 
 from redo.segments import list_segments
 from streams.errors import ApplyError, ConfigError
+from tests.support.processes_apart import pids, wait_processes
 from tests.support.sites import Sites
 from tests.support.steady_load import NOTES_AND_EVENTS, steady_load
 from tests.support.system import wait_until
@@ -29,6 +30,11 @@ FILE = "replicate: [{{tables: [{tables}], from: a, to: [{destinations}]}}{more}]
 KEPT = ", {tables: [idle.rows], from: b, to: [c]}"
 IDLE = f"replicate: [{{tables: [idle.rows], from: a, to: [b]}}{KEPT}]"
 PARTED = "combined: never\n"  # else a second destination would end the combination, and its components begin
+# An error of the destination's configuration: apply is right to ask for an operator.
+_REFUSE = """
+CREATE FUNCTION edits.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'the configuration is wrong' USING ERRCODE = 'F0000'; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON edits.notes FOR EACH ROW EXECUTE FUNCTION edits.refuse();
+ALTER TABLE edits.notes ENABLE ALWAYS TRIGGER refuse"""
 EVERY_TABLE = tuple(f"{SCHEMA}.{table}" for table in ("notes", "items", "events"))
 NOTES, ITEMS, EVENTS = EVERY_TABLE
 CAPTURE, APPLY = "capture:capture_a", "apply:apply_from_a_at_b"
@@ -148,6 +154,41 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
     wider.execute("a", "INSERT INTO edits.items VALUES (-1, 'after the kills')")
     wider.assert_converged((NOTES, ITEMS))
     assert wider.execute("c", "SELECT body FROM edits.items WHERE id = -1") == [("after the kills",)]
+
+
+@pytest.mark.soak  # processes that are shared: above; the way apart and back: tests/faults/test_actors_killed.py, test_processes_apart.py
+def test_edits_of_a_topology_whose_processes_are_apart_touch_only_theirs_also_where_one_is_aborted_or_killed(sites: Sites):
+    file = {"more": f"{PARTED}processes: apart\n", "keeps_c": False}
+    system = _begin(sites, tables=NOTES, **file)
+    before = pids(system)
+    with steady_load(system, _write_with_keys, site="a"):
+        wait_until("rows arrive", lambda: system.execute("b", "SELECT count(*) FROM edits.notes") > [(20,)])
+
+        # A destination more: its components have processes of their own, and nothing of what ran is another process.
+        grown = _edit(sites, "c", tables=NOTES, **file)
+        grown.up()
+        assert set(wait_processes(grown)) > {*before, ADDED, "propagation:a_to_c", "queue:q_c_in"}
+        with_c = pids(grown)
+        assert {name: with_c[name] for name in before} == before
+
+        # It leaves, while its apply process is aborted and a component of the other way is killed: only those are not there, or another process.
+        grown.execute("c", _REFUSE)
+        grown.wait_state(ADDED, "ABORTED")
+        killed = grown.kill("queue:q_b_in")
+        system.up()
+        system.wait_restarted("queue:q_b_in", killed)
+        assert not {ADDED, "propagation:a_to_c"} & set(wait_processes(system))
+        after = pids(system)
+        assert {name for name in before if after[name] != before[name]} == {"queue:q_b_in"}
+        _wait_until_rows_arrive(system, "b")
+
+        # A table more: of those that are there only the apply process begins anew, in the process of its name.
+        wider = _edit(sites, tables=f"{NOTES}, {ITEMS}", **file)
+        wider.up()
+        wait_processes(wider)
+        widened = pids(wider)
+        assert {name for name in before if widened[name] != after[name]} == {APPLY}
+    wider.assert_converged((NOTES, ITEMS))
 
 
 # --------------------------------------------------------------------------- combined capture and apply

@@ -10,8 +10,10 @@ import psycopg
 import pytest
 
 from databases.embedded import EmbeddedServer
+from streams.errors import DataError
 from tests.fix_postgres import drop_database
 from tests.support.copied_pair import CopiedPair
+from tests.support.postgres_redo import RedoSite
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -108,3 +110,107 @@ def test_check_says_that_the_destination_s_encoding_lacks_characters(request, wa
     for finding in found:
         assert not finding.is_error
         assert finding.problem.startswith("its encoding is LATIN1, the source's is UTF8: a change with a character that LATIN1 does not have goes to")
+
+
+# ------------------------------------------------------------------ SQL_ASCII: bytes that are taken for UTF-8
+
+RAW = [("SQL_ASCII", "UTF8"), ("SQL_ASCII", "LATIN1"), ("SQL_ASCII", "SQL_ASCII"), ("UTF8", "SQL_ASCII"), ("LATIN1", "SQL_ASCII")]
+SIZED = "CREATE TABLE sized (id int PRIMARY KEY, c char(5), v varchar(5), j jsonb)"
+
+
+def raw_session(dsn: str) -> psycopg.Connection:
+    """Of somebody whose text is taken as it is."""
+    raw = psycopg.connect(dsn, autocommit=True)
+    raw.execute("SET client_encoding = 'SQL_ASCII'")
+    return raw
+
+
+@pytest.mark.parametrize("way", RAW, ids="-".join)
+def test_texts_in_utf_8_arrive_and_what_counts_bytes_is_said_and_is_never_equal_without_a_word(
+    made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, way: tuple[str, str],
+):
+    pair: CopiedPair = made((pg_source, way[0]), (pg_destination, way[1]))
+    pair.create(f"{TABLES}; {SIZED}", f"{TABLES}; {SIZED}")
+    pair.run(ROWS, "INSERT INTO sized VALUES (1, 'a', 'abcde', '\"ü\"')")
+    counts_bytes = [found for found in pair.shape_findings() if "each byte counts" in found.problem]
+    assert len(counts_bytes) == (way[0] != way[1])
+    assert not any(found.is_error for found in counts_bytes)
+    assert {name: state for name, (state, _) in pair.copy().items()} == {"p": "DONE", "plain": "DONE", "sized": "DONE"}
+    pair.attach()
+    pair.run(
+        "INSERT INTO p VALUES ('ñ', 'Señor', NULL)", "UPDATE p SET name = 'Bjørn' WHERE id = 'ü'", "DELETE FROM p WHERE id = 'ÿ'", "UPDATE sized SET c = 'b', v = 'ab' WHERE id = 1",
+    )
+    pair.apply(instantiation=pair.starts())
+    assert pair.errors() == ()
+    pair.assert_same(ALL)
+    assert {name: found.is_equal for name, found in pair.verify().items()} == {"p": True, "plain": True, "sized": True}
+    pair.run("INSERT INTO sized VALUES (2, 'ü', 'ü')")
+    if way[0] != "SQL_ASCII":
+        pair.run("INSERT INTO sized VALUES (3, 'c', 'fünfü')")  # has seven bytes
+    pair.apply(instantiation=pair.starts())
+    assert ["too long" in error.message for error in pair.errors()] == ([] if way[0] == "SQL_ASCII" else [True])
+    here, there = pair.here_and_there("SELECT * FROM sized ORDER BY id")
+    assert pair.verify()["sized"].is_equal == (here == there) == (way[0] == way[1])
+
+
+def test_a_table_with_a_text_that_is_not_utf_8_is_not_copied_and_the_others_are(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer):
+    pair: CopiedPair = made((pg_source, "SQL_ASCII"), (pg_destination, "UTF8"))
+    raw = raw_session(pair.redo.dsn)
+    raw.execute(TABLES)
+    raw.execute(b"INSERT INTO p VALUES ('x', 'caf\xe9'), ('b', 'b'); INSERT INTO plain VALUES (1, 'x')")
+    pair.create("SELECT", TABLES)
+    found = pair.copy()
+    assert found["plain"] == ("DONE", "")
+    state, problem = found["p"]
+    assert state == "FAILED"
+    assert "a text is not UTF-8, and a database with the encoding SQL_ASCII keeps none out: correct it" in problem
+    assert "e9" not in problem, "no part of a value"
+    raw.execute("UPDATE p SET name = 'café' WHERE id = 'x'".encode())
+    assert pair.copy()["p"] == ("DONE", "")
+    pair.assert_same(ALL)
+
+
+def test_what_is_said_of_a_log_with_a_text_that_is_not_utf_8_brings_both_sides_together(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path):
+    pair: CopiedPair = made((pg_source, "SQL_ASCII"), (pg_destination, "UTF8"))
+    pair.create(TABLES, TABLES)
+    pair.run(ROWS)
+    pair.copy()
+    pair.attach()
+    raw = raw_session(pair.redo.dsn)
+    raw.execute(b"INSERT INTO p VALUES ('x', 'caf\xe9')")
+    pair.run("INSERT INTO plain VALUES (3, 'behind it')")
+    with pytest.raises(DataError) as stopped:
+        pair.apply(instantiation=pair.starts())
+    assert "e9" not in stopped.value.message
+    assert stopped.value.hint.startswith("the log cannot be read past that change: correct the text at the source, and what writes it; then `headrace down --purge --keep-servers`, empty")
+    raw.execute("UPDATE p SET name = 'café' WHERE id = 'x'".encode())
+    pair.redo.close()
+    pair.redo.source.remove("topo")  # `headrace down --purge`
+    pair.redo = RedoSite(pair.redo.dsn, tmp_path / "redo again")
+    pair.redo.user.execute("SET client_encoding = 'UTF8'")
+    pair.redo.source.prepare("topo", (pair.rules,))
+    assert {state for state, _ in pair.copy().values()} == {"DONE"}
+    pair.attach()
+    pair.run("INSERT INTO plain VALUES (4, 'later')")
+    pair.apply(instantiation=pair.starts())
+    pair.assert_same(ALL)
+    pair.assert_same("SELECT id, name FROM plain ORDER BY id")
+
+
+def test_texts_of_the_destination_s_users_that_are_not_utf_8_are_no_equal_rows_and_stop_nothing(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer):
+    pair: CopiedPair = made((pg_source, "UTF8"), (pg_destination, "SQL_ASCII"))
+    pair.create(TABLES, TABLES)
+    pair.run(ROWS)
+    pair.copy()
+    pair.attach()
+    raw = raw_session(pair._dsn)
+    raw.execute(b"UPDATE p SET name = 'caf\xe9' WHERE id = 'a'; INSERT INTO p VALUES ('y', 'caf\xe9'); INSERT INTO p VALUES ('z\xe9', 'z')")
+    found = pair.verify()["p"]
+    assert not found.is_equal
+    assert "a text is not UTF-8" in found.problem
+    pair.run("UPDATE p SET name = 'right' WHERE id = 'a'", "INSERT INTO p VALUES ('y', 'right')", "INSERT INTO plain VALUES (2, 'goes on')")
+    pair.apply(instantiation=pair.starts())
+    (error,) = pair.errors()
+    assert "duplicate key" in error.message
+    assert pair.there.execute("SELECT name FROM p WHERE id = 'a'").fetchall() == [("right",)]
+    pair.assert_same("SELECT id, name FROM plain ORDER BY id")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
-from actors.site.connection import claim_on
+from actors.site.connection import claim_on, embedded_server
 from actors.source_database import DatabaseSite
 from databases.postgres.claim import PostgresClaim, claim_name
+from headrace.console import FINDING, exit_code_of
 from headrace.deployment import Deployment
+from headrace.first_claim import claimed
 from streams.errors import RunsElsewhere
-from tests.support.system import wait_until
+from tests.support.reporting import note_started
+from tests.support.system import system_folder, wait_until
 from topology.file.reading import read_topology
+from topology.problems import TopologyError
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -244,3 +250,86 @@ def test_claim_of_a_state_folder_is_its_own_for_good(copies: list[DatabaseSite])
     claims = [claim_on(spec, spec.site("a")) for spec in (specs[0], specs[0], specs[1])]
     first, again, other = (claimed._identity for claimed in claims)  # type: ignore[attr-defined]
     assert first == again != other
+
+
+def _processes() -> set[int]:
+    """What this process has started, and what that has."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def test_up_of_a_second_copy_is_refused_before_its_private_cluster_starts_and_leaves_no_process(copies: list[DatabaseSite]):
+    one, two = (host._spec for host in copies)
+    before = _processes()
+    with closing(claim_on(one, one.site("a"))) as running:
+        running.hold()
+        deployment = Deployment(two)
+        try:
+            with pytest.raises(TopologyError) as refused:
+                deployment.up()
+            assert exit_code_of(refused.value) == FINDING
+            assert "sites.a" in str(refused.value)
+            assert f"topology copies runs already from {socket.gethostname()}:{one.state_dir}" in str(refused.value)
+            assert _processes() == before
+            assert deployment.cluster.facts() is None
+        finally:
+            deployment.down()
+        running.hold()  # nobody has taken it
+
+
+def test_first_claims_are_given_up_behind_the_start_of_the_cluster_and_do_not_disturb_this_very_copy(copies: list[DatabaseSite], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("actors.runtime.own_host", lambda: "127.0.0.1")
+    one, two = copies
+    with claimed(one._spec), pytest.raises(TopologyError), claimed(two._spec):
+        pytest.fail("both have it")
+    one.start()
+    wait_until("the database answers", lambda: state(one)["ready"])
+    one.prepare(one._spec)
+    wait_until("it reads the log", lambda: state(one)["state"] in {"IDLE", "WRITING"})
+    opens = state(one)["opens_total"]
+    with claimed(one._spec):  # another `up` in its folder, whose record of the cluster is lost
+        one.claimed_dsn()
+    one.claimed_dsn()
+    assert state(one)["opens_total"] == opens
+    with pytest.raises(TopologyError), claimed(two._spec):
+        pytest.fail("the first one has it")
+
+
+def test_first_claim_of_a_database_that_does_not_answer_is_left_to_its_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("CLAIM_DSN", f"host=127.0.0.1 port={nobody.getsockname()[1]} dbname=x user=x sslmode=disable")
+        (tmp_path / "copies.yaml").write_text(TOPOLOGY)
+        entered = []
+        with claimed(read_topology(tmp_path / "copies.yaml")):
+            entered.append(True)
+    assert entered
+
+
+@pytest.mark.cluster
+@pytest.mark.soak  # the refusal without Ray: above
+def test_one_of_two_copies_runs_on_its_private_cluster_and_the_other_one_starts_nothing_until_it_is_down(source_database: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CLAIM_DSN", source_database)
+    with system_folder("copies") as folder, ExitStack() as stack, psycopg.connect(source_database, autocommit=True) as user:
+        user.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        deployments = []
+        for name in ("one", "two"):
+            file = folder / name / "copies.yaml"
+            file.parent.mkdir(mode=0o711)
+            file.write_text(TOPOLOGY)
+            deployments.append(Deployment(read_topology(file)))
+            stack.callback(deployments[-1].down, purge=True)
+            server = embedded_server(deployments[-1].spec, deployments[-1].spec.site("b"))
+            server.start()
+            with psycopg.connect(server.dsn(), autocommit=True) as connection:
+                connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        one, two = deployments
+        note_started("topology")
+        assert one.up()["state"] == "RUNNING"
+        before = _processes()
+        with pytest.raises(TopologyError, match="runs already from"):
+            two.up()
+        assert _processes() <= before
+        assert two.cluster.facts() is None
+        assert one.up()["state"] == "RUNNING"
+        assert one.down(purge=True) == []
+        assert two.up()["state"] == "RUNNING"

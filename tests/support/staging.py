@@ -210,11 +210,11 @@ class DirectEnqueue:
         self._sent = self._accepted = self._durable = self._credit = self._accepted_bytes = 0
 
     def connect(self, timeout_s: float = 0.0) -> Resume:
-        self._core = self._find()
-        if self._core is None:
+        core = self._find()
+        if core is None:
             raise PropagationError("the queue does not answer")
-        self._session = self._core.open_publisher(*self._names)
-        needed, self._credit = self._core.resume(self._session)
+        self._session, self._core = core.open_publisher(*self._names), core
+        needed, self._credit = core.resume(self._session)
         self._accepted = needed
         return Resume(needed_scn=needed, credit_bytes=self._credit)
 

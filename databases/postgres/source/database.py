@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -188,11 +188,13 @@ class PostgresSource:
             connection = self._session()
             return logged_tables(connection, select_tables(connection, rules), needs) if needs else ()
 
-    def preflight(self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = ()) -> tuple[Finding, ...]:
+    def preflight(
+        self, rules: Sequence[object], *, streams: int, needs: Sequence[LogNeed] = (), may_be_copied: Callable[[TableName], bool] = bool,
+    ) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""
         with translated("checking the source"):
             found = preflight_source(
-                self._session(), rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version
+                self._session(), rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version, may_be_copied=may_be_copied,
             ) + tuple(memory_findings(self._session(), self._decoding_memory, f"sites.{self._site}"))
         if not needs:
             return found
@@ -295,7 +297,7 @@ class PostgresSource:
         """See `SourceDatabase.prepare`. Making a slot waits for every transaction that is running.
 
         Raises:
-            DatabaseUnavailable: a table stayed locked; nothing is half done, call again.
+            DatabaseUnavailable: a table stayed locked, or an earlier call went on and did the same meanwhile; nothing is half done, call again.
             DatabaseError: something else has our name, or a right is missing.
             LogGone: the publication of a slot that exists is gone.
         """
@@ -311,6 +313,8 @@ class PostgresSource:
                 connection.execute(f"SET lock_timeout = '{limit}'")
                 try:
                     connection.execute(statement)
+                except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedObject) as error:
+                    raise DatabaseUnavailable(f"another session prepares the source, too: {error.diag.message_primary}", sqlstate=str(error.sqlstate)) from error
                 finally:
                     with contextlib.suppress(psycopg.Error):
                         connection.execute("SET lock_timeout = 0")

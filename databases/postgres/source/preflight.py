@@ -7,7 +7,7 @@ statements would start to fail; a warning is something the operator should know.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -81,7 +81,8 @@ def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
 
 
 def preflight_source(
-    connection: psycopg.Connection[Any], rules: Sequence[object], *, site: str, streams: int, allow_any_version: bool
+    connection: psycopg.Connection[Any], rules: Sequence[object], *, site: str, streams: int, allow_any_version: bool,
+    may_be_copied: Callable[[TableName], bool],
 ) -> tuple[Finding, ...]:
     """Check everything; see the module.
 
@@ -91,6 +92,7 @@ def preflight_source(
         site: for the findings' paths.
         streams: log streams and snapshots needed at once.
         allow_any_version: do not refuse versions that were never tried.
+        may_be_copied: see `SourceDatabase.preflight`.
     """
     server = _server(connection)
     path = f"sites.{site}" if site else f"database {server.database}"
@@ -115,7 +117,7 @@ def preflight_source(
                 fix=f"ALTER TABLE {name} SET LOGGED; -- or exclude it", is_error=False,
             )
         )
-    findings += _deferrable_findings(connection, tables, path)
+    findings += _deferrable_findings(connection, tables, path, may_be_copied)
     relations = [leaf.number for table in tables for leaf in table.leaves]
     findings += _form_findings(binary_obstacles(connection, relations), path)
     return tuple(findings)
@@ -334,7 +336,9 @@ def _why_no_identity(identity: str) -> str:
     }.get(identity, "it has neither a primary key (not deferrable) nor another replica identity")
 
 
-def _deferrable_findings(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], path: str) -> Iterator[Finding]:
+def _deferrable_findings(
+    connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], path: str, may_be_copied: Callable[[TableName], bool],
+) -> Iterator[Finding]:
     """Unique keys that are checked behind the statement here, and at each row at the destination.
 
     A deferrable one at the destination is refused: the sessions of apply would not check it at all (`destination.preflight`).
@@ -343,13 +347,18 @@ def _deferrable_findings(connection: psycopg.Connection[Any], tables: Sequence[C
     names |= {leaf.number: (table.owner, table.name) for table in tables for leaf in table.leaves}
     for number, relation, name, definition in connection.execute(_DEFERRABLE, (list(names),)).fetchall():
         owner, table = names[number]
+        shown = argument(TableName(owner, table))
+        # A copy deletes such a transaction. One that has rows of other tables stays, and an execution writes those alone.
+        repair = (
+            f"headrace copy FILE {shown}, then, if that leaves error transactions with rows of other tables: headrace errors execute FILE --all"
+            if may_be_copied(TableName(owner, table)) else f"headrace errors delete FILE NUMBER, then headrace verify FILE {shown} and the fix that it prints"
+        )
         yield Finding(
             path=f"{path} table {owner}.{table}", is_error=False,
             problem=f"the constraint {quote(name)} is DEFERRABLE, and that of the destination is not: a transaction that gives rows each other's values (pos = 11 - pos,"
             " pos = pos + 1) cannot be written there; it goes into the error queue, and each execution fails",
             fix=f"ALTER TABLE {relation} DROP CONSTRAINT {quote(name)}, ADD CONSTRAINT {quote(name)} {immediate(definition)}; " + remark(
-                "then such statements fail here; or, behind such a transaction: headrace errors delete FILE NUMBER, then"
-                f" headrace verify FILE {argument(TableName(owner, table))} and the fix that it prints"
+                f"then such statements fail here; or, behind such a transaction: {repair}"
             ),
         )
 

@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 from psycopg import pq
 
-from databases.postgres.connection import error_from_sqlstate, translated
+from databases.postgres.connection import NOT_UTF8, error_from_sqlstate, is_not_utf8, translated, without_values
 from streams.errors import (
     INSTANTIATE_AGAIN,
     DatabaseError,
@@ -296,6 +296,10 @@ _TOO_LONG_HINT = (
     " file, run `headrace up FILE`, and then `headrace start FILE site:S` with the name of this source: in binary form the value fits"
 )
 
+# Whoever reads the log gets no further, and it does not name the table.
+_NOT_UTF8_HINT = f"the log cannot be read past that change: correct the text at the source, and what writes it; then {INSTANTIATE_AGAIN}"
+
+
 def end_of_stream(frame: bytes) -> Exception | None:
     """What a message that is no CopyData means; None: nothing to us."""
     kind = frame[:1]
@@ -317,7 +321,7 @@ def _error_fields(frame: bytes) -> tuple[str, str, str]:
 
 def _refused(sqlstate: str, message: str, *, hint: str = "", slot: str = "") -> DatabaseError:
     """The error for a log stream that the server refuses or ends."""
-    text = f"reading the log: {message}"
+    text = f"reading the log: {without_values(sqlstate, message)}"
     context = {"slot": slot} if slot else {}
     # 42704 in answer to START_REPLICATION: no such slot. Invalidated: "can no longer access replication slot",
     # before 18 "can no longer get changes from replication slot".
@@ -328,6 +332,8 @@ def _refused(sqlstate: str, message: str, *, hint: str = "", slot: str = "") -> 
         return UnsupportedType(text, hint="no action needed: changes travel in text form from now on")
     if _TOO_LONG in message:
         hint = _TOO_LONG_HINT
+    if is_not_utf8(sqlstate, message):
+        text, hint = f"{text}: {NOT_UTF8}", _NOT_UTF8_HINT
     return error_from_sqlstate(sqlstate, text, hint=hint, **context)
 
 

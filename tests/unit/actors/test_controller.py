@@ -6,6 +6,7 @@ Longer than 500 lines: all of it shares the controller over fake actors.
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from actors.controller import CONTROLLER, Controller, fingerprint_of, gather
 from databases.ports import CapturedTable, DomainColumn, Finding, TableShape
 from rules.rule import Rule, RuleSet
 from streams.clock import VirtualClock
-from streams.errors import ConfigError, DatabaseError, PropagationError
+from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, PropagationError
 from streams.lcr_batch import Column, OldImage, TableVersion
 from streams.table_name import TableName
 from tests.support.actor_system import FakeActors
@@ -258,6 +259,48 @@ def test_new_tables_are_not_forgotten_when_the_controller_has_to_open_again(spec
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert actors.uncaptured == {}
+
+
+def five_steps(controller):
+    for _ in range(5):
+        controller.step()
+
+
+@pytest.mark.parametrize(("error", "begins"), [
+    (PropagationError("site:a does not answer"), False), (DatabaseUnavailable("the connection broke"), False),
+    (DatabaseUnavailable("a table is locked", sqlstate="55P03"), True),
+])
+def test_apply_process_begins_between_two_attempts_to_prepare_only_if_the_first_one_is_known_to_have_ended(spec, actors, monkeypatch, error, begins):
+    """What goes on may capture a table that the apply process then would not know: tests/integration/test_interrupted_preparation.py."""
+    controller = started(spec, actors)
+    actors.uncaptured["site:a"] = ("public.new",)
+    answer = FakeActors.call
+
+    def call(name, method, *arguments, timeout_s=5.0):
+        if (name, method) == ("site:a", "prepare"):
+            raise error
+        return answer(actors, name, method, *arguments, timeout_s=timeout_s)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(actors, "call", call)
+        call_again(controller)
+        for attempt, again in enumerate((controller, controller, Controller(spec, actors=actors))):
+            if attempt:
+                again.open()
+                call_again(again)
+            actors.created.clear()
+            with pytest.raises(type(error)):
+                five_steps(again)
+            assert "apply:x" not in actors.running
+            assert ("apply:x" in actors.created) == (begins and attempt > 0)
+        controller = again
+        controller.open()
+    actors.uncaptured.clear()  # what may go on came to its end
+    actors.prepared.clear()
+    five_steps(controller)
+    assert (controller.detail_state(), set(actors.running)) == ("RUNNING", EVERYTHING)
+    assert actors.prepared == ([] if begins else ["site:a", "site:b"])
+    assert not json.loads((spec.state_dir / "desired.json").read_text())["unseen"]
 
 
 def test_call_that_comes_while_databases_are_prepared_is_settled_by_another_look(spec, actors, monkeypatch):

@@ -14,11 +14,13 @@ import pytest
 from benchmarks.__main__ import FOOTPRINT_MAX_MB, RATIO_MIN, RESULTS, RUNS_MIN, Bench, report, shortcomings, show
 from benchmarks.networks import NETWORKS, HeadraceNetwork
 from benchmarks.processes import Footprint, Usage, footprint, stage_of
-from benchmarks.product import _TOPOLOGY
+from benchmarks.product import _TOPOLOGY, HeadracePeer
 from benchmarks.runs import Run
+from benchmarks.servers import Pair
 from benchmarks.workloads import BULK_TABLE, Bulk, Latency, LatencyResult, Oltp, OneTransaction
 from databases.postgres.source.catalog import slot_name
 from topology.file.reading import read_topology
+from topology.links import makes_certificates
 
 ROOT = Path(__file__).parents[3]
 USAGE = {"apply driver": Usage(1.5, 300.0, 1)}
@@ -110,6 +112,63 @@ def test_settings_alternate_and_each_round_measures_every_one() -> None:
     orders = [Bench._order(number) for number in range(4)]
     assert {frozenset(order) for order in orders} == {frozenset({"native", "headrace", "native_on", "queued"})}
     assert orders[0] != orders[1] == orders[3]
+
+
+def test_what_authentication_costs_is_measured_beside_the_other_settings_and_reported_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(sorted(Bench._order(number, is_open_too=True)) == sorted((*Bench._order(number), "open")) for number in range(2))
+    workload = Bulk.of(1.0)
+    seconds = {"native": [2.0], "native_on": [2.0], "headrace": [2.5, 9.0, 2.4], "queued": [3.0], "open": [2.0, 2.2, 9.0]}
+    bench = SimpleNamespace(runs={(workload.name, setting): [run(each) for each in found] for setting, found in seconds.items()})
+    latency = {name: LatencyResult(p50_ms=p50_ms, p99_ms=20.0, max_ms=30.0, count=3000) for name, p50_ms in (("headrace", 6.5), ("open", 5.5))}
+    found: dict[str, Any] = report(bench, [workload], latency, {}, {}, start_up={"headrace": [31.0, 29.004, 30.0], "open": [27.0]})  # type: ignore[arg-type]
+    (entry,) = found["workloads"]
+    assert (entry["headrace_s"], entry["open_s"]) == (2.5, 2.2)
+    assert set(entry["cpu_s_per_100k_rows"]) == {"headrace", "queued", "open"}
+    assert found["start_up_s"] == {"headrace": {"median": 30.0, "runs": [31.0, 29.0, 30.0]}, "open": {"median": 27.0, "runs": [27.0]}}
+    assert shortcomings(found) == []
+    show(found)
+    printed = capsys.readouterr().out
+    assert "bulk: with certificates 2.50 s, with `tls: none` 2.20 s" in printed
+    assert "latency p50: with certificates 6.5 ms, with `tls: none` 5.5 ms" in printed
+    assert "`headrace up` where nothing runs: with certificates 30.00 s, with `tls: none` 27.00 s" in printed
+
+
+def test_nothing_is_said_of_authentication_where_it_was_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    found = result([2.0] * 3, [2.0] * 3, [2.5] * 3)
+    show(found)
+    assert found["start_up_s"] == {}
+    assert "tls: none" not in capsys.readouterr().out
+
+
+def test_start_up_is_timed_in_both_forms_alternating_without_native_and_the_warm_up_does_not_count() -> None:
+    done: list[str] = []
+    seconds = iter(range(1, 100))
+
+    def restart() -> float:
+        done.append("restart")
+        return float(next(seconds))
+
+    headrace = SimpleNamespace(
+        start=lambda: done.append("start"), change=lambda *, is_open: done.append("open" if is_open else "headrace"), restart=restart,
+    )
+    native = SimpleNamespace(stop=lambda: done.append("native stops"))
+    bench = Bench(SimpleNamespace(), native, headrace)  # type: ignore[arg-type]
+    assert bench.start_up(2) == {"headrace": [3.0, 6.0], "open": [4.0, 5.0]}
+    assert done == ["native stops", "start", *(word for setting in ("open", "headrace", "headrace", "open", "open", "headrace") for word in (setting, "restart"))]
+
+
+def test_open_form_is_the_same_topology_without_certificates(tmp_path: Path) -> None:
+    written: list[str] = []
+    peer = HeadracePeer(Pair("dbname=a", "dbname=b"), tmp_path)
+    peer.command = lambda *arguments: written.append(peer.file.read_text())  # type: ignore[method-assign]
+    environment = {"BENCH_SOURCE_DSN": "host=127.0.0.1 dbname=a", "BENCH_DESTINATION_DSN": "host=127.0.0.1 dbname=b"}
+    specs = []
+    for is_open in (False, True):
+        peer.change(is_open=is_open)
+        specs.append(read_topology(peer.file, environment))
+    assert written[1] == written[0].replace("synchronous_commit", "tls: none\nsynchronous_commit")
+    assert [makes_certificates(spec) for spec in specs] == [True, False]
+    assert [[site.tls is None for site in spec.sites] for spec in specs] == [[False, False], [True, True]]
 
 
 def test_stopped_means_that_the_slot_of_the_bench_s_own_topology_is_free() -> None:

@@ -105,7 +105,9 @@ class _Said:
     ("22003", 'value "secret" is out of range for type smallint', 'value "..." is out of range for type smallint'),
     ("22P05", 'character with byte sequence 0xc5 0x81 in encoding "UTF8" has no equivalent in encoding "LATIN1"',
      'character with byte sequence 0x... in encoding "UTF8" has no equivalent in encoding "LATIN1"'),
-    ("22021", 'invalid byte sequence for encoding "UTF8": 0xff', 'invalid byte sequence for encoding "UTF8": 0x...'),
+    ("22021", 'invalid byte sequence for encoding "UTF8": 0xff',
+     'invalid byte sequence for encoding "UTF8": 0x...: a text is not UTF-8, and a database with the encoding SQL_ASCII keeps none out: correct it, and what writes it'),
+    ("22021", 'invalid byte sequence for encoding "UTF8": 0x00', 'invalid byte sequence for encoding "UTF8": 0x...'),
     ("23505", 'duplicate key value violates unique constraint "t_pkey"', 'duplicate key value violates unique constraint "t_pkey"'),
 ])
 def test_errors_have_the_server_s_own_words_without_values(monkeypatch: pytest.MonkeyPatch, state: str, said: str, text: str) -> None:

@@ -31,11 +31,14 @@ PACKAGES = ("actors", "databases", "headrace", "protos", "redo", "rules", "spark
     ("headrace down FILE --purge", ["down"]),
     ("`headrace errors execute FILE 7`", ["errors", "execute"]),
     ("headrace copy FILE hr.t, or wait", ["copy"]),
+    ("""headrace copy FILE '"hr"."t"' """, ["copy"]),
+    ("""`headrace verify FILE '"Odd Schema".t'`""", ["verify"]),
 ])
 def test_command_names_the_reader_s_file(text: str, words: list[str], file: str):
     shown = with_file(text, file)
     command = shown[shown.index("headrace"):].partition("`")[0]
     assert shlex.split(command.replace(", or", " or"))[: len(words) + 2] == ["headrace", *words, file]
+    assert "FILE" not in shown
     assert with_file(shown, file) == shown
 
 

@@ -18,7 +18,7 @@ import psycopg
 from databases.postgres.connection import qualified
 from databases.postgres.destination.writing.write_errors import NO_RIGHT
 from databases.postgres.partitions import rows_of_partition
-from streams.errors import DatabaseError, DataError
+from streams.errors import COPY_THE_TABLE, DatabaseError, DataError
 
 if TYPE_CHECKING:
     from databases.ports import TruncatedTable
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["delete_partition", "explain_referred", "explain_undescribed", "same_partition"]
 
 _REFERRED_TO = "0A000"  # of a TRUNCATE: a table that is not truncated with it refers to it
-_DELETE_YOURSELF = "delete the rows at the destination yourself, then `headrace errors delete`"
+_COPY_IT = (
+    f"{COPY_THE_TABLE}. Where others write that table, too, it is not copied: delete the rows at the destination alone yourself, write what `headrace errors show` has of other tables,"
+    " then `headrace errors delete`"
+)
 
 
 def same_partition(connection: psycopg.Connection[Any], truncated: TruncatedTable) -> str:
@@ -48,7 +51,7 @@ def same_partition(connection: psycopg.Connection[Any], truncated: TruncatedTabl
         raise DataError(
             f"TRUNCATE of partition {partition.qualified_name} alone: which rows of its table it held then is not known:"
             " its bounds were changed before the log was read",
-            hint=_DELETE_YOURSELF, table=f"{table.owner}.{table.name}", command="TRUNCATE",
+            hint=_COPY_IT, table=f"{table.owner}.{table.name}", command="TRUNCATE",
         )
     if rows_of_partition(connection, (table.owner, table.name), (partition.owner, partition.name)) != partition.rows:
         return ""
@@ -108,5 +111,5 @@ def explain_undescribed(error: DatabaseError, found: TruncatedTable) -> None:
         raise DataError(
             f"TRUNCATE of partition {found.partition.qualified_name} alone: the destination is partitioned in another way and cannot tell"
             f" which rows it holds ({found.partition.rows}): {error.message}",
-            hint=_DELETE_YOURSELF, **{**error.context, "table": f"{found.table.owner}.{found.table.name}", "command": "TRUNCATE"},
+            hint=_COPY_IT, **{**error.context, "table": f"{found.table.owner}.{found.table.name}", "command": "TRUNCATE"},
         ) from error

@@ -43,7 +43,7 @@ from databases.postgres.destination.catalog import CatalogColumn, CatalogTable, 
 from databases.postgres.destination.lost_times import PG_EPOCH_US
 from databases.postgres.destination.recent_changes import not_later_here
 from databases.postgres.types import conversion_of, type_with_modifier
-from streams.errors import BugError, DataError
+from streams.errors import COPY_THE_TABLE, BugError, DataError
 from streams.lcr_batch import Column, ColumnValues, Command
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _PLAIN = frozenset(f"pg_catalog.{name}" for name in (
 ))
 _NOTHING_FINDS_IT = (
     "the log identifies rows by columns that the destination computes, and no others. At the source: ALTER TABLE ... REPLICA IDENTITY FULL;"
-    " then `headrace errors delete` what failed, `headrace verify` the table, and the fix that it prints"
+    f" then {COPY_THE_TABLE}. Where others write that table, too: write what `headrace errors show` has of other tables, then `headrace errors delete` what failed, `headrace verify` the table, and the fix that it prints"
 )
 # Canonical equalities of which equal values have equal bytes.
 _OF_ONE_FORM = frozenset({"integer", "text", "uuid", "bytes"})

@@ -1,0 +1,119 @@
+"""`processes: apart` on Ray and Spark: a component that is killed or aborted is so alone, also while the running topology is edited.
+
+A queue that is killed, and the way there and back under load, are in `test_actors_killed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from actors.controller import CONTROLLER
+from headrace.deployment import Deployment
+from streams.errors import ApplyError
+from tests.fix_cluster import TABLES
+from tests.support.faults import apply_name, pgbench_through
+from tests.support.processes_apart import pids, wait_processes
+from tests.support.system import System, wait_until
+
+pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+
+# An error of the destination's configuration: apply is right to ask for an operator.
+_REFUSE = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'the configuration is wrong' USING ERRCODE = 'F0000'; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON notes FOR EACH ROW EXECUTE FUNCTION refuse();
+ALTER TABLE notes ENABLE ALWAYS TRIGGER refuse"""
+_ACCEPT = "DROP FUNCTION IF EXISTS refuse CASCADE"
+
+
+@pytest.fixture
+def apart(one_way: System) -> Iterator[System]:
+    """The shared topology by a file with `processes: apart`, not yet up; afterwards its processes are shared again."""
+    one_way.execute("src", "TRUNCATE notes")
+    one_way.wait_caught_up()
+    yield replace(one_way, deployment=Deployment(replace(one_way.spec, processes_apart=True), one_way.deployment.address))
+    one_way.execute("dst", _ACCEPT)
+    assert one_way.deployment.up()["state"] == "RUNNING"
+    wait_processes(one_way)
+
+
+def _abort(system: System, number: int) -> None:
+    """Have the apply process meet an error that an operator must correct."""
+    system.execute("dst", _REFUSE)
+    system.execute("src", f"INSERT INTO notes VALUES ({number}, 'refused for a while')")
+    system.wait_state(apply_name(system), "ABORTED")
+
+
+@pytest.mark.fault("an error that an operator must correct")
+def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_alone_once_it_is_corrected(one_way: System, apart: System):
+    name = apply_name(apart)
+    _abort(one_way, 1)
+    # What is wrong with it holds up nobody: every component has a process of its own.
+    with contextlib.suppress(ApplyError):  # it may be aborted again before `up` looks
+        apart.deployment.up()
+    processes = wait_processes(apart)
+    assert processes == {each: {each} for each in processes}
+    assert "the configuration is wrong" in apart.wait_state(name, "ABORTED")["last_error"]["message"]
+    before = pids(apart)
+
+    # The others work, and it begins in the process that it has.
+    captured = int(apart.status("capture:capture_src")["rows_total"])
+    apart.execute("src", "INSERT INTO notes VALUES (2, 'captured meanwhile')")
+    wait_until("it is captured", lambda: int(apart.status("capture:capture_src")["rows_total"]) > captured)
+    apart.execute("dst", _ACCEPT)
+    apart.call(name, "start_component")
+    wait_until("it applies", lambda: apart.status(name).get("ready"))
+    apart.assert_converged(["notes"])
+    assert pids(apart) == before
+
+    # Back, while it is aborted and the cause is gone: nobody needs to start it.
+    _abort(apart, 3)
+    one_way.execute("dst", _ACCEPT)
+    assert one_way.deployment.up()["state"] == "RUNNING"
+    assert name in next(held for held in wait_processes(one_way).values() if name in held)
+    one_way.assert_converged(["notes"])
+    assert one_way.execute("dst", "SELECT count(*) FROM notes") == [(3,)]
+
+
+@pytest.mark.soak  # a queue: test_actors_killed
+@pytest.mark.fault("SIGKILL of an actor")
+def test_each_kind_of_component_that_is_killed_apart_takes_no_other_with_it(apart: System):
+    apart.deployment.up()
+    wait_processes(apart)
+    with pgbench_through(apart) as running:
+        for victim in ("capture:capture_src", "propagation:src_to_dst", "queue:q_dst_in", apply_name(apart), "site:src", "site:dst", "spark:dst"):
+            running.wait_arriving(running.arrived + 1)
+            before = pids(apart)
+            apart.wait_restarted(victim, apart.kill(victim))
+            after = pids(apart)
+            assert {name for name in after if after[name] != before[name]} == {victim}
+            running.wait_arriving(running.arrived + 1)
+
+
+@pytest.mark.fault("SIGKILL of an actor, and of the controller, during an edit")
+@pytest.mark.parametrize("victim", [
+    "apply", pytest.param("capture", marks=pytest.mark.soak), pytest.param("queue", marks=pytest.mark.soak), pytest.param(CONTROLLER, marks=pytest.mark.soak),
+])
+def test_a_component_that_is_killed_while_processes_come_apart_is_where_the_edit_wants_it(one_way: System, apart: System, victim: str):
+    name = CONTROLLER if victim == CONTROLLER else next(each for each in pids(one_way) if each.startswith(f"{victim}:"))
+    together, old = wait_processes(one_way), one_way.pid(name)
+    with pgbench_through(one_way) as running, ThreadPoolExecutor(1) as pool:
+        running.wait_arriving()
+        editing = pool.submit(apart.deployment.up)
+        # The first component has a process of its own.
+        wait_until("the edit is under way", lambda: one_way.deployment.connect().processes().keys() - together.keys())
+        killed = apart.pid(name)
+        os.kill(killed, signal.SIGKILL)
+        apart.wait_restarted(name, killed)
+        assert editing.result()["state"] == "RUNNING"
+        processes = wait_processes(apart)
+        assert processes == {each: {each} for each in processes}
+        assert apart.pid(name) not in {old, killed}
+        running.wait_arriving(running.arrived + 1)
+    apart.assert_converged(TABLES)

@@ -1,0 +1,363 @@
+"""Two lives of one queue at once: its site, which has no database, was begun again on a spare machine, and the machine that was given up goes on.
+
+The locks of components are of one machine, and there is no database that would choose between the two. The spare machine has none of the files of the other
+one. Whoever connects finds the newer life, as Ray has its name now; streams into and out of the older one stay until they break. The older life's propagation goes on, too, and
+may connect again before Ray ends it; the machines' clocks may disagree, so that its incarnation is the greater one. Whatever happens, the destination sees every
+transaction once and in order, and the source purges nothing that somebody may need again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.staging.propagation import PropagationCore, PropagationStatistics
+from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from protos import codec
+from rules.rule import RuleSet
+from streams.clock import VirtualClock
+from streams.errors import PropagationError, QueueError, WouldBlock
+from streams.lcr_batch import LcrBatch
+from streams.links import header_of
+from tests.support.seeds import seeds
+from tests.support.staging import STEP, DirectDequeue, DirectEnqueue, History, Subscriber
+from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
+
+MEMORY, SPILL = 30_000, 60_000
+OLD, SPARE = "old", "spare"
+STREAM_ENDS = (PropagationError, QueueError)
+
+
+def over_a_relay(folder: Path, *, is_direct: bool, added: bool = False) -> TopologySpec:
+    """dbs1 over a relay to dbs2.
+
+    Args:
+        folder: of the files.
+        is_direct: the apply process takes from the relay's queue, without a queue of its own.
+        added: another apply process does, too.
+    """
+    def queue(name: str, site: str) -> QueueSpec:
+        return QueueSpec(name=name, site=site, memory_bytes_max=MEMORY, spill_bytes_max=SPILL)
+
+    return TopologySpec(
+        name="t", file=folder / "t.yaml", state_dir=folder,
+        sites=tuple(SiteSpec(name=name, database=DatabaseSpec(kind="none")) for name in ("dbs1", "relay", "dbs2")),
+        queues=(queue("q_dbs1", "dbs1"), queue("q_relay", "relay"), *(() if is_direct else (queue("q_dbs2", "dbs2"),))),
+        captures=(CaptureSpec(name="capture_dbs1", site="dbs1", source="dbs1", queue="q_dbs1", rules=RuleSet()),),
+        propagations=(
+            PropagationSpec(name="to_relay", from_queue="q_dbs1", to_queue="q_relay", sources=("dbs1",)),
+            *(() if is_direct else (PropagationSpec(name="to_dbs2", from_queue="q_relay", to_queue="q_dbs2", sources=("dbs1",)),)),
+        ),
+        applies=(
+            ApplySpec(name="apply_far", site="dbs2", source="dbs1", queue="q_relay" if is_direct else "q_dbs2"),
+            *((ApplySpec(name="apply_added", site="dbs2", source="dbs1", queue="q_relay"),) if added else ()),
+        ),
+    )
+
+
+class TwoLives:
+    """One history.
+
+    Args:
+        folder: of the queues.
+        seed: of everything that is random.
+        is_direct: see `over_a_relay`.
+        is_behind: the spare machine's clock is behind the other one's.
+    """
+
+    def __init__(self, folder: Path, seed: int, *, is_direct: bool, is_behind: bool) -> None:
+        self.folder = folder
+        self.random, self.clock = random.Random(seed), VirtualClock()
+        self.topology = over_a_relay(self.folder, is_direct=is_direct)
+        self.is_direct, self.is_behind = is_direct, is_behind
+        self.history, self.model = History(value=bytes(1500)), Subscriber()
+        self.incarnation = self.purged = 0
+        self.queues: dict[str, QueueCore] = {}
+        self.relays: dict[str, QueueCore] = {}
+        self.cores: dict[str, PropagationCore] = {}
+        self.apply: DirectDequeue | None = None
+        for name in ("q_dbs1", "q_dbs2"):
+            if not (is_direct and name == "q_dbs2"):
+                self.queues[name] = QueueCore(self.topology, name, self.folder / name, self.clock)
+        self.relay_begins(OLD)
+        self.capture_restarts()
+        self.apply_restarts()
+
+    def incarnated(self, machine: str = "") -> str:
+        self.incarnation += 1
+        return f"{self.incarnation + (1000 if self.is_behind and machine == OLD else 0):06d}"
+
+    @property
+    def newest(self) -> str:
+        return SPARE if SPARE in self.relays else OLD
+
+    # ------------------------------------------------------------------- life and death
+
+    def commit(self) -> None:
+        rows = self.random.choice([1, 1, 1, 1, 2, 30, 100])
+        for _ in range(self.random.randint(1, 4)):
+            self.history.commit(rows)
+
+    def relay_begins(self, machine: str) -> None:
+        self.relays[machine] = QueueCore(self.topology, "q_relay", self.folder / machine, self.clock)
+
+    def queue_of_the_destination_restarts(self) -> None:
+        if not self.is_direct:
+            self.queues["q_dbs2"] = QueueCore(self.topology, "q_dbs2", self.folder / "q_dbs2", self.clock)
+
+    def capture_restarts(self) -> None:
+        self.capture = DirectEnqueue(lambda: self.queues["q_dbs1"], "capture_dbs1", self.incarnated(), "dbs1")
+        self.plan(self.capture.connect().needed_scn)
+
+    def plan(self, scn: int) -> None:
+        assert scn >= self.purged, "redo is needed that was purged"
+        self.to_send: list[LcrBatch] = self.history.batches_after(scn, self.random)
+        self.planned_through = self.to_send[-1].through_scn if self.to_send else scn
+
+    def connect(self, name: str, core: PropagationCore) -> None:
+        if name in self.cores:
+            self.cores.pop(name).close()
+        try:
+            core.open()
+        except STREAM_ENDS:  # a newer incarnation is connected
+            core.close()
+        else:
+            self.cores[name] = core
+
+    def propagation_to_the_relay_restarts(self) -> None:
+        relay, incarnation = self.newest, self.incarnated()
+        self.connect("to_relay", PropagationCore(
+            "dbs1", RuleSet(), DirectEnqueue(lambda: self.relays.get(relay), "to_relay", incarnation, "dbs1"),
+            lambda: DirectDequeue(lambda: self.queues["q_dbs1"], "to_relay", incarnation), statistics=PropagationStatistics(), clock=self.clock,
+        ))
+
+    def propagation_from_the_relay_restarts(self, machine: str) -> None:
+        """Each machine has one."""
+        if self.is_direct or machine not in self.relays:
+            return
+        relay, incarnation = self.newest, self.incarnated(machine)
+        self.connect(machine, PropagationCore(
+            "dbs1", RuleSet(), DirectEnqueue(lambda: self.queues["q_dbs2"], "to_dbs2", incarnation, "dbs1"),
+            lambda: DirectDequeue(lambda: self.relays.get(relay), "to_dbs2", incarnation), statistics=PropagationStatistics(), clock=self.clock,
+        ))
+
+    def apply_restarts(self) -> None:
+        needed, relay = self.model.crash(), self.newest
+        self.apply = DirectDequeue(lambda: self.relays.get(relay) if self.is_direct else self.queues["q_dbs2"], "apply_far", self.incarnated())
+        self.apply.subscribe({"dbs1": needed}, 1 << 14)
+
+    # ------------------------------------------------------------------- work
+
+    def capture_works(self, count: int) -> None:
+        try:
+            for _ in range(count):
+                progress = self.capture.poll()
+                self.purged = max(self.purged, progress.durable_scn)
+                assert progress.durable_scn <= self.model.durable, "told durable what is not"
+                if progress.rewind_scn is not None:
+                    self.plan(progress.rewind_scn)
+                if not self.to_send:
+                    self.plan(self.planned_through)
+                if not self.to_send:
+                    return
+                self.capture.send_nowait(header_of(self.to_send[0]), codec.encode(self.to_send[0]))
+                self.to_send.pop(0)
+        except WouldBlock:
+            return
+        except STREAM_ENDS:
+            self.capture_restarts()
+
+    def propagation_works(self, name: str) -> None:
+        core = self.cores.get(name)
+        try:
+            if core is not None:
+                core.step()
+        except STREAM_ENDS:
+            core.close()
+            del self.cores[name]
+        if name not in self.cores:
+            self.propagation_to_the_relay_restarts() if name == "to_relay" else self.propagation_from_the_relay_restarts(name)
+
+    def apply_works(self, count: int, commits: bool) -> None:
+        if self.apply is None:
+            return
+        try:
+            for _ in range(count):
+                delivery = self.apply.poll()
+                if delivery is None:
+                    break
+                self.apply.grant(len(delivery.data))
+                self.model.take(delivery.header, delivery.data)
+            if commits:
+                self.model.commit()
+                self.apply.acknowledge("dbs1", self.model.durable)
+        except STREAM_ENDS:
+            self.apply_restarts()
+
+    def everybody_works(self) -> None:
+        for _ in range(10):
+            self.capture_works(3)
+            for name in ("to_relay", OLD, SPARE):
+                self.propagation_works(name)
+            self.apply_works(5, commits=self.random.random() < 0.3)
+
+    def something_happens(self) -> None:
+        """Work most of the time: what breaks was at work before."""
+        machine = self.random.choice(sorted(self.relays))
+        self.random.choices(
+            [
+                self.commit, self.everybody_works, lambda: self.time_passes(self.random.choice([0.1, SAVE_PERIOD_S])),
+                lambda: self.capture_works(self.random.randint(1, 20)), lambda: self.propagation_works(self.random.choice(["to_relay", machine])),
+                lambda: self.apply_works(self.random.randint(1, 30), commits=self.random.random() < 0.5),
+                self.propagation_to_the_relay_restarts, lambda: self.propagation_from_the_relay_restarts(machine), self.apply_restarts, self.capture_restarts,
+                self.queue_of_the_destination_restarts, lambda: self.relay_begins(self.newest),
+            ],
+            [6, 4, 3, 4, 8, 6, 2, 2, 1, 1, 0.5, 0.5],
+        )[0]()
+        self.check()
+
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        for queue in (*self.queues.values(), *self.relays.values()):
+            queue.housekeeping()
+            if (positions := queue.positions_to_save()) is not None:
+                queue.save_positions(positions)
+                queue.positions_saved(positions, None)
+
+    # ------------------------------------------------------------------- what must hold
+
+    def check(self) -> None:
+        """The destination has a part of the history without gaps."""
+        first = self.model.begin // STEP * STEP + STEP  # what is before was copied
+        assert self.model.applied == list(range(first, first + STEP * len(self.model.applied), STEP))
+        for commit, rows in self.model.rows_of.items():
+            assert rows == self.history.rows[commit // STEP - 1]
+
+    def got(self, machine: str) -> int:
+        """Rows that came into one life of the queue since it began last."""
+        return int(self.relays[machine].status()["cnum_msgs"])
+
+    def close(self) -> None:
+        for queue in (*self.queues.values(), *self.relays.values()):
+            queue.close()
+
+    def is_done(self) -> bool:
+        return max([self.model.begin, *self.model.applied[-1:]]) >= self.history.end
+
+    def drain(self) -> None:
+        """The machine that was given up ends: everything goes on over the other one, and arrives."""
+        self.relays.pop(OLD).close()
+        if OLD in self.cores:
+            self.cores.pop(OLD).close()
+        self.propagation_to_the_relay_restarts()
+        self.apply_restarts()
+        # Small queues, and everything that could break has broken: a turn moves a few rows.
+        for _ in range(1500 + sum(self.history.rows)):
+            if self.is_done() and not self.held():
+                break
+            self.capture_works(5)
+            for name in ("to_relay", SPARE):
+                self.propagation_works(name)
+            self.apply_works(5, commits=True)
+            self.time_passes(SAVE_PERIOD_S)
+        assert self.is_done(), "something never arrived"
+        assert not self.held(), "something is never released"
+        self.check()
+
+    def held(self) -> int:
+        return sum(queue.status()["batches"] for queue in (*self.queues.values(), *self.relays.values()))
+
+
+@pytest.mark.seeded
+@pytest.mark.long
+@pytest.mark.parametrize("is_behind", [False, True], ids=["clocks agree", "the spare machine's clock is behind"])
+@pytest.mark.parametrize("is_direct", [False, True], ids=["queued", "dequeued directly"])
+def test_two_lives_of_a_relays_queue_at_once_lose_and_double_nothing(tmp_path: Path, is_direct: bool, is_behind: bool) -> None:
+    got: Counter[str] = Counter()
+    for seed in seeds("two lives", test=4, soak=60):
+        print(f"seed {seed}")
+        lives = TwoLives(tmp_path / str(seed), seed, is_direct=is_direct, is_behind=is_behind)
+        try:
+            for _ in range(lives.random.randint(20, 60)):
+                lives.something_happens()
+            lives.relay_begins(SPARE)
+            for _ in range(150):
+                lives.something_happens()
+            got.update({machine: lives.got(machine) > 0 for machine in lives.relays} | {"purged": lives.purged > 0, "applied": bool(lives.model.applied)})
+            got["both"] += lives.got(OLD) > 0 < lives.got(SPARE)
+            lives.drain()
+        finally:
+            lives.close()
+    # In most histories both lives had rows, and the source purged some of them meanwhile.
+    assert min(got["both"], got["purged"], got["applied"]) > len(seeds("two lives", test=4, soak=60)) // 2, got
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[TwoLives]:
+    """Two lives, each with its propagation: the publisher's stream is still into the older one, and the newer one's propagation has replaced the older one's."""
+    lives = TwoLives(tmp_path, 1, is_direct=False, is_behind=False)
+    lives.propagation_to_the_relay_restarts()
+    lives.propagation_from_the_relay_restarts(OLD)
+    for _ in range(3):
+        lives.history.commit()
+        lives.everybody_works()
+        lives.time_passes(SAVE_PERIOD_S)
+    lives.apply_works(30, commits=True)
+    assert lives.is_done()
+    lives.relay_begins(SPARE)
+    lives.propagation_from_the_relay_restarts(SPARE)
+    assert lives.cores.keys() == {"to_relay", OLD, SPARE}
+    yield lives
+    lives.close()
+
+
+def _work(lives: TwoLives) -> None:
+    for _ in range(20):
+        lives.capture_works(5)
+        for name in ("to_relay", SPARE):
+            lives.cores[name].step()
+        lives.apply_works(5, commits=True)
+        lives.time_passes(SAVE_PERIOD_S)
+
+
+def test_what_a_stream_still_brings_into_the_older_life_waits_and_arrives_over_the_newer_one_when_the_publisher_connects_again(begun: TwoLives) -> None:
+    """So docs/operations.md says to end the machine that was given up, or to stop and start the propagation."""
+    with pytest.raises(QueueError, match="replaced this one"):
+        begun.cores.pop(OLD).step()
+    for _ in range(3):
+        begun.history.commit()
+    _work(begun)
+    assert not begun.is_done()
+    assert begun.purged <= begun.model.durable < begun.history.end
+    begun.propagation_to_the_relay_restarts()
+    _work(begun)
+    assert begun.is_done()
+    begun.check()
+    begun.drain()
+
+
+def test_destination_that_is_added_meanwhile_begins_only_where_its_changes_are_held_for_it(begun: TwoLives) -> None:
+    """The older life knows nothing of it, and tells its publisher that everybody has what the other destination has."""
+    for name in ("q_dbs1", "q_dbs2"):
+        begun.queues[name].adopt(over_a_relay(begun.folder, is_direct=False, added=True))
+    newer = begun.relays[SPARE]
+    newer.adopt(over_a_relay(begun.folder, is_direct=False, added=True))
+    added, model = DirectDequeue(lambda: newer, "apply_added", begun.incarnated()), Subscriber()
+    added.subscribe({"dbs1": 0}, 1 << 20)
+    begun.history.commit()
+    _work(begun)
+    assert added.poll() is None  # it copies nothing before it knows where it begins
+    begun.propagation_to_the_relay_restarts()
+    begun.history.commit()
+    _work(begun)
+    assert begun.is_done()
+    while (delivery := added.poll()) is not None:
+        model.take(delivery.header, delivery.data)
+    assert 0 < model.begin <= begun.history.end
+    assert begun.purged <= model.begin  # what follows its beginning is held
+    first = model.begin // STEP * STEP + STEP
+    assert model.applied == list(range(first, begun.history.end + 1, STEP))
