@@ -71,13 +71,16 @@ class ApplyHost(Host):
         fingerprint: of the topology.
         keep_existing: identities of the tables whose rows instantiation keeps at the destination, until all of them are recorded there.
         keep_call: identifies the call of `up --keep-existing` that said so.
+        known: identities of the source's tables that the controller has in its record, where an administrator may have put others into the log ahead of
+            it: those are strangers. None: nobody is ahead.
     """
 
     kind: ClassVar[str] = "apply"
     adopts_open: ClassVar[bool] = True
 
     def __init__(
-        self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = (), keep_call: str = ""
+        self, spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = (), keep_call: str = "",
+        known: Collection[str] | None = None,
     ) -> None:
         super().__init__(f"apply:{name}", spec.state_dir)
         self._spec = spec
@@ -86,6 +89,7 @@ class ApplyHost(Host):
         self._last_call = LastCall(component_file(spec.state_dir, self.name, LAST_CALL))
         self._kept_rows = KeptRows(spec.state_dir, self.name, keep_call)
         self._keep_existing = frozenset() if self._kept_rows.is_done() else frozenset(keep_existing)  # identities of tables
+        self._known = None if known is None else frozenset(known)
         self._to_keep: frozenset[tuple[str, str]] = frozenset()  # (owner, name) of those that come to the driver
         self._driver: ApplyDriver | None = None
         self._latest: dict[str, Any] = {}
@@ -311,6 +315,7 @@ class ApplyHost(Host):
 
         ways = ways_to(self._spec, apply)
         captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)
+        captured = tuple(each for each in captured if self._known is None or each.identity in self._known)
         refuse_one_name(self._spec, apply, captured)
         tables = tuple(
             TableToInstantiate(
@@ -400,7 +405,7 @@ def _status_dict(status: Any) -> dict[str, Any]:  # noqa: ANN401 - an ApplyStatu
 
 
 def build(
-    spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = (), keep_call: str = ""
+    spec: TopologySpec, name: str, fingerprint: str, *, keep_existing: Collection[str] = (), keep_call: str = "", known: Collection[str] | None = None,
 ) -> ApplyHost:
     """Make the host of an apply process; called by name, see `actors.runtime.Factory`.
 
@@ -410,5 +415,6 @@ def build(
         fingerprint: of the topology that brought this component's part; shown in its status.
         keep_existing: see `ApplyHost`.
         keep_call: see `ApplyHost`.
+        known: see `ApplyHost`.
     """
-    return ApplyHost(spec, name, fingerprint, keep_existing=keep_existing, keep_call=keep_call)
+    return ApplyHost(spec, name, fingerprint, keep_existing=keep_existing, keep_call=keep_call, known=known)

@@ -521,6 +521,8 @@ class Controller(Host):
         arguments: dict[str, Any] = {"spec": entrusted(spec, component.name), "name": component.name.partition(":")[2], "fingerprint": label}
         if component.kind == "apply":
             arguments |= {"keep_existing": self._kept.get(arguments["name"], ()), "keep_call": self._keep_call}
+            if (noted := self._noted_ahead(self._spec.apply(arguments["name"]).source)) is not None:
+                arguments |= {"known": tuple(each.identity for each in noted.tables)}
         environment = {**self._environment, **self._overrides.get(component.name, {})}
         differs = any(value != self._environment.get(name, "") for name, value in environment.items())
         self._actors.create(
@@ -711,7 +713,17 @@ class Controller(Host):
 
     def _uncaptured(self) -> list[str]:
         """Source sites with tables that the rules select and that were created after the last `prepare`."""
-        return [name for name in sorted(self._sources) if self._actors.call(name, "uncaptured", self._for(name), timeout_s=PREFLIGHT_TIMEOUT_S)]
+        found = []
+        for name in sorted(self._sources):
+            noted = self._noted_ahead(name.removeprefix("site:"))
+            if self._actors.call(name, "uncaptured", self._for(name), *(() if noted is None else (noted,)), timeout_s=PREFLIGHT_TIMEOUT_S):
+                found.append(name)
+        return found
+
+    def _noted_ahead(self, source: str) -> Receivers | None:
+        """The tables of a source that are recorded as taken up, where an administrator may be ahead of that; None: he is not."""
+        stored = self._desired().get("receivers", {}).get(source)
+        return from_json(Receivers, stored) if stored is not None and self._spec.site(source).database.has_admin else None
 
     def _prepare(self) -> None:
         ending = self._to_end()
@@ -740,6 +752,10 @@ class Controller(Host):
             for site in self._sites:
                 self._actors.call(site.name, "delete_spilled", ended)
         noted = receivers_of(self._actors, self._spec, self._names)
+        # What another `up` has put into the log since `ending` was asked for.
+        late = self._with_late_tables(noted)
+        self._actors.end(late, timeout_s=SHUT_DOWN_TIMEOUT_S)
+        applies += late
         going_on = self._actors.names() - set(applies) if self._is_created else set()
         for apply in self._spec.applies:
             # Before the first change can be missing: if such a table comes back, it is copied again. And not while its driver goes on, which is fenced out by it.
@@ -755,6 +771,16 @@ class Controller(Host):
         self._forget_stops(gone)  # not before: until this topology is valid, another `up` may go back to one that has them
         self._observe()  # the last observation shows apply processes that have ended by now: RUNNING must not be reported from it
         self._settled()
+
+    def _with_late_tables(self, noted: Mapping[str, Receivers]) -> list[str]:
+        """Apply processes that run, and do not know a table that is about to be recorded."""
+        late = set()
+        for source, receivers in noted.items():
+            before = self._noted_ahead(source)
+            if before is not None and not {each.identity for each in receivers.tables} <= {each.identity for each in before.tables}:
+                late.add(source)
+        present = self._actors.names()
+        return sorted(name for each in self._spec.applies if each.source in late and (name := f"apply:{each.name}") in present)
 
     @contextlib.contextmanager
     def _on_record(self, site: str) -> Iterator[None]:

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 from actors.security.links import spark_findings
 from actors.site.captured_tables import CapturedTables
 from actors.site.claim import SiteClaim
-from actors.site.connection import access_to, embedded_server, remove_from, site_folder
+from actors.site.connection import access_to, embedded_server, remove_from, site_folder, source_findings
 from actors.site.host import SiteHost
 from actors.site.redo_keeper import RedoKeeper, register_captures
 from actors.site.standby_folders import forget_standby_logs
@@ -69,8 +69,6 @@ from streams.errors import (
 from streams.scn import FIRST_SCN, Scn
 from streams.table_name import TableName
 from topology.downstream import receivers_from
-from topology.logging_needs import log_needs
-from topology.ways import may_be_copied
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -145,7 +143,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
         self._sample_problem = ""
         self._heartbeats = 0
         self._gone: LogGone | None = None
-        self._tables = CapturedTables(name, self._folder, self._open_source)
+        self._tables = CapturedTables(name, self._folder, self._open_source, has_admin=self._site.database.has_admin)
         self._uncaptured_at = 0.0
         self._ends_source = False  # it is no source any more: its log writer ends, and its slot is dropped
         self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
@@ -364,10 +362,8 @@ class DatabaseSite(RedoKeeper, SiteHost):
             return refused
         findings: list[Finding] = []
         if _is_source(spec, self._site.name):
-            # The log stream, and a snapshot for each destination that is being instantiated or compared.
-            streams = 1 + sum(1 for apply in spec.applies if apply.source == self._site.name)
             with closing(self._open_source()) as source:
-                findings += source.preflight(self._rules(spec), streams=streams, needs=log_needs(spec, self._site.name), may_be_copied=partial(may_be_copied, spec, self._site.name))
+                findings += source_findings(spec, self._site, source)
         applies = _applies_at(spec, self._site.name)
         if applies:
             findings += spark_findings(self._site)
@@ -393,6 +389,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             statements += self._begin_as_source()
             with closing(self._open_source()) as source:
                 statements += source.prepare(spec.name, self._rules(spec))
+                self._tables.take_up(source, spec)
         if applies:
             with closing(self._open_destination()) as destination:
                 statements += destination.prepare(spec.name)
@@ -438,16 +435,20 @@ class DatabaseSite(RedoKeeper, SiteHost):
         if self._server is not None:
             self._server.stop()
 
-    def uncaptured(self, spec: TopologySpec) -> tuple[str, ...]:
+    def uncaptured(self, spec: TopologySpec, noted: Receivers | None = None) -> tuple[str, ...]:
         """Tables that `prepare` for a topology would add or remove now.
 
         They were created or renamed after the last `prepare`: the rules select tables that are not captured, or no rule
         selects a captured table any more.
+
+        Args:
+            spec: the topology.
+            noted: see `CapturedTables.look`.
         """
         if not _is_source(spec, self._site.name):
             return ()
         with closing(self._open_source()) as source:
-            return self._tables.look(source, spec)
+            return self._tables.look(source, spec, noted)
 
     def names_of_now(self) -> dict[int, NameOfNow]:
         """See `CapturedTables.names_of_now`."""
@@ -635,7 +636,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             self._refusal.check_prepared(self._source.check_prepared(self._spec.name, writer.start_scn))
             stream = self._source.open_stream(
                 self._spec.name, writer.start_scn, timeline=writer.timeline, allow_binary=self._allow_binary,
-                last_transaction=writer.last_transaction,
+                last_transaction=writer.last_transaction, last_commit_scn=writer.last_commit_scn,
             )
         except (DatabaseSetBack, CapturedNoMore) as error:
             self._refusal.record(error)

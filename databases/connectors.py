@@ -14,7 +14,7 @@ from streams.errors import ConfigError
 
 if TYPE_CHECKING:
     from databases.copying import TableReader
-    from databases.operator_ports import ColumnSequences, DestinationAdmin, RowReader, TopologyClaim
+    from databases.operator_ports import ColumnSequences, DestinationAdmin, RowReader, SourceAdmin, TopologyClaim
     from databases.ports import (
         DestinationDatabase,
         LogDecoder,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SESSION_MODULES", "DatabaseAccess", "decoder_for", "hosts_of", "log_session_name", "open_admin", "open_claim", "open_column_sequences", "open_destination", "open_reader", "open_row_reader",
-    "open_source", "plan_copy", "plan_unseen", "server_is_verified", "value_reader", "value_types",
+    "open_source", "open_source_admin", "plan_copy", "plan_unseen", "server_is_verified", "value_reader", "value_types",
 ]
 
 _POSTGRES = ("postgres", "embedded")
@@ -51,7 +51,7 @@ class DatabaseAccess:
         allow_any_version: do not refuse versions that were never tried.
         tables: how the apply process for which a destination is opened sees its tables.
         decoding_memory: bytes for transactions in flight of the session that reads a source's log; 0: by the server's own settings.
-        has_admin: another role creates and drops what a destination needs (`open_admin`); this one only uses it.
+        has_admin: another role creates and drops what a destination needs (`open_admin`), and a source's publication (`open_source_admin`); this one only uses it.
     """
 
     site: str
@@ -74,6 +74,7 @@ def open_source(access: DatabaseAccess) -> SourceDatabase:
 
         return PostgresSource(
             access.dsn, site=access.site, allow_any_version=access.allow_any_version, decoding_memory=access.decoding_memory,
+            has_admin=access.has_admin,
         )
     raise ConfigError(f"site {access.site}: nothing can be captured or copied from a {access.kind} database")
 
@@ -148,6 +149,23 @@ def open_admin(access: DatabaseAccess, admin_dsn: str) -> DestinationAdmin:
 
         return PostgresAdmin(admin_dsn, access.dsn, site=access.site)
     raise ConfigError(f"site {access.site}: nothing can be applied to a {access.kind} database")
+
+
+def open_source_admin(access: DatabaseAccess, admin_dsn: str) -> SourceAdmin:
+    """A source as its administrator sees it; connects when it is first used.
+
+    Args:
+        access: as what runs has it.
+        admin_dsn: connection string of the administrator.
+
+    Raises:
+        ConfigError: no connector for this kind of database.
+    """
+    if access.kind in _POSTGRES:
+        from databases.postgres.source.admin import PostgresSourceAdmin
+
+        return PostgresSourceAdmin(admin_dsn, access.dsn, site=access.site)
+    raise ConfigError(f"site {access.site}: nothing can be captured or copied from a {access.kind} database")
 
 
 def open_reader(access: DatabaseAccess, *, application_name: str = "headrace copy") -> TableReader:

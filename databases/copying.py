@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from databases.table_digest import TableDigest
@@ -69,10 +69,12 @@ class KeyedRow:
     Args:
         key: its key columns, as text; NULL is None.
         digest: of the whole row; equal rows have equal digests on both sides.
+        version: another one whenever the row has been written, also with the same values; empty: not known.
     """
 
     key: tuple[str | None, ...]
     digest: tuple[int, int]
+    version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +249,22 @@ class TableReader(Protocol):
             buckets: see `bucket_digests`.
             wanted: numbers of buckets, from 0.
             rows_max: bounds the answer.
+            snapshot: see `plan`.
+            rows: see `plan`.
+        """
+        ...
+
+    def keyed_rows(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, keys: Sequence[tuple[str | None, ...]], snapshot: str = "", rows: str = "",
+    ) -> tuple[KeyedRow, ...]:
+        """The rows that have one of these keys, in any order, with their versions. By an index on the key's columns, if there is one.
+
+        Args:
+            owner: schema.
+            name: table.
+            key: see `bucket_digests`.
+            columns: see `bucket_digests`.
+            keys: as `bucket_rows` gives them, in the order of `key`.
             snapshot: see `plan`.
             rows: see `plan`.
         """

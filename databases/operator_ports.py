@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from databases.ports import Finding
     from streams.lcr_batch import Column
 
-__all__ = ["LEFT_TO_ADMIN", "ColumnSequence", "ColumnSequences", "DestinationAdmin", "KeyValue", "RowReader", "TopologyClaim"]
+__all__ = ["AS_ADMIN", "LEFT_TO_ADMIN", "ColumnSequence", "ColumnSequences", "DestinationAdmin", "KeyValue", "RowReader", "SourceAdmin", "TopologyClaim"]
 
-LEFT_TO_ADMIN = "the schema headrace and the replication origins stay: the role of admin_dsn removes them"
-"""What a destination that has an administrator says of `remove`; the command that asked for it goes on with `DestinationAdmin.remove`."""
+AS_ADMIN = "run `headrace up FILE`: it makes and upgrades this as the role of admin_dsn"
+"""How what is missing is made where a site has an administrator."""
+
+LEFT_TO_ADMIN = "a publication, the schema headrace and replication origins stay: the role of admin_dsn removes them"
+"""What a database that has an administrator says of `remove`; the command that asked for it goes on with `DestinationAdmin.remove` and `SourceAdmin.remove`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,5 +222,52 @@ class DestinationAdmin(Protocol):
 
         Args:
             topology: its name; nothing of it runs.
+        """
+        ...
+
+
+class SourceAdmin(Protocol):
+    """A source as the role of its `admin_dsn` sees it: it makes and changes what says which tables' changes are in the log."""
+
+    def preflight(self, topology: str, rules: Sequence[object]) -> tuple[Finding, ...]:
+        """What keeps this role from its work, and the other one apart from it.
+
+        Args:
+            topology: its name.
+            rules: rule sets of the captures from here.
+        """
+        ...
+
+    def prepare(self, topology: str, rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
+        """Let the changes of every selected table be in the log, besides those that are already; idempotent. Returns the statements that were run.
+
+        Args:
+            topology: its name.
+            rules: see `preflight`.
+            was_source: the topology that was prepared last captures from here, too.
+
+        Raises:
+            DatabaseUnavailable: a table stayed locked; nothing is half done, call again.
+            DatabaseError: a right is missing; the hint gives it.
+        """
+        ...
+
+    def take_out(self, topology: str, kept: Collection[str]) -> tuple[str, ...]:
+        """Take tables out of the log that nothing that runs waits for; idempotent. Returns the statements that were run.
+
+        Args:
+            topology: its name.
+            kept: identities (`CapturedTable.identity`) of those that stay.
+
+        Raises:
+            DatabaseUnavailable: a table stayed locked; call again.
+        """
+        ...
+
+    def remove(self, topology: str) -> tuple[str, ...]:
+        """Drop what the topology made and the role of `dsn` may not drop. Returns the statements that were run.
+
+        Args:
+            topology: its name; nothing of it runs, and the log is not kept for it any more.
         """
         ...

@@ -580,8 +580,7 @@ def verify(
         names = shlex.join(quoted_name(TableName(*table)) for table in copied)
         shared = len(copied) < len(differing) or any(len(copied[table]) < len(differing[table]) for table in copied)
         output.say(
-            "fix: if these tables are written now, compare them again when they are not: what is on its way differs for a moment. Else: transactions that could"
-            " not be applied are in the error queue (headrace errors list FILE); correct rows that were changed by hand at the destination" + (f", or copy again: headrace copy FILE {names}" if names else "")
+            "fix: transactions that could not be applied are in the error queue (headrace errors list FILE); correct rows that were changed by hand at the destination" + (f", or copy again: headrace copy FILE {names}" if names else "")
             + (f"; a table that others write too is not copied again: correct its rows at the destination alone: {correct_alone()}" if shared else "")
         )
     return DONE if identical else FINDING

@@ -33,7 +33,7 @@ from streams.errors import ApplyError, ConfigError, DatabaseUnavailable, Propaga
 from streams.table_name import literal
 from topology.combined import bypassing
 from topology.edits.changes import bypassed_of, components_of
-from topology.edits.stored import KEY_FILE, PREPARED_FILE
+from topology.edits.stored import KEY_FILE, PREPARED_FILE, prepared_topology
 from topology.file.reading import read_topology
 from topology.links import CERTIFICATES, REVOKED, both_ways, makes_certificates
 from topology.problems import TopologyError, nearest
@@ -41,6 +41,7 @@ from topology.split import fitting, prepared_splits, with_splits
 
 if TYPE_CHECKING:
     from actors.runtime import RayActors
+    from actors.site.admin import Published
     from databases.ports import Finding
     from topology.edits.changes import Component
     from topology.spec import SiteSpec, TopologySpec
@@ -293,7 +294,7 @@ class Deployment:
         self._check_handlers()
         # What runs here has claimed the databases itself.
         with nullcontext() if self.address or take_over or self.cluster.address() else claimed(self.spec):
-            unasked = self._prepare_as_admin()
+            unasked, ahead = self._prepare_as_admin()
             if not self.address:
                 self.cluster.start()
         if self.address:
@@ -314,7 +315,8 @@ class Deployment:
             if (state := overview.get("calls", {}).get(call)) is None:
                 was_asked |= self._ask(call, earlier=was_asked)
             if state == SETTLED and (overview["state"] == "REFUSED" or _is_running(overview, ready=wait)):
-                return overview | {"findings": [*overview["findings"], *map(asdict, unasked)]} if unasked else overview
+                told = (*unasked, *self._finish_as_admin(ahead, is_refused=overview["state"] == "REFUSED"))
+                return overview | {"findings": [*overview["findings"], *map(asdict, told)]} if told else overview
             is_settled = state == SETTLED
             if is_settled not in tried_again:
                 tried_again.add(is_settled)
@@ -403,15 +405,23 @@ class Deployment:
         if errors:
             raise TopologyError.of(str(self.spec.file), errors)
 
-    def _prepare_as_admin(self) -> tuple[Finding, ...]:
-        """Make what a role with more rights makes: here, as nothing that runs has its connection string. See `prepare_as_admin`.
+    def _prepare_as_admin(self) -> tuple[tuple[Finding, ...], Mapping[str, Published]]:
+        """Make what a role with more rights makes: here, as nothing that runs has its connection string. See `prepare_as_admin` and `publish_as_admin`.
 
         Raises:
             StreamsError: an administrator is needed and cannot be asked, or a right is missing.
         """
-        from actors.site.admin import prepare_as_admin
+        from actors.site.admin import prepare_as_admin, publish_as_admin
 
-        return prepare_as_admin(self.spec)
+        unasked = prepare_as_admin(self.spec)
+        unpublished, ahead = publish_as_admin(self.spec, prepared_topology(self.spec.state_dir))
+        return (*unasked, *unpublished), ahead
+
+    def _finish_as_admin(self, ahead: Mapping[str, Published], *, is_refused: bool) -> tuple[Finding, ...]:
+        """What is left to do as a role with more rights once the controller has settled this call; what could not be done."""
+        from actors.site.admin import finish_as_admin, retreat_as_admin
+
+        return retreat_as_admin(self.spec, ahead) if is_refused else finish_as_admin(self.spec)
 
     def _make_certificates(self) -> None:
         """Have a certificate for every site in the state folder, which only processes of this machine can read."""

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from actors.earlier_shapes import earlier_of, on_the_way
 from actors.security.examination import tls_findings
 from actors.security.links import link_findings, ray_findings
 from actors.site.admin import admin_findings
-from actors.site.connection import access_to, embedded_server
+from actors.site.connection import access_to, embedded_server, source_findings
 from actors.state_folder import check_owned, not_owned
 from databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from databases.ports import Finding, PlannedApply, PlannedStatement
@@ -35,13 +34,13 @@ from topology.edits.subset_changes import counterpart, shape_changes, subset_cha
 from topology.file.reading import examine
 from topology.functions import custom_transformations
 from topology.links import makes_certificates
-from topology.logging_needs import listed_needs, log_needs
+from topology.logging_needs import listed_needs
 from topology.plan import KeptRows, LiveSite, Plan, make_plan
 from topology.proof.meetings import unseen_conflicts
 from topology.proof.reach import Proof, Reach
 from topology.split import prepared_splits
 from topology.transformations import arrival_findings, ways_before
-from topology.ways import arriving, captured_by, may_be_copied, ways_to, writes_alone
+from topology.ways import arriving, captured_by, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from databases.connectors import DatabaseAccess
@@ -408,9 +407,8 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: l
     if rules:
         with closing(open_source(access)) as source:
             identity = source.database_identity()
-            streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
-            needs = log_needs(spec, site.name)
-            findings += source.preflight(rules, streams=streams, needs=needs, may_be_copied=partial(may_be_copied, spec, site.name))
+            findings += source_findings(spec, site, source)
+            findings += admin_findings(spec, site, prepared_topology(spec.state_dir)) if site.database.has_admin and not applies else ()
             logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
             tables = source.tables(rules)
             statements += source.plan(spec.name, rules)
@@ -421,7 +419,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: l
             findings += destination.preflight(
                 spec.name, sessions=sum(apply.parallelism for apply in applies), applies=len(applies), copies=COPIES_BESIDE * len(applies),
             )
-            findings += admin_findings(spec, site) if site.database.has_admin else ()
+            findings += admin_findings(spec, site, prepared_topology(spec.state_dir)) if site.database.has_admin else ()
             statements += destination.plan(spec.name, _planned(applies))
     return LiveSite(statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged)
 

@@ -201,7 +201,7 @@ def _notes(component: Mapping[str, Any]) -> Iterator[Note]:
         )
     if component.get("uncaptured_tables") and component.get("is_prepared", True):  # before that, `up` is about to capture them
         yield Note(
-            component=name, problem=f"created after `up`, and not captured yet: {', '.join(component['uncaptured_tables'])}",
+            component=name, problem=f"created after `up`, and not replicated yet: {', '.join(component['uncaptured_tables'])}",
             fix="headrace up FILE",
         )
     if component.get("strayed_tables"):

@@ -700,7 +700,7 @@ class CompareRequest(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[TableName, _Mapping]]] = ..., rechecks: _Optional[int] = ..., recheck_delay_s: _Optional[float] = ...) -> None: ...
 
 class TableComparison(_message.Message):
-    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name", "differences", "has_more_differences", "left_out", "computed")
+    __slots__ = ("owner", "name", "equal", "source_rows", "destination_rows", "source_digest", "destination_digest", "checks", "problem", "destination_owner", "destination_name", "differences", "has_more_differences", "left_out", "computed", "settled", "in_flight", "in_flight_rows")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EQUAL_FIELD_NUMBER: _ClassVar[int]
@@ -716,6 +716,9 @@ class TableComparison(_message.Message):
     HAS_MORE_DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_ROWS_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     equal: bool
@@ -731,7 +734,10 @@ class TableComparison(_message.Message):
     has_more_differences: bool
     left_out: _containers.RepeatedScalarFieldContainer[str]
     computed: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ..., differences: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., has_more_differences: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ..., computed: _Optional[_Iterable[str]] = ...) -> None: ...
+    settled: int
+    in_flight: _containers.RepeatedCompositeFieldContainer[RowDifference]
+    in_flight_rows: int
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., destination_rows: _Optional[int] = ..., source_digest: _Optional[str] = ..., destination_digest: _Optional[str] = ..., checks: _Optional[int] = ..., problem: _Optional[str] = ..., destination_owner: _Optional[str] = ..., destination_name: _Optional[str] = ..., differences: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., has_more_differences: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ..., computed: _Optional[_Iterable[str]] = ..., settled: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ..., in_flight_rows: _Optional[int] = ...) -> None: ...
 
 class RowDifference(_message.Message):
     __slots__ = ("columns", "values", "nulls", "what")

@@ -233,6 +233,11 @@ class LogWriter:
         return self._state.transaction
 
     @property
+    def last_commit_scn(self) -> Scn:
+        """Commit SCN of that transaction; of redo that has none yet, where its stream began; FIRST_SCN without redo."""
+        return self._state.commit_scn
+
+    @property
     def timeline(self) -> int:
         """Of the newest segment: a stream must continue it, see `SourceDatabase.open_stream`; 0 without redo."""
         return 0 if self.options is None else self.options.timeline

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rules.conditions.compiled import CompiledCondition, Rows
-from rules.conditions.condition import Condition, ConditionError, Image, of_image
+from rules.conditions.condition import LOG_WHOLE_ROWS, Condition, ConditionError, Image, of_image
 from rules.conditions.logic import FALSE, TRUE, Outcome, both, decided, either, negated, settled
 from rules.conditions.values import ValueTypes
 from rules.rule import Rule, RuleSet, TruthValue
@@ -206,8 +206,7 @@ class RowEvaluation:
                 columns |= {value.column: None for value in condition.columns}
         return ConditionError(
             f"rules need values of {rows.table.qualified_name} ({', '.join(columns)}) that the log of {rows.source} does not have",
-            hint="let the source log whole old rows of the table: `headrace plan` prints the statement. Changes that were logged before it"
-            " cannot be told: take the condition out until they are past, or copy the table again",
+            hint=LOG_WHOLE_ROWS,
             table=rows.table.qualified_name, command=rows.command.name,
         )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rules.conditions.condition import Condition, ConditionError
+from rules.conditions.condition import LOG_WHOLE_ROWS, Condition, ConditionError
 from rules.conditions.spelling import where_true
 from streams.cells import Cells
 from streams.cutting import select_values
@@ -102,7 +102,7 @@ def _as(command: Command, group: RowGroup, table: TableVersion, source: str) -> 
         column = table.columns[int(np.flatnonzero(lacking.any(axis=1))[0])].name
         raise ConditionError(
             f"a row of {table.qualified_name} moved into the subset, and the log of {source} does not have its value of {column}",
-            hint="let the source log whole old rows of the table (`headrace plan` prints the statement), then headrace verify and the fix that it prints",
+            hint=LOG_WHOLE_ROWS,
             table=table.qualified_name, column=column,
         )
     return replace(group, command=command, old=None, new=new)

@@ -15,7 +15,7 @@ From where a table is applied is kept by its identity, too: its record may still
 
 A partition that is copied alone (`spark_apply.copy.parts`) has a start of its own; its changes come with its number. A TRUNCATE of the whole table would empty a
 partition that is being copied. The table waits there until the partition is admitted: it is empty then, and the log has all its rows.
-Without a list of tables (simulations) names are all that is known.
+Without a list of tables (simulations) names are all that is known. A list that is empty is one: then everything that arrives is a stranger.
 """
 
 from __future__ import annotations
@@ -77,17 +77,18 @@ class ArrivingTables:
 
     Args:
         starts: from where each (owner, name) of the destination is applied, and each `PartOf.key`; what is not in it, from the start.
-        tables: what the apply process replicates; empty: names are all that is known.
+        tables: what the apply process replicates; None: names are all that is known.
         apply: name of the apply process, for messages.
         identity_of: the identity of the captured table that an object number belongs to now at the source; empty: of none.
             None: the source was asked and has not answered yet.
     """
 
     def __init__(
-        self, starts: Mapping[tuple[str, str], TableStart], tables: Sequence[TableToInstantiate] = (),
+        self, starts: Mapping[tuple[str, str], TableStart], tables: Sequence[TableToInstantiate] | None = None,
         identity_of: Callable[[int], str | None] = lambda number: "", *, apply: str = "",  # noqa: ARG005
     ) -> None:
         self._identity_of, self._apply = identity_of, apply
+        self._has_list, tables = tables is not None, tables or ()
         self._by_name = {table.destination: table for table in tables}
         self._by_identity = {table.identity: table for table in tables}
         self._by_number: dict[int, TableToInstantiate | None] = {
@@ -113,7 +114,7 @@ class ArrivingTables:
         """
         name, number = TableName.of(version), int(version.table_number)
         table = self._by_number.get(number, self._by_name.get(name))
-        if table is None and (self._by_name or number in self._by_number):
+        if table is None and (self._has_list or number in self._by_number):
             return  # it was never copied here
         key = name if table is None else table.identity
         if self._starts.get(key, _FROM_THE_START).scn is None:
@@ -235,7 +236,7 @@ class ArrivingTables:
 
     def is_unknown(self, version: TableVersion) -> bool:
         """Nobody has found out yet which table it is."""
-        return bool(self._by_name) and int(version.table_number) not in self._by_number
+        return self._has_list and int(version.table_number) not in self._by_number
 
     def resolve(self, version: TableVersion) -> None:
         """Find out which table an unknown one is; only for changes that the rules want. It stays unknown until the source has answered."""

@@ -54,6 +54,9 @@ class Part:
 # take half the time of two, and six are no faster. What needs Ray and Spark comes last, in two workers, each with topologies of its own
 # (`tests.support.shared`): one alone leaves a third of two cores idle while it waits.
 _OF_SERVERS = ("tests/contract", "tests/faults", "tests/integration", "tests/multisite")
+# Properties compute thirty times as many examples in the soak, up to two minutes of them on a quiet machine, where pytest's ten minutes (pyproject.toml)
+# are five times that: a load of thirty beside it was seen to need more.
+_LONG = ("-o", "timeout=2400", "-o", "faulthandler_timeout=2520")
 _GROUPED = ("--dist", "loadgroup", "--no-loadscope-reorder")
 LANES: Mapping[str, tuple[Part, ...]] = {
     "check": (Part(name="no server", markers="not postgres and not cluster and not long and not soak", workers=3),),
@@ -63,7 +66,7 @@ LANES: Mapping[str, tuple[Part, ...]] = {
         Part(name="Ray and Spark", markers="cluster and not soak", workers=2, folders=_OF_SERVERS, arguments=_GROUPED),
     ),
     "soak": (
-        Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=3),
+        Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=3, arguments=_LONG),
         Part(name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4, folders=_OF_SERVERS),
         Part(name="Ray and Spark", markers="cluster and (soak or seeded)", workers=2, folders=_OF_SERVERS, arguments=_GROUPED),
     ),

@@ -68,7 +68,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None, *, is_wh
         is_whole: every entry of `replicate` is in it; otherwise what seems to do nothing may be what a wrong entry is about.
     """
     broken = broken or Declared()
-    findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec), *_certificates(spec), *_administrators(spec), *_subsets(spec)]
+    findings = [*_names(spec), *_references(spec, broken), *_places(spec, broken), *_databases(spec), *_certificates(spec), *_subsets(spec)]
     proof: Proof | None = None
     of_proof: tuple[Finding, ...] = ()
     # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
@@ -276,16 +276,6 @@ def _databases(spec: TopologySpec) -> Iterator[Finding]:
                 path=f"sites.{site.name}.database.dsn",
                 problem=f"is the database of site {first}",
                 fix="one database is one site: name another database, or use one site",
-            )
-
-
-def _administrators(spec: TopologySpec) -> Iterator[Finding]:
-    """An `admin_dsn` where it would keep nothing apart: a source's publication and slot are made by the components that run."""
-    for site in spec.sites:
-        if site.database.has_admin and (captures := [each.name for each in spec.captures if each.source == site.name]):
-            yield Finding(
-                path=f"sites.{site.name}.database.admin_dsn", problem=f"is for a site that changes are only applied to, and {', '.join(captures)} captures from this one",
-                fix="leave it out: the role of dsn makes the publication and the slot of a source, and what is applied to there",
             )
 
 

@@ -1,26 +1,47 @@
-"""What a site's administrator does at its destination, from a command: see `databases.postgres.destination.admin`.
+"""What a site's administrator does in its database, from a command: see `databases.postgres.destination.admin` and `databases.postgres.source.admin`.
 
 Only commands call it. What runs has no `admin_dsn`, and finds done what `up` did as its role.
+
+Worked flow (a table is added to the file of a running topology)
+    `up`: publish_as_admin -> the publication names the table, whose changes are left out as those of a stranger -> the controller is asked: preflight,
+    prepare, the table is in its record, apply processes begin that know it -> everything runs: finish_as_admin
+    refused -> retreat_as_admin: the publication names the table no more
+    this command dies anywhere -> the next one does all of it again
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actors.security.links import server_findings
-from actors.site.connection import access_to
-from databases.connectors import open_admin, open_destination
+from actors.site.connection import access_to, source_findings
+from databases.connectors import open_admin, open_destination, open_source, open_source_admin
 from databases.ports import Finding
 from streams.errors import ConfigError, DatabaseError, DatabaseUnavailable, StreamsError
+from topology.edits.stored import prepared_document
 from topology.file.admin import admin_dsn
 
 if TYPE_CHECKING:
-    from databases.operator_ports import DestinationAdmin
+    from databases.operator_ports import DestinationAdmin, SourceAdmin
     from topology.spec import SiteSpec, TopologySpec
 
-__all__ = ["admin_findings", "administered", "prepare_as_admin", "remove_as_admin"]
+__all__ = ["Published", "admin_findings", "administered", "finish_as_admin", "prepare_as_admin", "publish_as_admin", "remove_as_admin", "retreat_as_admin"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What `publish_as_admin` did at a source.
+
+    Args:
+        statements: that were run.
+        before: identities of the tables that were in the log already.
+    """
+
+    statements: tuple[str, ...]
+    before: frozenset[str]
 
 
 def administered(spec: TopologySpec) -> tuple[SiteSpec, ...]:
@@ -28,22 +49,36 @@ def administered(spec: TopologySpec) -> tuple[SiteSpec, ...]:
     return tuple(site for site in spec.sites if site.database.has_admin and any(apply.site == site.name for apply in spec.applies))
 
 
-def admin_findings(spec: TopologySpec, site: SiteSpec) -> Iterator[Finding]:
+def _published(spec: TopologySpec) -> tuple[SiteSpec, ...]:
+    """The sources whose publication an administrator makes."""
+    return tuple(site for site in spec.sites if site.database.has_admin and spec.capture_rules(site.name))
+
+
+def admin_findings(spec: TopologySpec, site: SiteSpec, before: TopologySpec | None) -> tuple[Finding, ...]:
     """What keeps the administrator from its work.
 
     Args:
         spec: the topology.
-        site: see `administered`.
+        site: of it, with an administrator.
+        before: the topology that was prepared last; None: there is none.
 
     Raises:
-        StreamsError: the administrator cannot be asked, as of `prepare_as_admin`.
+        StreamsError: the administrator cannot be asked, as of `prepare_as_admin` and `publish_as_admin`.
     """
-    try:
-        dsn = admin_dsn(spec, site)
-        yield from server_findings(site.name, dsn, "admin_dsn")
-        yield from _admin(site, dsn).preflight(_tombstones(spec, site))
-    except (DatabaseUnavailable, ConfigError) as error:
-        yield _unasked(spec, site, error)
+    found: list[Finding] = []
+    if site in _published(spec):
+        try:
+            dsn = admin_dsn(spec, site)
+            found += (*server_findings(site.name, dsn, "admin_dsn"), *_source_admin(site, dsn).preflight(spec.name, spec.capture_rules(site.name)))
+        except (DatabaseUnavailable, ConfigError) as error:
+            found.append(_unpublished(spec, site, error, before))
+    if site in administered(spec):
+        try:
+            dsn = admin_dsn(spec, site)
+            found += (*server_findings(site.name, dsn, "admin_dsn"), *_admin(site, dsn).preflight(_tombstones(spec, site)))
+        except (DatabaseUnavailable, ConfigError) as error:
+            found.append(_unasked(spec, site, error))
+    return tuple(dict.fromkeys(found))
 
 
 def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
@@ -70,6 +105,126 @@ def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+def publish_as_admin(spec: TopologySpec, before: TopologySpec | None) -> tuple[tuple[Finding, ...], dict[str, Published]]:
+    """Have the changes of every table that the topology captures in the log, ahead of everything that runs; idempotent.
+
+    Nothing is changed where the source would be refused, which what runs finds, too: some tables must not be published as they are.
+
+    Args:
+        spec: the topology.
+        before: the topology that was prepared last; None: there is none.
+
+    Returns:
+        Why an administrator could not be asked, where what runs can go on as it is; and what was done, by site.
+
+    Raises:
+        StreamsError: an administrator cannot be asked, and something is to be made that the file has new; or a right is missing.
+    """
+    found: list[Finding] = []
+    made: dict[str, Published] = {}
+    for site in _published(spec):
+        try:
+            dsn = admin_dsn(spec, site)
+            with closing(open_source(access_to(site, site.database.dsn))) as source:
+                is_due = any(not step.is_done for step in source.plan(spec.name, spec.capture_rules(site.name)))
+                if is_due and any(each.is_error for each in source_findings(spec, site, source)):
+                    continue
+                there = frozenset(each.identity for each in source.captured(spec.name))
+            was_source = before is not None and any(each.source == site.name for each in before.captures)
+            if statements := _source_admin(site, dsn).prepare(spec.name, spec.capture_rules(site.name), was_source=was_source):
+                made[site.name] = Published(statements=statements, before=there)
+        except (DatabaseUnavailable, ConfigError) as error:
+            found.append(_unpublished(spec, site, error, before))
+    return tuple(found), made
+
+
+def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple[Finding, ...]:
+    """Behind a refusal: take out of the log what `publish_as_admin` put there.
+
+    Args:
+        spec: the topology that was refused.
+        made: from `publish_as_admin`.
+
+    Returns:
+        What it could not take back; the next `up` that is not refused takes it up, or out.
+    """
+    found: list[Finding] = []
+    for name, published in made.items():
+        site = spec.site(name)
+        try:
+            # Another call may have had them taken up since.
+            _source_admin(site, admin_dsn(spec, site)).take_out(spec.name, published.before | (_recorded(spec, name) or frozenset()))
+        except (DatabaseError, ConfigError) as error:
+            found.append(Finding(
+                path=f"sites.{name}.database.admin_dsn", is_error=False,
+                problem=f"this was done before the refusal, and could not be taken back ({error.message}): {'; '.join(published.statements)}",
+                fix="headrace up FILE, with a file that is not refused, takes the tables up, or out of the publication; nothing that runs applies them",
+            ))
+    return tuple(found)
+
+
+def finish_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
+    """Once everything is settled: take the tables out of the log that the topology captures no more; idempotent.
+
+    Args:
+        spec: the topology; it runs.
+
+    Returns:
+        Why it could not be done; the next `up` does it.
+    """
+    found: list[Finding] = []
+    for site in spec.sites:
+        if not site.database.has_admin:
+            continue
+        rules, recorded = spec.capture_rules(site.name), _recorded(spec, site.name)
+        if rules and recorded is None:
+            continue
+        kept: set[str] = set()
+        there: set[str] = set()
+        with suppress(DatabaseError), closing(open_source(access_to(site, site.database.dsn))) as source:  # it is away: then by the next `up`
+            for each in source.captured(spec.name):
+                there.add(each.identity)
+                # One in the record was renamed since: its changes wait for an operator, and must not be left out instead.
+                if each.identity in (recorded or ()) or any(rule.keeps(each.owner, each.name) for rule in rules):
+                    kept.add(each.identity)
+        try:
+            if kept != there:
+                _source_admin(site, admin_dsn(spec, site)).take_out(spec.name, kept)
+        except (DatabaseError, ConfigError) as error:
+            found.append(Finding(
+                path=f"sites.{site.name}.database.admin_dsn", is_error=False,
+                problem=f"tables that are replicated no more are still published, which costs the source a little and nothing else: {error.message}",
+                fix="correct that, and run headrace up FILE again: it takes them out of the publication",
+            ))
+    return tuple(found)
+
+
+def _recorded(spec: TopologySpec, source: str) -> frozenset[str] | None:
+    """Identities of the tables that the controller has in its record; None: it has none of this source."""
+    found = prepared_document(spec.state_dir).get("receivers", {}).get(source)
+    return None if found is None else frozenset(str(each["identity"]) for each in found.get("tables", ()))
+
+
+def _unpublished(spec: TopologySpec, site: SiteSpec, error: StreamsError, before: TopologySpec | None) -> Finding:
+    """The warning that an administrator could not be asked; raises the error where what the file says needs it."""
+    rules = spec.capture_rules(site.name)
+    uncaptured: tuple[str, ...] = ()
+    try:
+        with closing(open_source(access_to(site, site.database.dsn))) as source:
+            uncaptured = source.uncaptured(spec.name, rules)
+            # Tables that were created since keep nobody from what is captured already: a machine that starts again must come up.
+            may_wait = not uncaptured or (before is not None and before.capture_rules(site.name) == rules and bool(source.captured(spec.name)))
+    except DatabaseUnavailable:
+        may_wait = True
+    if not may_wait:
+        raise error
+    what = f"not captured until then: {', '.join(uncaptured)}" if uncaptured else "no further table can be captured"
+    return Finding(
+        path=f"sites.{site.name}.database.admin_dsn", is_error=False, problem=f"{error.message}: {what}",
+        fix=f"{error.hint or 'make sure that the database runs'}; needed for new tables",
+    )
+
+
 def _unasked(spec: TopologySpec, site: SiteSpec, error: StreamsError) -> Finding:
     """The warning that an administrator could not be asked; raises the error where it is needed."""
     if not _may_wait(spec, site):
@@ -94,16 +249,22 @@ def _may_wait(spec: TopologySpec, site: SiteSpec) -> bool:
 
 
 def remove_as_admin(spec: TopologySpec, site: SiteSpec) -> tuple[str, ...]:
-    """Drop what is left once the site has removed its own rows.
+    """Drop what is left once the site has removed its slot and its own rows.
 
     Args:
         spec: the topology.
-        site: see `administered`.
+        site: of it, with an administrator.
 
     Raises:
         StreamsError: the database does not answer, or the connection string has no value.
     """
-    return _admin(site, admin_dsn(spec, site)).remove(spec.name)
+    dsn = admin_dsn(spec, site)
+    lines = _source_admin(site, dsn).remove(spec.name)  # also of one that is no source any more
+    return (*lines, *(_admin(site, dsn).remove(spec.name) if site in administered(spec) else ()))
+
+
+def _source_admin(site: SiteSpec, dsn: str) -> SourceAdmin:
+    return open_source_admin(access_to(site, site.database.dsn), dsn)
 
 
 def _admin(site: SiteSpec, dsn: str) -> DestinationAdmin:

@@ -3,6 +3,8 @@
 Durable
     `receivers.json` in the site's folder: which apply process got which table when the topology was last prepared
     (`topology.edits.receivers.Receivers`). A site without the file reports no renames.
+    `taken_up.json`, where an administrator says whose changes are in the log: the tables with which `up` got as far as preparing the site. He is ahead of
+    that, so the log may have other tables: they are strangers to everything that runs, and are left out as if they were not captured (decision 95).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from topology.edits.receivers import Receivers
 from topology.transformations import lost_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from databases.ports import CapturedTable, SourceDatabase
@@ -34,10 +36,12 @@ class CapturedTables:
         site: its name.
         folder: of the site.
         open_source: connects to its database.
+        has_admin: an administrator says whose changes are in the log.
     """
 
-    def __init__(self, site: str, folder: Path, open_source: Callable[[], SourceDatabase]) -> None:
+    def __init__(self, site: str, folder: Path, open_source: Callable[[], SourceDatabase], *, has_admin: bool = False) -> None:
         self._site, self._file, self._open_source = site, folder / "receivers.json", open_source
+        self._has_admin, self._taken_file = has_admin, folder / "taken_up.json"
         # Created since `up` and not captured; captured, and renamed since `up` so that an apply process no longer gets them.
         self.uncaptured: tuple[str, ...] = ()
         self.strayed: tuple[str, ...] = ()
@@ -50,21 +54,31 @@ class CapturedTables:
             return source.captured(topology)
 
     def names_of_now(self, spec: TopologySpec) -> dict[int, NameOfNow]:
-        """The current name of each captured table, by the object numbers of the table and its partitions."""
-        return {
-            int(number): NameOfNow(
-                identity=table.identity, owner=table.owner, name=table.name, is_wanted=self._is_selected(spec, table),
-            )
-            for table in self.captured(spec.name) for number in table.object_numbers
-        }
+        """The current name of each captured table, by the object numbers of the table and its partitions; without strangers, see the module."""
+        taken = self._taken_up() if self._has_admin else None
+        names = {} if taken is None else {table.identity: (table.owner, table.name) for table in self.receivers().tables}
+        found: dict[int, NameOfNow] = {}
+        for table in self.captured(spec.name):
+            is_wanted = self._is_selected(spec, table)
+            # An edit took it out of the rules under the name that it has had: it stays in the log until everything is settled.
+            is_left_out = not is_wanted and names.get(table.identity) == (table.owner, table.name)
+            if taken is None or (table.identity in taken and not is_left_out):
+                now = NameOfNow(identity=table.identity, owner=table.owner, name=table.name, is_wanted=is_wanted)
+                found |= {int(number): now for number in table.object_numbers}
+        return found
 
     def note_receivers(self, noted: Receivers) -> None:
         """Record durably which apply process gets which table from now on."""
         replace_file(self._file, json.dumps(as_json(noted)) + "\n")
+        if self._has_admin:
+            self._take_up(each.identity for each in noted.tables)
+        else:
+            self._taken_file.unlink(missing_ok=True)  # of a time with an administrator: it is not kept up
 
     def forget_receivers(self) -> None:
         """Remove the record: the site was no source meanwhile."""
         self._file.unlink(missing_ok=True)
+        self._taken_file.unlink(missing_ok=True)
 
     def receivers(self) -> Receivers:
         """Which apply process got which table when the topology was last prepared."""
@@ -73,26 +87,41 @@ class CapturedTables:
         except FileNotFoundError:
             return Receivers()
 
+    def take_up(self, source: SourceDatabase, spec: TopologySpec) -> None:
+        """Record durably, where an administrator is ahead, that what runs will have every table that is selected and in the log now; besides those of before.
+
+        Args:
+            source: connected.
+            spec: the topology that is wanted.
+        """
+        if self._has_admin:
+            selected = {table.identity for table in source.captured(spec.name) if self._is_selected(spec, table)}
+            self._take_up(selected | (self._taken_up() or {each.identity for each in self.receivers().tables}))
+
     def is_prepared(self) -> None:
         """`prepare` has added or removed all uncaptured and strayed tables, and a topology whose transformations name other columns is refused."""
         self._tell((), (), ())
 
-    def look(self, source: SourceDatabase, spec: TopologySpec) -> tuple[str, ...]:
+    def look(self, source: SourceDatabase, spec: TopologySpec, noted: Receivers | None = None) -> tuple[str, ...]:
         """Query the database for tables that `prepare` would add or remove.
 
         Args:
             source: connected.
             spec: the topology that is wanted.
+            noted: the tables that the controller has in its record, if an administrator may be ahead of it; None: what is recorded here tells.
 
         Returns:
-            Those that the rules select and that are not captured, then those that were renamed out of the rules.
+            Those that the rules select and that are not captured, or to be taken up, then those that were renamed out of the rules.
         """
         told = self._told
         receivers = self.receivers()
-        uncaptured = source.uncaptured(spec.name, spec.capture_rules(self._site))
+        uncaptured, captured = source.uncaptured(spec.name, spec.capture_rules(self._site)), source.captured(spec.name)
+        taken = ({each.identity for each in noted.tables} if noted is not None else self._taken_up()) if self._has_admin else None
+        if taken is not None:
+            uncaptured += tuple(f"{each.owner}.{each.name}" for each in captured if each.identity not in taken and self._is_selected(spec, each))
+            captured = tuple(each for each in captured if each.identity in taken)
         strayed = tuple(
-            f"{table.owner}.{table.name}" for table in source.captured(spec.name)
-            if not self._is_selected(spec, table) or receivers.is_strayed(table)
+            f"{table.owner}.{table.name}" for table in captured if not self._is_selected(spec, table) or receivers.is_strayed(table)
         )
         lost = lost_columns(spec, self._site, lambda: source.table_versions(source.tables(spec.capture_rules(self._site))))
         if told == self._told:
@@ -102,6 +131,16 @@ class CapturedTables:
     def _tell(self, uncaptured: tuple[str, ...], strayed: tuple[str, ...], lost: tuple[str, ...]) -> None:
         self.uncaptured, self.strayed, self.lost_columns = uncaptured, strayed, lost
         self._told += 1
+
+    def _taken_up(self) -> set[str] | None:
+        """Identities of the tables that `up` has taken up; None: it is not recorded."""
+        try:
+            return set(json.loads(self._taken_file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+
+    def _take_up(self, identities: Iterable[str]) -> None:
+        replace_file(self._taken_file, json.dumps(sorted(identities)) + "\n")
 
     def _is_selected(self, spec: TopologySpec, table: CapturedTable) -> bool:
         return any(each.keeps(table.owner, table.name) for each in spec.capture_rules(self._site))

@@ -6,6 +6,7 @@ import secrets
 import shutil
 import socket
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,18 @@ from rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from streams.durable_file import replace_file
 from streams.errors import ConfigError
 from streams.folder_place import is_copy
+from topology.logging_needs import log_needs
+from topology.ways import may_be_copied
 
 if TYPE_CHECKING:
     from databases.embedded import EmbeddedServer
     from databases.operator_ports import TopologyClaim
+    from databases.ports import Finding, SourceDatabase
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
     "access_to", "claim_on", "embedded_server", "left_servers", "original_of", "redo_folder", "remove_but_server", "remove_from", "retained_bytes",
-    "running_access", "site_folder",
+    "running_access", "site_folder", "source_findings",
 ]
 
 _IDENTITY = "identity"  # in a site's folder
@@ -181,6 +185,19 @@ def retained_bytes(spec: TopologySpec, site: SiteSpec) -> int | None:
     """
     with closing(open_source(access_to(site, site.database.dsn))) as source:
         return source.retained_bytes(spec.name)
+
+
+def source_findings(spec: TopologySpec, site: SiteSpec, source: SourceDatabase) -> tuple[Finding, ...]:
+    """What keeps a database from being the source that a topology wants.
+
+    Args:
+        spec: the topology.
+        site: the source.
+        source: its database, as the role that captures.
+    """
+    # The log stream, and a snapshot for each destination that is being instantiated or compared.
+    streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
+    return source.preflight(spec.capture_rules(site.name), streams=streams, needs=log_needs(spec, site.name), may_be_copied=partial(may_be_copied, spec, site.name))
 
 
 def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]:

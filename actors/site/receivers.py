@@ -58,7 +58,11 @@ def receivers_of(actors: ActorSystem, spec: TopologySpec, names: Mapping[str, Ma
     found = {}
     for source in dict.fromkeys(capture.source for capture in spec.captures):
         before = names.get(source, {})
-        found[source] = Receivers.of(spec, source, [_named_before(each, before) for each in captured_of(actors, source)])
+        tables = [_named_before(each, before) for each in captured_of(actors, source)]
+        if spec.site(source).database.has_admin:  # he takes those that left out of the log when everything is settled: they are nobody's until they come back
+            rules = spec.capture_rules(source)
+            tables = [each for each in tables if any(rule.keeps(each.owner, each.name) for rule in rules)]
+        found[source] = Receivers.of(spec, source, tables)
     return found
 
 

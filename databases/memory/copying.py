@@ -159,6 +159,13 @@ class MemoryTableReader:
         found = [row for bucket, row in self._keyed(owner, name, key, columns, buckets, snapshot, rows) if bucket in wanted]
         return tuple(sorted(found, key=lambda row: (str(row.key), row.digest))[:rows_max])
 
+    def keyed_rows(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, keys: Sequence[tuple[str | None, ...]], snapshot: str = "", rows: str = "",
+    ) -> tuple[KeyedRow, ...]:
+        """See `TableReader.keyed_rows`."""
+        wanted = set(keys)
+        return tuple(row for _, row in self._keyed(owner, name, key, columns, 1, snapshot, rows) if row.key in wanted)
+
     def close(self) -> None:
         """See `TableReader.close`."""
 

@@ -444,6 +444,7 @@ class MemorySource:
 
     def open_stream(
         self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,  # noqa: ARG002
+        last_commit_scn: Scn = FIRST_SCN,  # noqa: ARG002
     ) -> MemoryLogStream:
         """See `SourceDatabase.open_stream`."""
         check_timeline("memory", redo=timeline, start=start, now=self.options.timeline, left=self.left)

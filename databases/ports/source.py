@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from streams.scn import FIRST_SCN
+
 if TYPE_CHECKING:
     from databases.ports.log import DictionaryBuild, LogStream, StreamOptions
     from databases.ports.planning import Finding, LoggedTable, LogNeed, PlannedStatement, TableShape
@@ -159,6 +161,7 @@ class SourceDatabase(Protocol):
 
     def open_stream(
         self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,
+        last_commit_scn: Scn = FIRST_SCN,
     ) -> LogStream:
         """Open the log stream from `start` (FIRST_SCN: where the source last knew us durable).
 
@@ -168,6 +171,7 @@ class SourceDatabase(Protocol):
             timeline: of the redo log that ends at `start` (`StreamOptions.timeline`); 0: there is none.
             allow_binary: False: in text form, whatever the tables' types are.
             last_transaction: number of the last transaction in that redo log (`LogChunk.transaction`); 0: not known.
+            last_commit_scn: its commit SCN; FIRST_SCN: not known.
 
         Raises:
             DatabaseSetBack: the database was set back to a state from before the end of that redo log.

@@ -34,6 +34,7 @@ from databases.ports import DestinationTable
 from databases.postgres.compared.seen_tables import seen_table
 from databases.postgres.connection import connect, qualified, quote, translated
 from databases.postgres.destination.writing.pipeline import Pipeline
+from databases.postgres.keyed_rows import rows_of_keys
 from databases.postgres.partitions import without_children
 from databases.postgres.row_text import (
     column_kinds,
@@ -199,6 +200,13 @@ class PostgresTableReader:
             )
             found = connection.execute(query.encode()).fetchall()
         return tuple(KeyedRow(key=tuple(row[0]), digest=(row[1], row[2])) for row in found)
+
+    def keyed_rows(
+        self, owner: str, name: str, key: Sequence[str], columns: Sequence[str], *, keys: Sequence[tuple[str | None, ...]], snapshot: str = "", rows: str = "",
+    ) -> tuple[KeyedRow, ...]:
+        """See `TableReader.keyed_rows`."""
+        with self._unmoved(owner, name, snapshot) as (connection, relation):
+            return rows_of_keys(connection, relation, owner, name, key=key, columns=columns, keys=keys, rows=rows)
 
     def close(self) -> None:
         """See `TableReader.close`."""

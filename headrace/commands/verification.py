@@ -22,7 +22,7 @@ __all__ = ["KNOWN_TABLES", "comparison_line", "difference_lines", "table_name", 
 
 KNOWN_TABLES = "headrace verify FILE names all tables; a schema or table with a dot in its name stands in double quotes, as in the file"
 
-# A table that is written meanwhile differs until the destination has caught up: compare it again.
+# Rows that are written meanwhile differ until the destination has caught up: these are compared again.
 RECHECKS = 5
 RECHECK_DELAY_S = 1.0
 SHOWN_COLUMNS_MAX = 10  # of a row that differs: a key has fewer, and nobody reads a line of hundreds
@@ -156,6 +156,9 @@ def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
     lines += [f"  {_row_text(row)}: {row['what']}" for row in comparison.get("differences", ())]
     if comparison.get("has_more_differences"):
         lines.append("  ... and others")
+    if moving := comparison.get("in_flight_rows"):
+        named = [_row_text(row) for row in comparison["in_flight"]]
+        lines.append(f"  not compared: {counted(moving, 'row')} that changed between all looks: {'; '.join(named)}{'; ...' if moving > len(named) else ''}")
     if not comparison["equal"] and not comparison["problem"] and (conditions := comparison.get("conditions")):
         lines.append(
             f"  conditions discard some of its changes ({'; '.join(conditions)}), and a copy has all rows: it may differ as the file says, and would again"
@@ -189,7 +192,10 @@ def comparison_line(comparison: Mapping[str, Any]) -> str:
     there = f"{comparison['destination_owner']}.{comparison['destination_name']}"
     table = f"{name} {comparison['source']} -> {comparison['destination']}{'' if there == name else f' {there}'}"
     if comparison["equal"]:
-        return f"{table}: identical, {comparison['source_rows']} rows"
+        moving, settled = comparison.get("in_flight_rows", 0), comparison.get("settled", 0)
+        exception = f", all but {counted(moving, 'row')} that changed between all looks" if moving else ""
+        again = f" ({counted(settled, 'row')} on the way, and compared again)" if settled else ""
+        return f"{table}: identical{exception}, {comparison['source_rows']} rows{again}"
     if comparison["problem"]:
         return f"{table}: not compared: {comparison['problem']}"
     return (

@@ -23,9 +23,16 @@ from functools import cached_property
 from streams.errors import Retry, StreamsError
 
 __all__ = [
-    "And", "Attribute", "Compare", "Condition", "ConditionError", "Constant", "Distinct", "Image", "In", "IsNull", "IsTruth", "Like", "Logical",
+    "LOG_WHOLE_ROWS", "And", "Attribute", "Compare", "Condition", "ConditionError", "Constant", "Distinct", "Image", "In", "IsNull", "IsTruth", "Like", "Logical",
     "Node", "Not", "Operand", "Or", "Truth", "ValueOf", "columns_of", "comparisons_of", "of_image", "operands_of",
 ]
+
+
+# Whoever evaluates the rule does not get past the change, and waits for nothing: a copy or a comparison would wait for it.
+LOG_WHOLE_ROWS = (
+    "let the source log whole old rows of the table (`headrace plan` prints the statement). Changes that were logged before it cannot be told:"
+    " take the table out of the rules, `headrace up FILE`, then put it back and `headrace up FILE` again: it is copied anew"
+)
 
 
 class ConditionError(StreamsError):

@@ -1,17 +1,16 @@
 """Comparison of source and destination tables, as Spark jobs.
 
 Each side is digested piece by piece under one snapshot, held by the driver, so that a comparison uses one moment per
-side. Under load the two moments differ, and so can the tables: tables that differ are compared again with
-new snapshots, as often as the caller wants. A table that never agrees while changes flow is a finding; after
-`headrace wait --caught-up` on a quiet source, the result is definite.
+side. Under load the two moments differ, and so do the tables. So rows that differ are compared again, alone, until each has settled or is known
+to differ (`spark_apply.copy.differing_rows`): what is on its way is no difference. Tables whose rows cannot be looked for (functions make them) are compared again whole, and so are
+those that could not be read; for these a difference is definite on a quiet source alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,15 @@ from protos import apply_pb2 as pb
 from rules.rule import Rule, RuleSet
 from rules.transformation import AddColumn, TransformationError
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
+from spark_apply.copy.differing_rows import (
+    DIFFERENCES_MAX,
+    STEADY_LOOKS,
+    FoundRows,
+    RowDifference,
+    Side,
+    differing_rows,
+    judged_rows,
+)
 from spark_apply.copy.parts import here
 from spark_apply.copy.reshaped import ReshapedTable, has_function
 from streams.errors import DatabaseError, DatabaseUnavailable
@@ -32,14 +40,12 @@ if TYPE_CHECKING:
     from spark_apply.driver.config import ApplyConfig, TableToInstantiate
     from spark_apply.driver.runs import TaskRunner
 
-__all__ = ["ComparedColumns", "Comparison", "RowDifference", "SideDigest", "TableComparison", "compared_columns", "differing_rows", "tables_of_now"]
+__all__ = ["ComparedColumns", "Comparison", "SideDigest", "TableComparison", "compared_columns", "tables_of_now"]
 
 _WAIT_POLL_S = 0.1
-# Which rows differ is found by digests of buckets of some hundred rows, in one scan of each side, then by the rows of a few.
-_BUCKET_ROWS = 100
+_BUCKET_ROWS = 100  # see `differing_rows`
 _BUCKETS_MIN, _BUCKETS_MAX = 16, 1 << 20
-_ROWS_READ_MAX = 10_000  # of each side
-DIFFERENCES_MAX = 20  # rows that are named: more than a person reads
+_CATCH_UP_S = 60.0  # the destination has caught up before `verify` compares: then it is seconds behind
 _BEGIN_TIMEOUT_S = 120.0  # for an application that is being replaced
 
 
@@ -49,21 +55,6 @@ class SideDigest:
 
     rows: int = 0
     digest: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowDifference:
-    """A row that is not the same at both sides.
-
-    Args:
-        columns: names of the key columns; of a table without a key, of all.
-        key: their values as text; None is NULL.
-        what: "missing at the destination", "only at the destination" or "differs".
-    """
-
-    columns: tuple[str, ...]
-    key: tuple[str | None, ...]
-    what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +71,8 @@ class TableComparison:
         mark: of the source's table, as the comparison's snapshot sees it; None: it has none.
         differences: rows that differ, some of them.
         has_more_differences: there are others.
+        settled: how many rows differed at first, and were the same when they were compared again.
+        in_flight, in_flight_rows: rows that were changed between all looks, of which nothing is known: some of them, and how many there are.
         left_out: what a SELECT shows at either side and was not compared, each with the reason.
         computed: names of the columns that were compared and that the destination computes itself: no copy changes them.
     """
@@ -94,6 +87,9 @@ class TableComparison:
     mark: RowMark | None = None
     differences: tuple[RowDifference, ...] = ()
     has_more_differences: bool = False
+    settled: int = 0
+    in_flight: tuple[RowDifference, ...] = ()
+    in_flight_rows: int = 0
     left_out: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
 
@@ -109,6 +105,7 @@ class Comparison:
         destination: for its catalog.
         tasks: number of concurrent Spark tasks.
         is_active: whether the caller still waits for results.
+        applied: up to which SCN of the source the destination has everything; None: nobody knows, and rows that differ are not compared again.
     """
 
     runner: TaskRunner
@@ -117,15 +114,16 @@ class Comparison:
     destination: DestinationDatabase
     tasks: int
     is_active: Callable[[], bool]
+    applied: Callable[[], int] | None = None
 
     def run(
         self, tables: Sequence[TableToInstantiate], *, rechecks: int, recheck_delay_s: float
     ) -> Iterator[TableComparison]:
-        """Compare tables; yields a table's result as soon as it is equal, or after the last check.
+        """Compare tables; yields a table's result as soon as it is known.
 
         Args:
             tables: of the apply process.
-            rechecks: how often tables that differ are compared again.
+            rechecks: how often tables, or rows, that differ are compared again.
             recheck_delay_s: pause between two checks, in seconds.
 
         Raises:
@@ -134,23 +132,26 @@ class Comparison:
         """
         waiting = list(tables)
         for check in range(1, rechecks + 2):
-            found = self._compare(waiting)
             is_last = check == rechecks + 1
-            for each in found:
-                if is_last and not each.is_equal and not each.problem:
-                    yield replace(self._with_rows(each), checks=check)
-                elif each.is_equal or each.is_final or is_last:
-                    yield replace(each, checks=check)
-            waiting = [each.table for each in found if not each.is_equal and not each.is_final]
+            again = []
+            for each in self._compare(waiting):
+                found = each
+                is_judged = self.applied is not None and rechecks > 0 and not has_function(each.table.transformations)
+                if not each.is_equal and not each.problem and (is_judged or is_last):
+                    found = self._with_rows(each, rechecks if is_judged else 0, recheck_delay_s)
+                if found.is_equal or found.is_final or is_last or (is_judged and not found.problem):
+                    yield replace(found, checks=check)
+                else:
+                    again.append(each.table)
+            waiting = again
             if not waiting or is_last or not _pause(recheck_delay_s, self.is_active):
                 return
 
-    def _with_rows(self, found: TableComparison) -> TableComparison:
-        """A table that differs, with rows in which it does."""
+    def _with_rows(self, found: TableComparison, rechecks: int, recheck_delay_s: float) -> TableComparison:
+        """A table that differed, with rows in which it does. With rechecks, what is on its way is none of them, and the table may be equal."""
         target = self.destination.describe(*found.table.destination)
         if target is None or has_function(found.table.transformations):
             return found  # rows that a function makes are in no database to be looked for
-        buckets = min(max(max(found.source.rows, found.destination.rows) // _BUCKET_ROWS, _BUCKETS_MIN), _BUCKETS_MAX)
         try:
             with contextlib.ExitStack() as opened:
                 readers = [
@@ -164,15 +165,48 @@ class Comparison:
                 key = key if key and set(key) <= set(columns.destination) else columns.destination
                 source_of = dict(zip(columns.destination, columns.source, strict=True))
                 sides = [
-                    _Side(readers[0], found.table.source, tuple(source_of[column] for column in key), columns.source, rows=found.table.rows),
-                    _Side(readers[1], found.table.destination, key, columns.destination, rows=self._kept([found.table])[0].rows),
+                    Side(readers[0], found.table.source, tuple(source_of[column] for column in key), columns.source, rows=found.table.rows),
+                    Side(readers[1], found.table.destination, key, columns.destination, rows=self._kept([found.table])[0].rows),
                 ]
-                for side in sides:
-                    side.snapshot = opened.enter_context(side.reader.export_snapshot())
-                differences, has_more = differing_rows(sides, buckets)
+                return self._judged(found, sides, rechecks, recheck_delay_s)
         except DatabaseError as error:
-            return replace(found, problem=f"different; its rows could not be compared: {error.message}")
-        return replace(found, differences=differences, has_more_differences=has_more)
+            return replace(found, problem=f"different; its rows could not be compared: {error.message}", is_final=not isinstance(error, DatabaseUnavailable))
+
+    def _judged(self, found: TableComparison, sides: Sequence[Side], rechecks: int, recheck_delay_s: float) -> TableComparison:
+        """A table that differed, by its rows: buckets of them, each of which counts until it was the same once."""
+        buckets = min(max(max(found.source.rows, found.destination.rows) // _BUCKET_ROWS, _BUCKETS_MIN), _BUCKETS_MAX)
+        if not rechecks:
+            rows = _rows_now(sides, buckets, buckets_max=DIFFERENCES_MAX + 1)
+            return replace(found, differences=rows.differences[:DIFFERENCES_MAX], has_more_differences=len(rows.differences) > DIFFERENCES_MAX or bool(rows.unread))
+        among: frozenset[int] | None = None
+        settled, moving = 0, []
+        for _ in range(rechecks):
+            rows = _rows_now(sides, buckets, among=among, buckets_max=buckets)
+            judged = judged_rows(sides, rows.differences, looks=rechecks + STEADY_LOOKS - 1, catch_up=lambda: self._catch_up(recheck_delay_s))
+            settled += judged.settled
+            moving += [RowDifference(columns=sides[1].key, key=key, what="changed at each look") for key in judged.in_flight]
+            among = rows.unread
+            if judged.differences or not among:
+                break
+        differs = bool(judged.differences)
+        return replace(
+            found, is_equal=not differs and not among, differences=judged.differences[:DIFFERENCES_MAX], settled=settled,
+            has_more_differences=differs and (len(judged.differences) > DIFFERENCES_MAX or bool(among)),
+            in_flight=tuple(moving[:DIFFERENCES_MAX]), in_flight_rows=len(moving),
+            is_final=bool(among), problem="" if differs or not among else "more of its rows are changed meanwhile than can be compared again: compare it when it is written less",
+        )
+
+    def _catch_up(self, delay_s: float) -> bool:
+        """Wait until the destination has what the source has now, and a moment; False: the caller waits no longer."""
+        assert self.applied is not None
+        marker = self.source.write_marker(b"compared")
+        ends_by = time.monotonic() + _CATCH_UP_S
+        is_wanted = _pause(delay_s, self.is_active)
+        while is_wanted and self.applied() < marker:
+            if time.monotonic() > ends_by:
+                raise DatabaseError(f"the destination is more than {_CATCH_UP_S:g} s behind: what differs may be on its way")
+            is_wanted = _pause(_WAIT_POLL_S, self.is_active)
+        return is_wanted
 
     def _compare(self, tables: Sequence[TableToInstantiate]) -> list[TableComparison]:
         """Compare each table once."""
@@ -289,57 +323,12 @@ def _destination(table: TableToInstantiate, now: TableName) -> TableName:
     return now if was == table.destination else table.destination
 
 
-@dataclass(slots=True)
-class _Side:
-    reader: TableReader
-    name: TableName
-    key: tuple[str, ...]  # columns that tell rows apart, as this side calls them
-    columns: tuple[str, ...]  # that are compared, likewise
-    snapshot: str = ""
-    rows: str = ""
-
-
-def differing_rows(sides: Sequence[_Side], buckets: int) -> tuple[tuple[RowDifference, ...], bool]:
-    """Rows in which a table differs, `DIFFERENCES_MAX` at most, and whether there are more.
-
-    Args:
-        sides: source and destination.
-        buckets: into how many the rows are divided.
-    """
-    source, destination = (
-        side.reader.bucket_digests(*side.name, side.key, side.columns, buckets=buckets, snapshot=side.snapshot, rows=side.rows) for side in sides
-    )
-    wanted: list[int] = []
-    total = 0
-    different = [number for number in range(buckets) if source[number] != destination[number]]
-    for number in different:
-        total += max(source[number].row_count, destination[number].row_count)
-        if wanted and total > _ROWS_READ_MAX:
-            break
-        wanted.append(number)
-        if len(wanted) > DIFFERENCES_MAX:
-            break
-    if not wanted:
-        return (), False
-    rows_max = max(sum(side[number].row_count for number in wanted) for side in (source, destination))
-    there, here = (
-        Counter(side.reader.bucket_rows(
-            *side.name, side.key, side.columns, buckets=buckets, wanted=wanted, rows_max=rows_max, snapshot=side.snapshot, rows=side.rows,
-        ))
-        for side in sides
-    )
-    missing, extra = there - here, here - there
-    missing_keys, extra_keys = {row.key for row in missing}, {row.key for row in extra}
-    found = [
-        RowDifference(columns=sides[-1].key, key=each, what=what)
-        for keys, what in (
-            (missing_keys & extra_keys, "differs"), (missing_keys - extra_keys, "missing at the destination"),
-            (extra_keys - missing_keys, "only at the destination"),
+def _rows_now(sides: Sequence[Side], buckets: int, *, among: Collection[int] | None = None, buckets_max: int) -> FoundRows:
+    """Rows in which a table differs, both sides under snapshots of the same moment, as far as there is one."""
+    with contextlib.ExitStack() as opened:
+        return differing_rows(
+            [replace(side, snapshot=opened.enter_context(side.reader.export_snapshot())) for side in sides], buckets, among=among, buckets_max=buckets_max,
         )
-        for each in sorted(keys, key=lambda values: [(value is not None, value or "") for value in values])
-    ]
-    has_more = len(found) > DIFFERENCES_MAX or len(wanted) < len(different)
-    return tuple(found[:DIFFERENCES_MAX]), has_more
 
 
 def _pause(seconds: float, is_active: Callable[[], bool]) -> bool:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from databases.connectors import open_destination, open_source
 from protos import apply_pb2 as pb
 from spark_apply.arriving import restart_hint
-from spark_apply.copy.comparison import Comparison, RowDifference, TableComparison, tables_of_now
+from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
+from spark_apply.copy.differing_rows import RowDifference
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.marked_columns import paired
 from spark_apply.copy.records import TableProgress, to_be_copied_again
@@ -159,15 +160,19 @@ class ApplyControl:
             destination = opened.enter_context(contextlib.closing(open_destination(self.config.destination)))
             comparison = Comparison(
                 runner=self.runner, config=self.config, source=source, destination=destination, tasks=_DIGEST_TASKS,
-                is_active=lambda: not self.should_end,
+                is_active=lambda: not self.should_end, applied=self._kept_scn if self.cores is not None else None,
             )
             delay_s = request.recheck_delay_s or _RECHECK_DELAY_S
             equal: dict[str, RowMark] = {}
             for answer in comparison.run(tables, rechecks=request.rechecks, recheck_delay_s=delay_s):
-                if answer.is_equal and answer.mark is not None:
+                if answer.is_equal and not answer.in_flight_rows and answer.mark is not None:
                     equal[answer.table.identity] = answer.mark
                 yield _comparison_message(answer)
             self._note_equal(destination, equal)
+
+    def _kept_scn(self) -> int:
+        """Up to which SCN of the source the destination has everything."""
+        return int(self.status().counters["kept_scn"])
 
     def _note_equal(self, destination: DestinationDatabase, marks: Mapping[str, RowMark]) -> None:
         """Record that both sides have the same rows, whatever changed at the source without events: nothing is said of these tables any more."""
@@ -415,9 +420,11 @@ class ApplyControl:
                 status.detail, status.hint = f"apply server {failing.server} fails and tries again: {failing.detail}", _FAILING_HINT
             elif not status.detail and replaced is not None:
                 status.detail, status.hint = f"apply server {replaced.server} was replaced: {replaced.failure}", replaced.failure_hint
+        # An administrator is ahead of what runs: a driver that begins again takes no more tables than the controller has in its record.
+        what_to_do = "headrace up FILE takes it up" if self.config.source.has_admin else restart_hint(self.config.apply)
         for name in sorted(reader.strangers):
             status.instantiation.append(pb.InstantiationProgress(
-                owner=name.owner, name=name.name, state="FAILED", problem=f"{_STRANGER}: {restart_hint(self.config.apply)}",
+                owner=name.owner, name=name.name, state="FAILED", problem=f"{_STRANGER}: {what_to_do}",
             ))
         if cores.coordinator.is_disabled:
             number = cores.coordinator.first_error
@@ -471,5 +478,6 @@ def _comparison_message(found: TableComparison) -> pb.TableComparison:
         differences=[_difference_message(each) for each in found.differences], has_more_differences=found.has_more_differences,
         destination_rows=found.destination.rows, source_digest=found.source.digest,
         destination_digest=found.destination.digest, checks=found.checks, problem=found.problem,
-        left_out=found.left_out, computed=found.computed,
+        left_out=found.left_out, computed=found.computed, settled=found.settled,
+        in_flight=[_difference_message(each) for each in found.in_flight], in_flight_rows=found.in_flight_rows,
     )

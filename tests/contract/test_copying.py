@@ -135,6 +135,30 @@ def test_buckets_find_the_rows_in_which_two_tables_differ(harness, reader):
     assert len(reader.bucket_rows("public", "t", ("id",), ("id",), buckets=1, wanted=[0], rows_max=5)) == 5
 
 
+@pytest.mark.parametrize("key", [("id",), ("a",), ("id", "a")])
+def test_rows_are_read_by_their_keys_whatever_the_key_is(harness, reader, key):
+    """Keys of two columns, keys that several rows have, NULLs and quotes; a key that no row has is no error."""
+    harness.insert("t", [(b"it's", b"\\ % and \"")])
+    every = reader.bucket_rows("public", "t", key, ("id", "a"), buckets=1, wanted=[0], rows_max=1000)
+    keys = [row.key for row in every if row.key[0] in {"0007", "0014", "0100", "it's", None, "x" * 49, "\\ % and \""}]
+    assert keys
+    found = reader.keyed_rows("public", "t", key, ("id", "a"), keys=[*dict.fromkeys(keys), ("none",) * len(key)])
+    assert sorted(found, key=repr) == sorted((row for row in every if row.key in keys), key=repr)
+    assert reader.keyed_rows("public", "t", key, ("id", "a"), keys=[]) == ()
+
+
+def test_version_of_a_row_is_another_one_when_it_was_written_if_it_is_known(harness, reader, session):
+    def version() -> str:
+        (found,) = reader.keyed_rows("public", "t", ("id",), ("id", "a"), keys=[("0007",)])
+        return found.version
+
+    before = version()
+    assert version() == before
+    session.empty_tables([session.describe("public", "t")])
+    harness.insert("t", ROWS)
+    assert not before or version() != before
+
+
 def test_rows_can_be_read_as_text_changed_digested_and_written(harness, reader, session):
     """What a function of the user's makes of rows has the digest that the rows have where they are written."""
     total = TableDigest()

@@ -315,14 +315,14 @@ def test_up_goes_on_without_the_administrator_where_everything_is_there(site: Si
     (found,) = prepare_as_admin(spec)
     assert not found.is_error
     assert "password authentication failed" in found.problem
-    (asked,) = admin_findings(spec, spec.site("dst"))
+    (asked,) = admin_findings(spec, spec.site("dst"), None)
     assert (asked.path, asked.fix, asked.is_error) == (found.path, found.fix, False)
     monkeypatch.delenv("ADMIN")
     (found,) = prepare_as_admin(spec)
     assert "ADMIN" in found.problem
     # Now it is needed.
     site.superuser.execute("DROP TRIGGER headrace_tombstones ON shop.t")
-    for ask in (lambda: prepare_as_admin(spec), lambda: list(admin_findings(spec, spec.site("dst")))):
+    for ask in (lambda: prepare_as_admin(spec), lambda: admin_findings(spec, spec.site("dst"), None)):
         with pytest.raises(ConfigError, match="ADMIN"):
             ask()
     # A database that does not answer is waited for by what runs.

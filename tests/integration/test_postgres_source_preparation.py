@@ -10,7 +10,7 @@ import pytest
 from databases.embedded import EmbeddedServer
 from databases.postgres.source.catalog import slot_name
 from databases.postgres.source.database import PostgresSource
-from rules.rule import Rule, RuleSet
+from rules.rule import ANY_TAG, Rule, RuleSet
 from streams.errors import DatabaseError, DatabaseUnavailable
 from streams.scn import FIRST_SCN
 from tests.support.log_reading import Reading
@@ -261,3 +261,35 @@ def test_name_that_matches_nothing_gets_the_nearest_one_as_the_file_has_to_write
     rules = (RuleSet(include=(Rule(owner="HR"), Rule(owner="ünï cöde"))),)
     (warning,) = [f for f in site.source.preflight(rules, streams=1) if "matches no table" in f.problem]
     assert "did you mean the schema" in warning.fix
+
+
+def test_what_has_rows_and_is_no_table_is_named_and_a_rule_for_it_hears_what_it_is(site: Site) -> None:
+    """A schema's materialized views and foreign tables were left out without a word, and a rule that named one was told to correct the name."""
+    for statement in (
+        "CREATE TABLE t (id int PRIMARY KEY, body oid)", "CREATE MATERIALIZED VIEW mv AS SELECT count(*) FROM t", "CREATE VIEW vw AS SELECT * FROM t", "CREATE SEQUENCE sq",
+        "CREATE FOREIGN DATA WRAPPER none", "CREATE SERVER elsewhere FOREIGN DATA WRAPPER none", "CREATE FOREIGN TABLE ft (id int) SERVER elsewhere",
+        "CREATE TABLE p (id int) PARTITION BY LIST (id)", "CREATE TABLE p_1 PARTITION OF p (PRIMARY KEY (id)) FOR VALUES IN (1)", "ALTER TABLE p_1 REPLICA IDENTITY DEFAULT",
+    ):
+        site.run(statement)
+
+    def found(*rules: Rule) -> dict[str, tuple[str, str]]:
+        return {f.path.rpartition(" ")[2]: (f.problem, f.fix) for f in site.source.preflight((RuleSet(include=rules),), streams=1) if f.path.partition(" ")[0].startswith(("sites", "database"))}
+
+    of_schema = found(Rule(owner="public"))
+    assert of_schema["public.mv"][0] == "is a materialized view: its rows are in no log"
+    assert of_schema["public.ft"][0] == "is a foreign table: its rows are in no log"
+    assert not {"public.vw", "public.sq", "public.p_1", "public.t"} & of_schema.keys(), "they have no rows of their own, or are captured"
+    left = site.source.preflight((RuleSet(include=(Rule(owner="public"),), exclude=tuple(Rule(owner="public", name=name, tags=ANY_TAG) for name in ("mv", "ft"))),), streams=1)
+    assert not [f for f in left if "its rows are in no log" in f.problem]
+    by_name = found(Rule(owner="public", name="t"), *(Rule(owner="public", name=name) for name in ("mv", "vw", "sq", "p_1", "ft")))
+    said = {name: fix for name, (problem, fix) in by_name.items() if problem == "matches no table here"}
+    assert said["public.mv"].startswith("public.mv is a materialized view, and only tables are captured. Correct the name")
+    assert "is a view" in said["public.vw"]
+    assert "is a sequence" in said["public.sq"]
+    assert "is a foreign table" in said["public.ft"]
+    assert "public.p_1 is a partition: name its table, public.p," in said["public.p_1"]
+    ((_, (problem, fix)),) = found(Rule(owner="public", name="mv")).items()
+    assert problem == "no table of this database is selected by the rules"
+    assert "public.mv is a materialized view" in fix
+    site.run("SELECT lo_create(0)")
+    assert "column body is a number, and this database has large objects" in found(Rule(owner="public"))["public.t"][0]

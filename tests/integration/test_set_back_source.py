@@ -1,4 +1,4 @@
-"""A source that comes back from an older copy of its disk is refused, also when its new log has passed the end of redo."""
+"""A source that comes back from an older copy of its disk is refused, also when its new log has passed the end of redo and its transactions have the old numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.postgres_redo import RULES, RedoSite
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
-def test_source_that_was_set_back_is_refused_before_and_after_its_log_has_passed_the_end_of_redo(postgres_folder: Path, tmp_path: Path) -> None:
+def test_source_that_was_set_back_is_refused_whatever_it_has_written_since(postgres_folder: Path, tmp_path: Path) -> None:
     folder = postgres_folder / "set_back"
     server = EmbeddedServer(folder, version=18, name="set_back", settings={"shared_buffers": "16MB", "autovacuum": "off"})
     server.start()
@@ -47,7 +47,10 @@ def test_source_that_was_set_back_is_refused_before_and_after_its_log_has_passed
         site.writer, site.user = site.new_writer(), psycopg.connect(server.dsn(), autocommit=True)
 
         def opened() -> None:
-            site.source.open_stream("topo", site.writer.start_scn, timeline=site.writer.timeline, last_transaction=site.writer.last_transaction)
+            site.source.open_stream(
+                "topo", site.writer.start_scn, timeline=site.writer.timeline, last_transaction=site.writer.last_transaction,
+                last_commit_scn=site.writer.last_commit_scn,
+            )
 
         with pytest.raises(DatabaseSetBack, match="set back to an older state"):
             opened()
@@ -55,6 +58,44 @@ def test_source_that_was_set_back_is_refused_before_and_after_its_log_has_passed
             site.user.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 100000), true)")
         with pytest.raises(DatabaseSetBack, match="which the database does not have"):
             opened()
+        number = 0
+        while int(site.user.execute("SELECT pg_current_xact_id()::text").fetchone()[0]) <= site.writer.last_transaction:
+            number += 1
+            site.user.execute("INSERT INTO t VALUES (%s)", (number,))
+        assert site.source.current_scn() > site.writer.start_scn, "a log that is behind is told by that"
+        with pytest.raises(DatabaseSetBack, match="has written other transactions since"):
+            opened()
+        site.close()
+    finally:
+        server.stop()
+        server.destroy()
+
+
+def test_source_that_crashed_goes_on_though_its_slot_forgot_what_was_confirmed(postgres_folder: Path, tmp_path: Path) -> None:
+    """A slot is written to disk by checkpoints: after a crash it is confirmed up to less than redo has, as that of an older copy is."""
+    server = EmbeddedServer(postgres_folder / "crashed", version=18, name="crashed", settings={"shared_buffers": "16MB", "autovacuum": "off"})
+    server.start()
+    try:
+        with psycopg.connect(server.dsn(), autocommit=True) as user:
+            user.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        site = RedoSite(server.dsn(), tmp_path / "redo")
+        site.source.prepare("topo", (RULES,))
+        site.attach()
+        for number in range(1, 20):
+            site.user.execute("INSERT INTO t VALUES (%s, repeat('x', 10000))", (number,))
+        site.catch_up()
+        site.close()
+        server.stop(immediate=True)
+        server.start()
+        site = RedoSite(server.dsn(), tmp_path / "redo")
+        (confirmed,) = site.user.execute("SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots").fetchone()
+        assert int(confirmed) < site.writer.start_scn, "the slot forgot nothing"
+        site.user.execute("INSERT INTO t VALUES (100, 'after the crash')")
+        before = site.writer.last_commit_scn
+        site.attach()
+        assert site.stream.start_scn == site.writer.start_scn, "what redo has does not come again"
+        site.catch_up()
+        assert site.writer.last_commit_scn > before
         site.close()
     finally:
         server.stop()

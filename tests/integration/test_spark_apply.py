@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
 
 from protos import apply_pb2 as pb
@@ -243,13 +245,56 @@ def test_comparison_finds_the_table_that_differs(drivers: ApplyDrivers, driver: 
     only = pb.CompareRequest(tables=[pb.TableName(owner="public", name="accounts")], rechecks=1, recheck_delay_s=0.1)
     (different,) = driver.client.compare(only)
     assert not different.equal
-    assert different.checks == 2
+    assert [(list(each.values), each.what) for each in different.differences] == [(["17"], "differs")]
     assert different.source_rows == different.destination_rows
     assert different.source_digest != different.destination_digest
     execute(drivers.queue.destination_dsn, "UPDATE accounts SET balance = balance - 1 WHERE id = 17")
     assert [each.equal for each in driver.client.compare(only)] == [True]
     (unknown,) = driver.client.compare(pb.CompareRequest(tables=[pb.TableName(owner="public", name="unknown")]))
     assert unknown.problem
+
+
+@contextlib.contextmanager
+def applied_late(dsn: str) -> Iterator[None]:
+    """Nothing is written to `history` but once a second."""
+    ended = threading.Event()
+
+    def hold() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not ended.is_set():
+                with connection.transaction():
+                    connection.execute("LOCK TABLE history IN SHARE MODE")
+                    connection.execute("SELECT pg_sleep(1)")
+                time.sleep(0.05)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        holding.join()
+
+
+def test_tables_that_are_written_all_the_time_and_applied_late_are_identical_and_a_row_that_differs_is_found(drivers: ApplyDrivers, driver: Driver):
+    """`history` grows, and is always up to a second late; each transaction writes one of the few rows of `branches`."""
+    source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
+    execute(source, "INSERT INTO notes SELECT n, 'to compare' FROM generate_series(1, 3) n")
+    driver.wait_applied(end_of_log(source))
+    request = pb.CompareRequest(rechecks=3, recheck_delay_s=0.2)
+    with applied_late(destination), load(source, clients=3, duration_s=STARTING_S) as counts:
+        wait_for("a hundred transactions", lambda: counts["transactions"] > 100, STARTING_S)
+        found = {each.name: each for each in driver.client.compare(request)}
+        execute(destination, "UPDATE notes SET body = 'by hand' WHERE id = 2")
+        again = {each.name: each for each in driver.client.compare(request)}
+        written = counts["transactions"]
+        wait_for("the load, which wrote all the time", lambda: counts["transactions"] > written, STARTED_S)
+    execute(source, "DELETE FROM notes")
+    assert {name: (each.equal, each.problem) for name, each in found.items()} == dict.fromkeys(TABLES, (True, ""))
+    assert found["history"].settled > 0
+    assert [name for name, each in again.items() if not each.equal] == ["notes"]
+    assert [(list(each.values), each.what) for each in again["notes"].differences] == [(["2"], "differs")]
+    assert_same(drivers, driver)
 
 
 @pytest.mark.soak

@@ -352,3 +352,26 @@ def test_trigger_that_is_not_in_its_state_refuses_the_piece_and_is_not_tried_for
         (piece,) = reader.plan("public", "t", {}, piece_bytes=1 << 30).pieces
         with reader.open_piece(piece) as opened, pytest.raises(DataError, match="not now"):
             session.copy_rows("public", "t", columns, opened.rows(columns, form=NATIVE), form=NATIVE)
+
+
+def test_rows_are_read_by_keys_of_any_type_also_by_those_that_this_sides_type_cannot_have(source: psycopg.Connection, source_database: str) -> None:
+    """A key of the other side's wider type is no error here: no row has it. Keys of users' types are looked for by their texts."""
+    source.execute("CREATE TABLE public.narrow (id smallint, m public.mood, d date, PRIMARY KEY (id, m, d))")
+    source.execute("INSERT INTO public.narrow SELECT k, 'sad', DATE '2026-01-01' + k FROM generate_series(1, 1200) k")
+    source.execute("CREATE DOMAIN public.code AS text")
+    source.execute("CREATE TABLE public.coded (c public.code PRIMARY KEY, f float8[])")
+    source.execute("INSERT INTO public.coded VALUES ('it''s \\ %', ARRAY[0.1, NULL])")
+    with contextlib.closing(PostgresTableReader(source_database)) as reader:
+        def found(name: str, key: tuple[str, ...], keys: list[tuple[str | None, ...]]) -> set[tuple[str | None, ...]]:
+            return {row.key for row in reader.keyed_rows("public", name, key, key, keys=keys)}
+
+        assert found("narrow", ("id",), [("7",), ("99999",), ("1201",)]) == {("7",)}
+        assert found("narrow", ("id", "d"), [("7", "2026-01-08"), ("8", "2026-01-08")]) == {("7", "2026-01-08")}
+        assert found("narrow", ("id", "m", "d"), [("7", "sad", "2026-01-08"), ("8", "glad", "2026-01-09")]) == {("7", "sad", "2026-01-08")}
+        assert len(found("narrow", ("id",), [(str(number),) for number in range(2000)])) == 1200
+        assert found("coded", ("c",), [("it's \\ %",), ("none",)]) == {("it's \\ %",)}
+        assert found("coded", ("c", "f"), [("it's \\ %", "{0.1,NULL}")]) == {("it's \\ %", "{0.1,NULL}")}
+        assert found("parts", ("id",), [("499",), ("500",)]) == {("499",), ("500",)}
+        every = {row.key: row for row in reader.bucket_rows("public", "narrow", ("id",), ("id", "m", "d"), buckets=1, wanted=[0], rows_max=5000)}
+        assert all(every[row.key] == row for row in reader.keyed_rows("public", "narrow", ("id",), ("id", "m", "d"), keys=list(every)))
+        assert [row.key for row in reader.keyed_rows("public", "narrow", ("id",), ("id",), keys=list(every), rows="id > 1198")] == [("1199",), ("1200",)]

@@ -71,7 +71,9 @@ class FakeActors:
             raise PropagationError(f"{name} does not answer")
         self.calls.append((name, method))
         if method == "uncaptured":
-            return self.uncaptured.get(name, ())
+            known = {each.identity for noted in arguments[1:] for each in noted.tables}
+            ahead = tuple(f"{each.owner}.{each.name}" for each in self.captured.get(name, ()) if each.identity not in known) if arguments[1:] else ()
+            return (*self.uncaptured.get(name, ()), *ahead)
         if method == "captured":
             return self.captured.get(name, ())
         if method == "leave_out":

@@ -32,7 +32,7 @@ class Reading:
         self.reader = ApplyReader(
             source="dbs1", progress=ApplyProgress(epoch=1, low_watermark=low_watermark, above=ranges),
             rules=RuleEvaluation(rules or RuleSet()), fits=self.fits,
-            tables=tables or ArrivingTables({("public", "t"): TableStart(scn=instantiated)}), returned_from=returned_from,
+            tables=tables if tables is not None else ArrivingTables({("public", "t"): TableStart(scn=instantiated)}), returned_from=returned_from,
         )
 
     def create(self, columns: int) -> None:

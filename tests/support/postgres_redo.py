@@ -56,7 +56,10 @@ class RedoSite:
 
         def opened() -> bool:
             try:
-                self.stream = self.source.open_stream("topo", self.writer.start_scn, timeline=self.writer.timeline)
+                self.stream = self.source.open_stream(
+                    "topo", self.writer.start_scn, timeline=self.writer.timeline, last_transaction=self.writer.last_transaction,
+                    last_commit_scn=self.writer.last_commit_scn,
+                )
             except DatabaseUnavailable:
                 return False
             return True

@@ -10,12 +10,15 @@ import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
+from databases.connectors import hosts_of
+from streams.errors import ConfigError
 from topology.file.secret_sources import SecretError, read_secrets, with_plain_names
 
 __all__ = ["ConnectionStringError", "check_written", "resolve"]
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _URI = re.compile(r"^(postgres(?:ql)?://)(?:([^@/]*)@)?([^/?]*)(.*)$", re.DOTALL)
+_FORMS = "write postgresql://user@host:5432/database, or host=... dbname=... user=..."
 _PASSWORD = re.compile(r"\b(?:ssl)?password\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&]*)")
 
 
@@ -60,9 +63,12 @@ def resolve(text: str, environment: Mapping[str, str]) -> str:
     resolved = _substitute(plain, {plain_name: values[name] for plain_name, name in names.items()})
     if not (_URI.match(resolved) or "=" in resolved):
         raise ConnectionStringError(
-            "is not a connection string",
-            "write postgresql://user@host:5432/database, or host=... dbname=... user=...",
+            "is not a connection string", _FORMS,
         )
+    try:
+        hosts_of(resolved)
+    except ConfigError as error:  # which the database's connector would say of no site and no line, when it is asked
+        raise ConnectionStringError(error.message.removeprefix("a PostgreSQL dsn "), error.hint or _FORMS) from error
     return resolved
 
 

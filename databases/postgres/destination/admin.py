@@ -21,25 +21,19 @@ from typing import Any
 import psycopg
 
 from databases.ports import Finding
-from databases.postgres.connection import connect, database_identity, qualified, quote, translated
+from databases.postgres.administrator import Administrator
+from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.database import PostgresDestination
 from databases.postgres.destination.row_triggers import lacking_triggers, make_triggers
 from databases.postgres.destination.schema import VERSION, prepare_schema, schema_version
 from databases.postgres.destination.trust import changes_of_owner, owners_of_schema
 from databases.postgres.event_triggers import own_ddl
-from streams.errors import DatabaseError, DatabaseUnavailable
+from streams.errors import DatabaseError
 
 __all__ = ["PostgresAdmin"]
 
-_NAME = "headrace admin"
 _USE = "SELECT, INSERT, UPDATE, DELETE"  # what the role of dsn may do with the tables of the schema
-_UNREACHED = "admin_dsn is read anew each time: correct it, or the role that it names, and run the command again; what runs goes on with dsn"
-
-_ROLES = """
-SELECT current_user, current_database(), r.rolsuper, pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'),
-       EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'), has_database_privilege(current_database(), 'CREATE')
-FROM pg_catalog.pg_roles r WHERE r.rolname = %s
-"""
+_HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'headrace')"
 
 _RIGHTS = """
 SELECT has_schema_privilege(%(role)s, n.oid, 'USAGE'),
@@ -70,79 +64,52 @@ class PostgresAdmin:
     """
 
     def __init__(self, admin_dsn: str, dsn: str, *, site: str) -> None:
-        self._admin_dsn, self._dsn, self._site = admin_dsn, dsn, site
+        self._admin_dsn, self._site = admin_dsn, site
+        self._administrator = Administrator(admin_dsn, dsn, site=site)
 
     def preflight(self, tombstones: Collection[tuple[str, str]]) -> tuple[Finding, ...]:
         """See `DestinationAdmin.preflight`."""
-        role, identity = self._applying()
-        with self._session("checking the destination as its administrator") as connection:
-            found = tuple(self._findings(connection, role, identity, tombstones))
-            return found if any(each.is_error for each in found) else (*found, *_right_findings(connection, f"sites.{self._site}", role))
+        running = self._administrator.running_role()
+        with self._administrator.session("checking the destination as its administrator") as connection:
+            found = tuple(self._findings(connection, running, tombstones))
+            return found if any(each.is_error for each in found) else (*found, *_right_findings(connection, f"sites.{self._site}", running[0]))
 
     def prepare(self, tombstones: Collection[tuple[str, str]]) -> tuple[str, ...]:
         """See `DestinationAdmin.prepare`."""
-        role, identity = self._applying()
-        with own_ddl(self._admin_dsn, self._site), self._session("preparing the destination as its administrator") as connection:
-            for finding in self._findings(connection, role, identity, tombstones):
+        running = self._administrator.running_role()
+        with own_ddl(self._admin_dsn, self._site), self._administrator.session("preparing the destination as its administrator") as connection:
+            for finding in self._findings(connection, running, tombstones):
                 if finding.is_error:
                     raise DatabaseError(f"site {self._site}: {finding.problem}", hint=finding.fix)
             made = prepare_schema(connection)
             # One without a key is for the preflight of the site to name.
             able = [(owner, name) for owner, name, *_, has_key in lacking_triggers(connection, tombstones) if has_key]
-            return (*made, *make_triggers(connection, able), *_grant(connection, role))
+            return (*made, *make_triggers(connection, able), *_grant(connection, running[0]))
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `DestinationAdmin.remove`."""
-        with self._session("removing as its administrator"), contextlib.closing(PostgresDestination(self._admin_dsn, site=self._site)) as destination:
+        with self._administrator.session("removing as its administrator"), contextlib.closing(PostgresDestination(self._admin_dsn, site=self._site)) as destination:
             return destination.remove(topology)
 
-    def _findings(
-        self, connection: psycopg.Connection[Any], role: str, identity: str, tombstones: Collection[tuple[str, str]],
-    ) -> Iterator[Finding]:
+    def _findings(self, connection: psycopg.Connection[Any], running: tuple[str, str], tombstones: Collection[tuple[str, str]]) -> Iterator[Finding]:
         path = f"sites.{self._site}"
-        if database_identity(connection) != identity:
-            yield Finding(path=path, problem="admin_dsn leads to another database than dsn", fix="name the database of dsn in admin_dsn")
+        roles, found = self._administrator.roles(connection, running)
+        yield from found
+        if roles is None:
             return
-        row = connection.execute(_ROLES, (role,)).fetchone()
-        assert row is not None
-        admin, database, is_superuser, is_member, has_schema, may_create = row
-        if admin == role:
-            yield Finding(path=path, problem=f"admin_dsn and dsn have one role, {quote(role)}", fix="give admin_dsn another role, or leave it out")
-            return
-        if is_superuser or is_member:
-            kind, fix = (
-                ("is a superuser", f"ALTER ROLE {quote(role)} NOSUPERUSER;") if is_superuser
-                else (f"can act as {quote(admin)}", f"REVOKE {quote(admin)} FROM {quote(role)};")
-            )
-            yield Finding(path=path, is_error=False, problem=f"the role of dsn, {quote(role)}, {kind}: admin_dsn keeps nothing from it", fix=fix)
-        if not has_schema and not may_create:
+        (has_schema,) = connection.execute(_HAS_SCHEMA).fetchone() or (False,)
+        if not has_schema and not roles.may_create:
             yield Finding(
                 path=path, problem="the role of admin_dsn may not create the schema headrace",
-                fix=f"GRANT CREATE ON DATABASE {quote(database)} TO {quote(admin)};",
+                fix=f"GRANT CREATE ON DATABASE {quote(roles.database)} TO {quote(roles.admin)};",
             )
-        of_others = tuple(_owner_findings(connection, path, role, admin))
+        of_others = tuple(_owner_findings(connection, path, roles.running, roles.admin))
         yield from of_others
         # Of another's schema the version may not be read.
         if not of_others and (made := schema_version(connection)) > VERSION:
             yield Finding(path=path, problem=f"the schema headrace was made by a newer Headrace (version {made}, known: {VERSION})", fix="use the newer Headrace")
-        yield from _trigger_findings(connection, self._site, admin, tombstones)
-        yield from () if is_superuser or is_member else _table_findings(connection, self._site, role, admin, tombstones)
-
-    def _applying(self) -> tuple[str, str]:
-        """The role that applies, and the identity of its database."""
-        with contextlib.closing(connect(self._dsn, application_name=_NAME)) as connection, translated("asking for the role that applies", site=self._site):
-            row = connection.execute("SELECT current_user").fetchone()
-            assert row is not None
-            return str(row[0]), database_identity(connection)
-
-    @contextlib.contextmanager
-    def _session(self, what: str) -> Iterator[psycopg.Connection[Any]]:
-        try:
-            connection = connect(self._admin_dsn, application_name=_NAME)
-        except DatabaseUnavailable as error:
-            raise DatabaseUnavailable(f"as the administrator: {error.message}", hint=_UNREACHED, **error.context) from error
-        with contextlib.closing(connection), translated(what, site=self._site):
-            yield connection
+        yield from _trigger_findings(connection, self._site, roles.admin, tombstones)
+        yield from _table_findings(connection, self._site, roles.running, roles.admin, tombstones) if roles.is_apart else ()
 
 
 def _owner_findings(connection: psycopg.Connection[Any], path: str, role: str, admin: str) -> Iterator[Finding]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import psycopg
 
+from databases.operator_ports import AS_ADMIN
 from databases.ports import DestinationTable, Finding
 from databases.postgres.connection import qualified, quote
 from databases.postgres.destination.catalog import TOMBSTONES
-from databases.postgres.destination.schema import AS_ADMIN
 from streams.errors import DatabaseError
 from streams.table_name import literal
 

@@ -43,6 +43,7 @@ from typing import Any
 import psycopg
 from psycopg.abc import Query
 
+from databases.operator_ports import AS_ADMIN
 from databases.postgres.connection import translated
 from databases.postgres.destination.noted_sets import SCHEMA as NOTED_SETS
 from databases.postgres.destination.row_changes import QUOTED_SCHEMA
@@ -50,12 +51,10 @@ from databases.postgres.destination.row_changes import SCHEMA as ROW_CHANGES
 from databases.postgres.views import statements as view_statements
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError
 
-__all__ = ["AS_ADMIN", "CLAIM_LOCK", "HISTORY_FROM", "MARKS_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "check_schema", "missing_tables", "prepare_schema", "schema_version"]
+__all__ = ["CLAIM_LOCK", "HISTORY_FROM", "MARKS_FROM", "PREPARE_LOCK", "SCHEMA", "VERSION", "VERSIONS", "check_schema", "missing_tables", "prepare_schema", "schema_version"]
 
 SCHEMA = "headrace"
 _TABLE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(headrace\.\w+)")
-
-AS_ADMIN = "run `headrace up FILE`: it makes and upgrades this as the role of admin_dsn"
 
 # "headrace" in hexadecimal: nobody else's advisory lock is likely to have this number.
 PREPARE_LOCK = 0x68656164_72616365

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from databases.operator_ports import AS_ADMIN, LEFT_TO_ADMIN
 from databases.ports import (
     CapturedTable,
     DictionaryBuild,
@@ -54,6 +55,7 @@ from databases.postgres.source.row_marks import began_empty, computed_in, row_ma
 from databases.postgres.source.slot import (
     MAKES_SLOT,
     check_last_transaction,
+    check_same_log,
     check_slot,
     continues,
     slot_positions,
@@ -63,9 +65,9 @@ from databases.postgres.source.supplemental_logging import logged_tables, loggin
 from databases.postgres.source.transactions import are_visible
 from databases.postgres.source.waits import holding_up
 from databases.postgres.table_copy import use_snapshot
-from streams.errors import DatabaseUnavailable, UnsupportedType
+from streams.errors import DatabaseError, DatabaseUnavailable, UnsupportedType
 from streams.lcr_batch import TableVersion
-from streams.scn import Scn, scn_text
+from streams.scn import FIRST_SCN, Scn, scn_text
 from streams.table_name import literal
 
 if TYPE_CHECKING:
@@ -136,13 +138,15 @@ class PostgresSource:
         site: the site's name; by default the database's.
         allow_any_version: take server versions that were never tried.
         decoding_memory: bytes that a log stream's session holds of transactions in flight; 0: see `decoding_memory`.
+        has_admin: another role makes and changes the publication (`source.admin`).
     """
 
-    def __init__(self, dsn: str, *, site: str = "", allow_any_version: bool = False, decoding_memory: int = 0) -> None:
+    def __init__(self, dsn: str, *, site: str = "", allow_any_version: bool = False, decoding_memory: int = 0, has_admin: bool = False) -> None:
         self._dsn = dsn
         self._site = site
         self._allow_any_version = allow_any_version
         self._decoding_memory = decoding_memory
+        self._has_admin = has_admin
         self._connection: psycopg.Connection[Any] | None = None
         self._binary_types: set[int] = set()  # built-in ones that travel in binary form: no user can alter them
 
@@ -195,6 +199,7 @@ class PostgresSource:
         with translated("checking the source"):
             found = preflight_source(
                 self._session(), rules, site=self._site, streams=streams, allow_any_version=self._allow_any_version, may_be_copied=may_be_copied,
+                has_admin=self._has_admin,
             ) + tuple(memory_findings(self._session(), self._decoding_memory, f"sites.{self._site}"))
         if not needs:
             return found
@@ -290,11 +295,11 @@ class PostgresSource:
             connection = self._session()
             name = self._name(topology)
             tables = select_tables(connection, rules)
-            steps = [*publication_steps(connection, name, tables), slot_step(connection, name)]
+            steps = [*publication_steps(connection, name, tables, has_admin=self._has_admin), slot_step(connection, name)]
             return tuple(steps)
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """See `SourceDatabase.prepare`. Making a slot waits for every transaction that is running.
+        """See `SourceDatabase.prepare`. Making a slot waits for every transaction that is running. An administrator has made the publication before.
 
         Raises:
             DatabaseUnavailable: a table stayed locked, or an earlier call went on and did the same meanwhile; nothing is half done, call again.
@@ -304,7 +309,9 @@ class PostgresSource:
         steps = self.plan(topology, rules)
         if steps[-1].is_done and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
             raise publication_gone(self._name(topology))
-        statements = [step.statement for step in steps if not step.is_done]
+        if self._has_admin and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
+            raise DatabaseError(f"site {self._site}: there is no publication {self._name(topology)}", hint=AS_ADMIN)
+        statements = [step.statement for step in (steps[-1:] if self._has_admin else steps) if not step.is_done]
         with own_ddl(self._dsn, self._site), translated("preparing the source"):
             connection = self._session()
             for statement in statements:
@@ -328,12 +335,13 @@ class PostgresSource:
             connection = self._session()
             if self._release_slot(connection, name):
                 statements.append(f"SELECT pg_drop_replication_slot({literal(name)})")
-            if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None:
+            has_publication = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
+            if has_publication and not self._has_admin:
                 statements.append(f"DROP PUBLICATION {quote(name)}")
         for statement in statements:
             with own_ddl(self._dsn, self._site), translated(statement):  # who can run it, if this role cannot, needs it as it is
                 connection.execute(statement.encode())
-        return tuple(statements)
+        return (*statements, *([LEFT_TO_ADMIN] if has_publication and self._has_admin else []))
 
     def _release_slot(self, connection: psycopg.Connection[Any], name: str) -> bool:
         """Tell whether the slot exists, after ending whoever uses it."""
@@ -353,7 +361,7 @@ class PostgresSource:
 
     def open_stream(
         self, topology: str, start: Scn, *, timeline: int = 0, allow_binary: bool = True, last_transaction: int = 0,
-        force_libpq: bool = False,
+        last_commit_scn: Scn = FIRST_SCN, force_libpq: bool = False,
     ) -> PostgresLogStream:
         """See `SourceDatabase.open_stream`.
 
@@ -363,6 +371,7 @@ class PostgresSource:
             timeline: see the port.
             allow_binary: see the port.
             last_transaction: see the port.
+            last_commit_scn: see the port.
             force_libpq: read through libpq, as over TLS.
 
         Raises:
@@ -380,6 +389,7 @@ class PostgresSource:
             check_last_transaction(connection, start, last_transaction)
             publication_found(connection, name)
             binary = allow_binary and not binary_obstacles(connection, published_relations(connection, name))
+            check_same_log(connection, name, name, start, binary=binary, last_commit_scn=last_commit_scn, transaction=last_transaction)
         stream = open_log_stream(
             # As the slot: what synchronous_standby_names can name must be one site's alone.
             self._dsn, slot=name, publication=name, start=begin, binary=binary, application_name=name,

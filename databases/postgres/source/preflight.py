@@ -25,6 +25,7 @@ from databases.postgres.source.catalog import (
     table_names,
     unlogged_tables,
 )
+from databases.postgres.source.left_out import Relation, large_object_findings, left_out_findings, not_captured
 from databases.postgres.types import immediate
 from databases.postgres.versions import version_findings
 from rules.rule import Rule, RuleSet
@@ -82,7 +83,7 @@ def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
 
 def preflight_source(
     connection: psycopg.Connection[Any], rules: Sequence[object], *, site: str, streams: int, allow_any_version: bool,
-    may_be_copied: Callable[[TableName], bool],
+    may_be_copied: Callable[[TableName], bool], has_admin: bool = False,
 ) -> tuple[Finding, ...]:
     """Check everything; see the module.
 
@@ -93,20 +94,23 @@ def preflight_source(
         streams: log streams and snapshots needed at once.
         allow_any_version: do not refuse versions that were never tried.
         may_be_copied: see `SourceDatabase.preflight`.
+        has_admin: another role makes the publication, and has to own the tables for it (`source.admin`).
     """
     server = _server(connection)
     path = f"sites.{site}" if site else f"database {server.database}"
-    tables = select_tables(connection, rules)
+    tables, relations = select_tables(connection, rules), not_captured(connection)
     findings = [
         *version_findings(connection, path, allow_any_version=allow_any_version),
         *_server_findings(server, path, streams),
-        *_role_findings(server, path),
+        *_role_findings(server, path, has_admin=has_admin),
         *event_trigger_findings(connection, path, SOURCE_TAGS),
-        *trial_findings(connection, path, SOURCE_TRIALS),
-        *_rule_findings(rules, tables, table_names(connection), path),
+        *(() if has_admin else trial_findings(connection, path, SOURCE_TRIALS)),
+        *_rule_findings(rules, tables, table_names(connection), relations, path),
+        *left_out_findings(relations, rules, path),
+        *large_object_findings(connection, tables, path),
     ]
     for table in tables:
-        findings += _table_findings(table, server, path)
+        findings += _table_findings(table, server, path, has_admin=has_admin)
         if table.is_partitioned:
             findings += rows_of_others(f"{path} table {table.owner}.{table.name}", stored_tables(connection, table.number))
     for unlogged in unlogged_tables(connection, rules):
@@ -118,8 +122,7 @@ def preflight_source(
             )
         )
     findings += _deferrable_findings(connection, tables, path, may_be_copied)
-    relations = [leaf.number for table in tables for leaf in table.leaves]
-    findings += _form_findings(binary_obstacles(connection, relations), path)
+    findings += _form_findings(binary_obstacles(connection, [leaf.number for table in tables for leaf in table.leaves]), path)
     return tuple(findings)
 
 
@@ -221,13 +224,13 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
         )
 
 
-def _role_findings(server: _Server, path: str) -> Iterator[Finding]:
+def _role_findings(server: _Server, path: str, *, has_admin: bool) -> Iterator[Finding]:
     role = quote(server.role)
     if not server.can_replicate:
         yield Finding(
             path=path, problem=f"role {server.role} may not read the log", fix=f"ALTER ROLE {role} REPLICATION;"
         )
-    if not server.can_create:
+    if not (server.can_create or has_admin):
         yield Finding(
             path=path, problem=f"role {server.role} may not create a publication",
             fix=f"GRANT CREATE ON DATABASE {quote(server.database)} TO {role};",
@@ -235,13 +238,18 @@ def _role_findings(server: _Server, path: str) -> Iterator[Finding]:
 
 
 def _rule_findings(
-    rules: Sequence[object], tables: Sequence[CatalogTable], known: Sequence[tuple[str, str]], path: str
+    rules: Sequence[object], tables: Sequence[CatalogTable], known: Sequence[tuple[str, str]], relations: Sequence[Relation], path: str
 ) -> Iterator[Finding]:
+    others = {(each.owner, each.name): each for each in relations}
+    hints = {
+        f"{rule.owner}.{rule.name}": found.described() if (found := others.get((rule.owner, rule.name))) else _did_you_mean(rule, known)
+        for rule in _rules(rules) if rule.dml
+    }
     if not tables:
         yield Finding(
             path=path, problem="no table of this database is selected by the rules",
             fix="create the tables, and run the command again; or correct the names in `replicate` or `include`"
-            + "".join(f": {hint}" for hint in sorted({_did_you_mean(rule, known) for rule in _rules(rules)} - {""})),
+            + "".join(f": {hint}" for hint in sorted(set(hints.values()) - {""})),
         )
         return
     reported = set()
@@ -249,11 +257,8 @@ def _rule_findings(
         name = f"{rule.owner}.{rule.name}"
         if rule.dml and name not in reported and not any(rule.matches_object(t.owner, t.name) for t in tables):
             reported.add(name)
-            hint = _did_you_mean(rule, known)
-            fix = f"{hint} Correct the name, or remove the rule" if hint else (
-                "correct the name (upper and lower case count), or remove the rule"
-            )
-            yield Finding(path=f"{path} rule {name}", problem="matches no table here", fix=fix, is_error=False)
+            fix = f"{hints[name]}. Correct the name, or remove the rule" if hints[name] else "correct the name (upper and lower case count), or remove the rule"
+            yield Finding(path=f"{path} rule {name}", problem="matches no table here", fix=fix.replace("?. ", "? "), is_error=False)
 
 
 def _rules(rules: Sequence[object]) -> Iterator[Rule]:
@@ -281,10 +286,10 @@ def _near(name: str, known: Sequence[str]) -> str:
     return found if _PLAIN_NAME.fullmatch(found) else f"""'"{found}"' (in YAML, with both quotes)"""
 
 
-def _table_findings(table: CatalogTable, server: _Server, path: str) -> Iterator[Finding]:
+def _table_findings(table: CatalogTable, server: _Server, path: str, *, has_admin: bool) -> Iterator[Finding]:
     where = f"{path} table {table.owner}.{table.name}"
     name, role = qualified(table.owner, table.name), quote(server.role)
-    if not table.is_owned:
+    if not (table.is_owned or has_admin):
         yield Finding(
             path=where, problem=f"role {server.role} does not own it and cannot publish it",
             # Nobody should be made a superuser for this.

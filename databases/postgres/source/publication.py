@@ -12,6 +12,7 @@ from databases.postgres.connection import qualified, quote
 from databases.postgres.source.catalog import CatalogTable, logged_generated, publication_tables
 from databases.postgres.source.preflight import identity_breaks
 from streams.errors import INSTANTIATE_AGAIN, CapturedNoMore, DatabaseError
+from streams.table_name import remark
 
 __all__ = ["publication_found", "publication_gone", "publication_steps"]
 
@@ -53,13 +54,14 @@ def publication_gone(name: str) -> CapturedNoMore:
     )
 
 
-def publication_steps(connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable]) -> list[PlannedStatement]:
+def publication_steps(connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable], *, has_admin: bool = False) -> list[PlannedStatement]:
     """The statements that make the publication, or bring it to these tables and our options; one that is done already if it needs none.
 
     Args:
         connection: to the source.
         name: of the publication.
         tables: that it is to name.
+        has_admin: another role than the connection's runs them.
 
     Raises:
         DatabaseError: a publication of this name is not ours.
@@ -71,7 +73,7 @@ def publication_steps(connection: psycopg.Connection[Any], name: str, tables: Se
     row = connection.execute(
         "SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot"
         + (" AND pubgencols = 's'" if has_generated else "")
-        + ", pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s",
+        + ", pg_has_role(pubowner, 'USAGE'), pg_get_userbyid(pubowner) FROM pg_publication WHERE pubname = %s",
         (name,),
     ).fetchone()
     breaks = tuple(line for table in tables for line in identity_breaks(table))
@@ -81,10 +83,16 @@ def publication_steps(connection: psycopg.Connection[Any], name: str, tables: Se
         statement = f"CREATE PUBLICATION {quote(name)}{listed} WITH ({options})"
         effect = f"names the {len(wanted)} captured tables to the log decoder"
         return [PlannedStatement(statement=statement, effect=effect, lock=lock if wanted else "", breaks=breaks)]
-    if row[0] or not row[2]:
+    if row[0]:
         raise DatabaseError(
-            f"publication {name} is not ours: it is for all tables, or another role's",
+            f"publication {name} is not ours: it is for all tables",
             hint=f"drop it (DROP PUBLICATION {quote(name)}), or give the topology another name", publication=name,
+        )
+    if not row[2] and not has_admin:
+        role = quote(connection.info.user)
+        raise DatabaseError(
+            f"publication {name} belongs to the role {row[3]}", publication=name,
+            hint=f"ALTER PUBLICATION {quote(name)} OWNER TO {role}; " + remark("where an admin_dsn made it; if it is not of this topology, give the topology another name"),
         )
     steps = []
     if not row[1]:

@@ -13,7 +13,7 @@ import psycopg
 
 from databases.ports import PlannedStatement
 from databases.postgres.connection import connect, quote, translated
-from databases.postgres.source.lsn import parse_lsn
+from databases.postgres.source.lsn import format_lsn, parse_lsn
 from databases.postgres.source.transactions import whole_number
 from databases.timelines import check_timeline
 from streams.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseSetBack, LogGone
@@ -21,11 +21,13 @@ from streams.scn import FIRST_SCN, Scn, scn_text
 from streams.table_name import literal
 
 __all__ = [
-    "MAKES_SLOT", "check_last_transaction", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step", "timelines_left",
+    "MAKES_SLOT", "check_last_transaction", "check_same_log", "check_slot", "continues", "keep_at_standbys", "slot_positions", "slot_statement", "slot_step", "timelines_left",
 ]
 
 MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
 _FAILOVER_SLOTS_FROM = 170000
+_COMMIT_END = slice(10, 18)  # of pgoutput's commit message: where the transaction ends in the log, which is its commit SCN
+_STANDBYS_TIMEOUT = "20s"  # the site asks again, and says meanwhile what it waits for
 
 
 def slot_positions(connection: psycopg.Connection[Any], name: str, start: Scn) -> tuple[int, int]:
@@ -125,6 +127,55 @@ def check_last_transaction(connection: psycopg.Connection[Any], start: Scn, tran
             "the database was set back to an older state",
             hint=f"the destinations hold transactions the source lost: {INSTANTIATE_AGAIN}", through_scn=start,
         )
+
+
+def check_same_log(
+    connection: psycopg.Connection[Any], name: str, publication: str, start: Scn, *, binary: bool, last_commit_scn: Scn, transaction: int,
+) -> None:
+    """See that what the server has committed between the slot's confirmed position and the end of the redo log is what the redo log ends with.
+
+    The slot of a database that was set back was set back with it: it is confirmed up to less than redo has. So is the slot of a server that crashed, and of a
+    log writer that ended before it confirmed; then the server still has the same transactions. The transaction with which both end says which it is: its place in the
+    log and its number. A log that is the same there is the same before.
+
+    Args:
+        connection: to the source.
+        name: of the slot, which nobody reads.
+        publication: its name.
+        start: where redo ends.
+        binary: the form in which values travel.
+        last_commit_scn: commit SCN of the last transaction of redo; FIRST_SCN: not known.
+        transaction: its 32-bit number; 0: not known.
+
+    Raises:
+        DatabaseSetBack: it has others.
+    """
+    if FIRST_SCN in {start, last_commit_scn}:
+        return
+    confirmed, _ = slot_positions(connection, name, start)
+    if confirmed >= start or (last_commit_scn > confirmed and not transaction):
+        return
+    with connection.transaction():
+        (standbys,) = connection.execute("SELECT coalesce(current_setting('synchronized_standby_slots', true), '')").fetchone() or ("",)
+        if standbys:  # the server shows nothing that they do not have, and may wait for one for as long as it is away
+            connection.execute(f"SET LOCAL statement_timeout = '{_STANDBYS_TIMEOUT}'".encode())
+        found = connection.execute(
+            "SELECT xid::text::int8, data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, 'proto_version', '1', 'messages', 'true', 'binary', %s,"
+            " 'publication_names', %s) WHERE get_byte(data, 0) = ascii('C')",
+            (name, format_lsn(start), str(binary).lower(), quote(publication)),
+        ).fetchall()
+    commits = [(scn, number) for number, data in found if (scn := int.from_bytes(bytes(data)[_COMMIT_END], "big")) <= start]
+    ours = [(int(last_commit_scn), transaction)] if last_commit_scn > confirmed else []
+    if commits[-1:] == ours:
+        return
+    words = [
+        f"transaction {number} that committed at SCN {scn_text(Scn(scn))}" if number else "no transaction" for scn, number in (*(ours or [(0, 0)]), *(commits[-1:] or [(0, 0)]))
+    ]
+    raise DatabaseSetBack(
+        f"up to SCN {scn_text(start)} the redo log ends with {words[0]}, and the database's log with {words[1]}, both behind SCN {scn_text(Scn(confirmed))}: "
+        "the database was set back to an older state, and has written other transactions since",
+        hint=f"the destinations hold transactions the source lost, and lack others: {INSTANTIATE_AGAIN}", after_scn=confirmed, through_scn=start,
+    )
 
 
 def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timeline: int, start: Scn) -> int:

@@ -346,6 +346,25 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     assert "  id=7, site=NULL: only at the source\n  ... and others\n" in told
 
 
+def test_rows_that_were_on_their_way_are_counted_and_those_that_could_not_be_compared_are_named(run, topology, monkeypatch, capsys):
+    import headrace.commands.verification
+
+    busy = {
+        "apply": "x", "source": "a", "destination": "b", "owner": "public", "name": "t", "destination_owner": "public", "destination_name": "t",
+        "equal": True, "source_rows": 3, "problem": "", "can_be_copied": True, "settled": 2, "in_flight": [], "in_flight_rows": 0,
+    }
+    hot = {"columns": ["id"], "values": ["7"], "nulls": [False], "what": "changed at each look"}
+    monkeypatch.setattr(Deployment, "connect", lambda self: None)
+    monkeypatch.setattr(headrace.commands.verification, "verify_topology", lambda *_, **__: [busy, {**busy, "settled": 0, "in_flight": [hot], "in_flight_rows": 9}])
+    assert run("verify", topology) == DONE
+    assert capsys.readouterr().out == (
+        "public.t a -> b: identical, 3 rows (2 rows on the way, and compared again)\n"
+        "public.t a -> b: identical, all but 9 rows that changed between all looks, 3 rows\n"
+        "  not compared: 9 rows that changed between all looks: id=7; ...\n"
+        "identical\n"
+    )
+
+
 def test_table_that_could_not_be_compared_is_not_called_different_and_nobody_is_told_to_copy_it(run, topology, monkeypatch, capsys):
     import headrace.commands.verification
 

@@ -106,6 +106,16 @@ def test_table_that_was_never_copied_here_is_left_out_without_a_question_when_th
     assert reading.reader.strangers == {TableName("public", "other")}
 
 
+def test_everything_is_a_stranger_to_an_apply_process_that_has_no_table():
+    """An administrator is ahead of what runs: the log has a table that was never copied here."""
+    tables = ArrivingTables({}, [], not_asked)
+    tables.note_emptied(version("t", A, root=A), Scn(10))
+    reading = Reading(tables=tables)
+    assert commits(reading.read(batch("t", A, 20, root=A))) == []
+    assert reading.reader.strangers == {TableName("public", "t")}
+    assert tables.emptied_scn(("public", "t")) is None
+
+
 @pytest.mark.parametrize(("identity", "applied"), [("id of t", [50, 60]), ("id of another", [60])])
 def test_what_only_the_source_can_tell_waits_for_its_answer_and_so_does_what_comes_behind(identity: str, applied: list[int]):
     """A batch of an earlier version."""

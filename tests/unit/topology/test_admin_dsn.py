@@ -74,10 +74,9 @@ def test_password_in_the_file_is_refused_and_not_shown(tmp_path: Path) -> None:
     assert "hunter2" not in problem
 
 
-def test_source_and_embedded_server_take_none(tmp_path: Path) -> None:
-    (problem,) = _problems(_file(tmp_path, of_source=f', admin_dsn: "{DSN}"'))
-    assert "sites.a.database.admin_dsn" in problem
-    assert "captures from this one" in problem
+def test_source_takes_one_and_an_embedded_server_none(tmp_path: Path) -> None:
+    spec = read_topology(_file(tmp_path, of_source=f', admin_dsn: "{DSN}"'), ENVIRONMENT)
+    assert [site.database.has_admin for site in spec.sites] == [True, True, False]
     (problem,) = _problems(_file(tmp_path, of_embedded=f', admin_dsn: "{DSN}"'))
     assert "kind: embedded takes no admin_dsn" in problem
 

@@ -54,6 +54,10 @@ def test_a_connection_string_without_a_password_is_taken(text):
         ("host=${1A}", "has a $ that is not a reference"),
         ("somewhere", "is not a connection string"),
         ("", "is not a connection string"),
+        ("postgresql://u@h:54x2/d", "has a host or a port that cannot be one"),
+        ("host=h port=5432x", "has a host or a port that cannot be one"),
+        ("host=h no_such_word=1", "cannot be parsed"),
+        ("postgresql://u@h/d?no_such_word=1", "cannot be parsed"),
     ],
 )
 def test_what_cannot_be_a_connection_string_is_refused(text, problem):
