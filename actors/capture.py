@@ -7,7 +7,7 @@ Job
 Main path
     CaptureHost.open -> Publisher.connect (the queue says where to begin) -> Miner
     CaptureHost.step -> Miner.next_batch -> encode -> Publisher.send_nowait; durable SCN -> RedoWatch.checkpoint.
-    Combined, `CombinedOutlet` stands in the place of the queue's publisher: the apply process says where to begin.
+    Combined, the capture process mounts a small queue of its own (`MountedQueue`): the apply process says where to begin.
 
 States (V$STREAMS_CAPTURE.STATE)
     INITIALIZING              it connects to site and queue, and finds the restart point in redo. Memory only.
@@ -43,7 +43,7 @@ from actors.host import Host
 from actors.records.files import LAST_CALL, component_file
 from actors.site.asked_names import AskedNames
 from actors.site.connection import redo_folder
-from actors.site.wire import links_of
+from actors.site.wire import links_of, wire_status
 from databases.connectors import decoder_for
 from rules.user_code.last_call import LastCall
 from streams.errors import ConfigError, LogGone, PropagationError, TableLeftRules, WouldBlock
@@ -56,9 +56,10 @@ from topology.downstream import keeper_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.combined import CombinedCore, CombinedOutlet
-    from actors.records.refusal import Refusal
+    from actors.combined import MountedQueue, Serving
     from actors.site.wire import MakeLinks
+    from actors.staging.queue import QueueCore
+    from protos.admission import Admission
     from redo.key_search import SearchedRedo
     from redo.mined_labels import MinedLabel
     from redo.mining import Miner
@@ -89,7 +90,8 @@ class CaptureHost(Host):
         self._last_call = LastCall(component_file(spec.state_dir, self.name, LAST_CALL))
         self._redo: RedoWatch | None = None
         self._queue: Outlet | None = None
-        self._combined: CombinedOutlet | None = None  # the same when it is combined with an apply process
+        self._combined: MountedQueue | None = None  # the same when it is combined with an apply process
+        self._admission: Admission | None = None  # of the mounted queue
         self._miner: Miner | None = None
         self._waiting: tuple[BatchHeader, bytes] | None = None
         self._capture_state = "INITIALIZING"
@@ -112,7 +114,7 @@ class CaptureHost(Host):
         self._redo.connect()
         self._durable_scn, self._told_scn = FIRST_SCN, self._redo.checkpoint(FIRST_SCN)
         if (apply := apply_of(self._spec, self._capture)) is not None:
-            self._queue = self._combined = self._outlet(apply)
+            self._mount(apply)
             return
         self._forget_refusal()
         queue = links.publisher(self._capture.queue, self._capture.source)
@@ -169,7 +171,7 @@ class CaptureHost(Host):
     def close(self) -> None:
         """Close both connections and the redo."""
         queue, redo, miner = self._queue, self._redo, self._miner
-        self._queue = self._combined = self._redo = self._miner = self._waiting = self._left = None
+        self._queue = self._combined = self._admission = self._redo = self._miner = self._waiting = self._left = None
         self._may_mine_again = True
         for closable in (queue, redo, miner):
             if closable is not None:
@@ -205,9 +207,7 @@ class CaptureHost(Host):
         combined = self._combined
         if combined is not None:
             subscriber = combined.status()
-            details |= {
-                "combined_with": subscriber["subscriber"], "subscribers": [subscriber], "wire": combined.admission.status(),
-            }
+            details |= {"combined_with": subscriber["subscriber"], "subscribers": [subscriber], **wire_status(self._admission)}
         left, miner = self._left, self._miner
         if left is not None:
             details |= {"detail": left.message, "hint": left.hint}
@@ -307,32 +307,26 @@ class CaptureHost(Host):
             decoder_for, names=AskedNames(self._ask_site), last_call=self._last_call,
         )
 
-    def _outlet(self, apply: ApplySpec) -> CombinedOutlet:
-        from actors.combined import CombinedOutlet
+    def _mount(self, apply: ApplySpec) -> None:
+        from actors.combined import MountedQueue, mounted_core
+
+        capture = self._capture
+        core = mounted_core(self._spec, capture, apply, acknowledged=self._told_scn, clock=self._clock)
+        self._queue = self._combined = MountedQueue(core, capture.name, capture.source, self._serve, wake=self.wake, clock=self._clock)
+
+    def _serve(self, core: QueueCore) -> Serving:
         from actors.runtime import own_host
         from actors.site.wire import admission_of
+        from protos.queue_link import DequeueServer
 
-        return CombinedOutlet(self._new_core(apply), host=own_host(), admission=admission_of(self._spec, self.name))
-
-    def _new_core(self, apply: ApplySpec) -> CombinedCore:
-        from actors.combined import CombinedCore
-
-        refusal = self._refusal(apply.name)
-        # The site has no position of a new capture process: the file belongs to an earlier one of the same name.
-        if self._told_scn == FIRST_SCN or refusal.gone_scn is None:
-            refusal.record(None)
-        return CombinedCore(
-            self._spec.name, apply, acknowledged=self._told_scn, refusal=refusal, wake=self.wake, clock=self._clock,
-        )
-
-    def _refusal(self, apply: str) -> Refusal:
-        from actors.records.refusal import Refusal
-
-        return Refusal(self._spec.state_dir, self._capture.name, apply)
+        self._admission = admission_of(self._spec, self.name)
+        return DequeueServer(core, host=own_host(), admission=self._admission)
 
     def _forget_refusal(self) -> None:
-        """Remove the record before enqueuing: the apply process, if copied again through queues, is not refused once it is combined again."""
-        self._refusal("").record(None)
+        """Before it enqueues: an apply process that is copied again through queues is not refused once it is combined again."""
+        from actors.combined import forget_refusal
+
+        forget_refusal(self._spec, self._capture)
 
     def _ask_site(self, method: str) -> Any:  # noqa: ANN401 - the method's answer
         from actors.runtime import actors_of

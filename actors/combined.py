@@ -1,12 +1,11 @@
-"""Combined capture and apply: a capture process serves its apply process itself, in the place of the queues in between.
+"""Combined capture and apply: a capture process mounts a small queue of its own, in the place of the queues between it and its apply process.
 
 Job
-    Deliver what the capture process mines straight to the apply process, from where the apply process asks for it, and bring
-    back what its destination has committed.
+    Publish into that queue without a wire, and serve the apply process from it.
 
 Main path
-    CombinedCore.open_subscriber (the apply process says where to begin) -> CombinedOutlet.poll -> CaptureHost mines ->
-    CombinedOutlet.send_nowait -> CombinedCore.dequeue -> gRPC -> apply; CombinedCore.acknowledge -> CombinedOutlet.poll.
+    QueueCore.open_subscriber (the apply process says where to begin) -> MountedQueue.poll -> CaptureHost mines ->
+    MountedQueue.send_nowait -> QueueCore.dequeue -> gRPC -> apply; QueueCore.acknowledge -> MountedQueue.poll.
 
 States (V$STREAMS_CAPTURE.STATE)
     WAITING FOR 1 SUBSCRIBER(S) INITIALIZING   the apply process is not connected. Memory only; besides those of `actors.capture`.
@@ -14,7 +13,7 @@ States (V$STREAMS_CAPTURE.STATE)
 Durable when
     What the apply process acknowledges is committed at its destination; the capture process tells the site, which may purge redo up
     to there. The site's record of that (`redo.checkpoints`) is what is known of an apply process that is away: everything after it
-    can be mined again, and an apply process that needs less has lost commits. Only a refusal is kept here (`actors.records.refusal`): a
+    can be mined again, and an apply process that needs less has lost commits. Only a refusal is kept here, as by every queue: a
     refused apply process aborts and does not subscribe again by itself.
 
 Bounds
@@ -38,316 +37,196 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actors.staging.queue_sessions import SubscriberSession, Subscription, end_older, unsent
-from protos.admission import Admission
-from protos.queue_link import DequeueService
-from protos.transport import Server
-from streams.clock import Clock, SystemClock
-from streams.errors import ProtocolError, QueueError, WouldBlock
-from streams.links import Delivery, PublisherProgress
+from actors.records.files import component_file
+from actors.staging.queue import QueueCore
+from actors.staging.refusals import Refusals
+from streams.errors import WouldBlock
+from streams.links import PublisherProgress
 from streams.scn import FIRST_SCN, Scn
+from topology.combined import mounted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
+    from streams.clock import Clock
     from streams.links import BatchHeader
-    from topology.spec import ApplySpec
+    from streams.tracking import TrackLog
+    from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
-__all__ = ["CombinedCore", "CombinedOutlet", "RefusalRecord"]
+__all__ = ["AHEAD_BYTES", "MountedQueue", "Serving", "forget_refusal", "mounted_core"]
 
 # One batch is on its way while the next one is mined; a batch is about 1 MiB, and larger ones wait alone.
 AHEAD_BYTES = 2 << 20
 _OFFERED_MAX = 3_600  # moments, one a second: beyond an hour they are only known as later than the first ones
-_OLDER_TOPOLOGY = "one of the two still runs an older topology file: it is about to be replaced"
 
 
-class RefusalRecord(Protocol):
-    """Durable knowledge of whether the apply process is refused: `actors.records.refusal.Refusal`."""
-
-    @property
-    def gone_scn(self) -> Scn | None:
-        """Changes up to here that the apply process lacks are gone, and it is refused; None: it is not."""
-        ...
-
-    def record(self, gone_scn: Scn | None) -> None:
-        """Take note of a refusal, or of its end; durable when this returns.
-
-        Args:
-            gone_scn: changes up to here are gone; None: the apply process is not refused, or not any more.
-
-        Raises:
-            CaptureError: it could not be written; what was recorded before holds.
-        """
-        ...
-
-
-class CombinedCore:
-    """One source's batches on their way to one apply process; see the module. Not thread-safe, no threads, no files.
+def mounted_core(
+    spec: TopologySpec, capture: CaptureSpec, apply: ApplySpec, *, acknowledged: Scn, clock: Clock, tracks: TrackLog | None = None,
+) -> QueueCore:
+    """The queue that a capture process mounts for the apply process with which it is combined.
 
     Args:
-        topology: its name.
-        apply: the apply process; it serves in the place of its queue.
-        acknowledged: what the apply process is known to have committed; FIRST_SCN: nothing is known.
-        refusal: keeps a refusal of the apply process for the next life.
-        wake: called when `progress` has something new, or `offer` would not block any more.
+        spec: the topology.
+        capture: the capture process.
+        apply: the apply process.
+        acknowledged: what the apply process has committed by the site's record; FIRST_SCN: nothing is known.
+        clock: of periods and statistics.
+        tracks: takes notes of labelled transactions; the capture process takes its own.
+
+    Raises:
+        QueueError: the refusal of an earlier apply process could not be removed.
+    """
+    if acknowledged == FIRST_SCN:
+        # The site has no position of a new capture process: the file belongs to an earlier one of the same name.
+        forget_refusal(spec, capture)
+    return QueueCore(
+        mounted(spec, capture, apply, AHEAD_BYTES), apply.queue, _folder(spec, capture), clock, tracks=tracks, acknowledged=acknowledged,
+    )
+
+
+def forget_refusal(spec: TopologySpec, capture: CaptureSpec) -> None:
+    """Forget that an apply process is refused: it may be copied again through queues before it is combined again.
+
+    Args:
+        spec: the topology.
+        capture: the capture process that was combined with it.
+
+    Raises:
+        QueueError: that could not be recorded.
+    """
+    Refusals(_folder(spec, capture)).forget_others({})
+
+
+def _folder(spec: TopologySpec, capture: CaptureSpec) -> Path:
+    return component_file(spec.state_dir, f"capture:{capture.name}", "~queue")
+
+
+class Serving(Protocol):
+    """Serves the subscriber of a mounted queue: `protos.queue_link.DequeueServer`."""
+
+    endpoint: str
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Hold the queue's lock."""
+        ...
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Hold the queue's lock; the subscriber's stream looks at the queue again afterwards."""
+        ...
+
+    def stop(self) -> None:
+        """End the subscriber's stream; idempotent."""
+        ...
+
+
+class MountedQueue:
+    """A capture process's end of the queue that it mounts, as `streams.links.Outlet`. Its own methods belong to one thread, `status` to any.
+
+    Args:
+        core: the queue; from now on it is only touched behind the lock of what serves it.
+        capture: name of the capture process.
+        source: the site whose redo it mines.
+        serve: begins to serve the apply process.
+        wake: called when `poll` has something new, or `send_nowait` would not block any more.
         clock: of statistics.
     """
 
     def __init__(
-        self, topology: str, apply: ApplySpec, *, acknowledged: Scn, refusal: RefusalRecord, wake: Callable[[], None],
-        clock: Clock | None = None,
+        self, core: QueueCore, capture: str, source: str, serve: Callable[[QueueCore], Serving], *, wake: Callable[[], None], clock: Clock,
     ) -> None:
-        self.topology_name, self.name = topology, apply.queue
-        self._subscription = Subscription(apply.name, apply.source, acknowledged)
-        self._refusal = refusal
-        self._wake = wake
-        self._clock = clock or SystemClock()
-        if (gone := refusal.gone_scn) is not None:
-            self._subscription.refuse(gone, self._clock.monotonic())
-        self._batches: deque[Delivery] = deque()
-        self._bytes = 0
-        self._offered: deque[tuple[float, Scn]] = deque()  # what is not acknowledged: since when, and up to which SCN; ascending in both
-        # Where to mine from, until the capture process takes note: what the apply process asked for. A refused one does not ask, so
-        # mining begins by itself and its batches are dropped, as in the life in which the apply process was refused.
-        self._begin_scn: Scn | None = None if gone is None else self._subscription.held_scn
-        self._is_blocked = False  # the capture process has a batch that it could not offer
-
-    # ------------------------------------------------------------------ the capture process
+        self.core, self._wake, self._clock = core, wake, clock
+        self._session = core.open_publisher(capture, "", source, self._told)
+        self._accepted, self._credit_bytes = core.resume(self._session)
+        subscriber = core.status()["subscribers"][0]
+        self._durable: Scn = subscriber["acknowledged_scn"]
+        # A refused apply process does not say where to begin, so mining begins by itself, as in the life in which it was refused.
+        self._rewind = None if subscriber["gone_scn"] is None else self._accepted
+        self._offered: deque[tuple[float, Scn]] = deque()  # what is not DURABLE: since when, and up to which SCN; ascending in both
+        self._is_blocked = False  # there is a batch that could not be sent
+        self._is_told = False  # the apply process has made news since the last `_hear`
+        self._serving = serve(core)  # at last: the apply process may come at once, and wants something else
+        self.endpoint = self._serving.endpoint
 
     @property
     def is_connected(self) -> bool:
         """Whether the apply process is connected."""
-        return self._subscription.session is not None
+        return bool(self.status()["connected"])
 
-    def progress(self) -> PublisherProgress:
-        """How the stream stands; `rewind_scn`: where the apply process wants to begin, reported once."""
-        begin, self._begin_scn = self._begin_scn, None
-        subscription = self._subscription
-        # For a refused one mining goes on from `held_scn`, and perhaps nothing is there to be offered for a long time.
-        durable = max(subscription.acknowledged_scn, subscription.held_scn) if self._is_held_no_more else subscription.acknowledged_scn
-        return PublisherProgress(
-            accepted_scn=subscription.sent_scn, accepted_bytes=0, durable_scn=durable,
-            in_flight_bytes=self._bytes, credit_bytes=subscription.session.credit_bytes if subscription.session else 0,
-            rewind_scn=begin,
-        )
+    def poll(self) -> PublisherProgress:
+        """How the queue stands; `rewind_scn`: where the apply process wants to begin, answered once."""
+        with self._serving.holding():
+            self._hear()
+            rewind, self._rewind = self._rewind, None
+            return PublisherProgress(
+                accepted_scn=self._accepted, accepted_bytes=0, durable_scn=self._durable, in_flight_bytes=0, credit_bytes=self._credit_bytes,
+                rewind_scn=rewind,
+            )
 
-    def offer(self, header: BatchHeader, data: bytes) -> None:
-        """Take the next batch.
-
-        Args:
-            header: of the batch.
-            data: the encoded batch, header included.
-
-        Raises:
-            WouldBlock: there is no credit, or nobody to send it to; `wake` is called when there may be.
-        """
-        subscription = self._subscription
-        session = subscription.session
-        if session is None and self._is_held_no_more and self._begin_scn is None:
-            subscription.acknowledged_scn = max(subscription.acknowledged_scn, header.through_scn)
-            return
-        self._note_offered(header.through_scn)
-        is_full = self._bytes > 0 and self._bytes + len(data) > AHEAD_BYTES
-        # A stream that has begun since this was mined needs something else.
-        if session is None or self._begin_scn is not None or is_full or session.credit_bytes <= self._bytes:
-            self._is_blocked = True
-            raise WouldBlock
-        self._batches.append(Delivery(header=header, data=data))
-        self._bytes += len(data)
+    def send_nowait(self, header: BatchHeader, data: bytes) -> None:
+        """See `Outlet.send_nowait`. It also blocks while there is nobody to send it to, and when a stream has begun since it was mined."""
+        with self._serving.changing():
+            if self._is_told or self._credit_bytes <= 0:  # what is held for a refused one is let go by time, and nobody tells
+                self._hear()
+            self._note_offered(header.through_scn)
+            if self._rewind is not None or self._credit_bytes <= 0:
+                self._is_blocked = True
+                raise WouldBlock
+            self.core.enqueue(self._session, header, data)
+            self._is_told = True
 
     def gone(self, first_scn: Scn) -> None:
-        """Redo up to `first_scn` is gone, and the apply process was to begin below: it is refused.
+        """See `Outlet.gone`: the apply process is refused if it was to begin below.
 
         Raises:
-            CaptureError: the refusal could not be recorded; nothing is changed.
+            QueueError: the refusal could not be recorded; nothing is changed.
         """
-        if self._begin_scn is not None:
-            return  # another stream has begun: what it needs is found out next
-        subscription = self._subscription
-        begin = subscription.acknowledged_scn
-        if FIRST_SCN < subscription.needed_scn < first_scn:
-            # Durable before the apply process learns of it: then it aborts, and does not subscribe again.
-            self._refusal.record(first_scn)
-            subscription.refuse(first_scn, self._clock.monotonic())
-            begin = subscription.held_scn
-        self._clear()
-        self._begin_scn = max(first_scn, begin)
-
-    # ------------------------------------------------------------------ the apply process
-
-    def open_subscriber(
-        self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
-    ) -> SubscriberSession:
-        """Begin the apply process's session; the session of an older incarnation ends. What waits is dropped and mined again.
-
-        Args:
-            component: name of the apply process.
-            incarnation: orders its sessions; greater is newer.
-            needed: the source, with the SCN after which everything is needed.
-            credit_bytes: how much it can take at first.
-
-        Raises:
-            QueueError: it is another component or another source, or a newer incarnation is connected.
-            LogGone: it needs changes that are gone.
-            CaptureError: the end of its refusal could not be recorded; the apply process tries again.
-        """
-        subscription = self._subscription
-        if component != subscription.subscriber or set(needed) != {subscription.source}:
-            raise QueueError(
-                f"{component} is not combined with the capture process of {subscription.source}", hint=_OLDER_TOPOLOGY, queue=self.name,
-            )
-        scn = needed[subscription.source]
-        if subscription.session is not None:
-            end_older(subscription.session, incarnation, self.name)
-            self.close_subscriber(subscription.session)
-        self._admit(scn)
-        session = SubscriberSession(component, incarnation, tuple(needed), credit_bytes)
-        subscription.began(session, scn if scn > FIRST_SCN else subscription.acknowledged_scn)
-        subscription.sent_scn = scn
-        self._clear()
-        self._begin_scn = scn
-        self._wake()
-        return session
-
-    def _admit(self, needed: Scn) -> None:
-        """Note that the apply process needs less than it had acknowledged; refuse it if that is known to be gone."""
-        subscription = self._subscription
-        gone = subscription.gone_scn
-        if gone is not None and FIRST_SCN < needed < gone:
-            raise subscription.refusal(needed, gone)
-        if gone is not None:
-            # Durable before it learns where it begins: redo from there on is then held for it, also by the next life.
-            self._refusal.record(None)
-            subscription.gone_scn = None
-        elif FIRST_SCN < needed < subscription.acknowledged_scn:
-            subscription.lost = (subscription.acknowledged_scn, needed, self._clock.time_us())
-
-    def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
-        """Add to the number of bytes that the apply process can take.
-
-        Args:
-            session: of the apply process.
-            credit_bytes: what is added.
-        """
-        session.credit_bytes += credit_bytes
-        self._unblock()
-
-    def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
-        """The destination has committed everything up to `scn`. Of a session that a newer one replaced it does not count.
-
-        Args:
-            session: of the apply process.
-            source: the source.
-            scn: of the source.
-
-        Raises:
-            ProtocolError: the session did not subscribe to the source, or acknowledges more than it was sent; nothing is changed.
-        """
-        if source not in session.sources:
-            raise ProtocolError(f"{session.component} acknowledges LCRs of {source}, which it does not take")
-        subscription = self._subscription
-        if session.ended is None and subscription.session in {None, session}:
-            if scn > max(subscription.sent_scn, subscription.acknowledged_scn):
-                raise unsent(session.component, source, scn, subscription.sent_scn)
-            subscription.acknowledged_scn = max(subscription.acknowledged_scn, scn)
-
-    def dequeue(self, session: SubscriberSession) -> Delivery | None:
-        """The next batch; None when there is none or no credit."""
-        subscription = self._subscription
-        if session.ended is not None or subscription.session is not session or session.credit_bytes <= 0 or not self._batches:
-            return None
-        delivery = self._batches.popleft()
-        self._bytes -= len(delivery.data)
-        session.credit_bytes -= len(delivery.data)
-        subscription.sent_scn = delivery.header.through_scn
-        subscription.dequeued_rows += delivery.header.row_count
-        subscription.dequeued_us = self._clock.time_us()
-        self._unblock()
-        return delivery
-
-    def close_subscriber(self, session: SubscriberSession) -> None:
-        """The stream has ended; idempotent."""
-        if self._subscription.session is session:
-            self._subscription.session = None
-            self._clear()
-
-    # ------------------------------------------------------------------ statistics
+        with self._serving.changing():
+            self._hear()
+            if self._rewind is None:  # else another stream has begun: what it needs is found out next
+                self.core.gone(self._session, first_scn)
 
     def status(self) -> dict[str, Any]:
         """Statistics of the apply process as a subscriber, JSON-able, as a queue's (V$BUFFERED_SUBSCRIBERS)."""
-        acknowledged = self._subscription.acknowledged_scn
-        since = next((since for since, scn in self._offered if scn > acknowledged), None)
+        with self._serving.holding():
+            self._hear()
+            since = next((since for since, scn in self._offered if scn > self._durable), None)
+            subscriber, waiting_bytes = self.core.status()["subscribers"][0], self.core.waiting_bytes
         return {
-            **self._subscription.described(), "waiting_bytes": self._bytes,
+            **subscriber, "waiting_bytes": waiting_bytes,
             "unacknowledged_s": 0.0 if since is None else self._clock.monotonic() - since,
         }
 
-    def _note_offered(self, scn: Scn) -> None:
-        """Remember since when there is something that is not acknowledged, to the second; whether there is credit for it or not."""
-        offered, now = self._offered, self._clock.monotonic()
-        while offered and offered[0][1] <= self._subscription.acknowledged_scn:
-            offered.popleft()
-        if offered and (now - offered[-1][0] < 1.0 or len(offered) >= _OFFERED_MAX):
-            offered[-1] = (offered[-1][0], max(offered[-1][1], scn))
-        elif scn > max(self._subscription.acknowledged_scn, offered[-1][1] if offered else scn - 1):
-            offered.append((now, scn))
+    def close(self) -> None:
+        """End the apply process's stream; idempotent."""
+        self._serving.stop()
 
-    @property
-    def _is_held_no_more(self) -> bool:
-        """The apply process is refused, and nothing is held for it; see `REFUSED_HOLD_S`."""
-        return self._subscription.gone_scn is not None and self._clock.monotonic() >= self._subscription.held_until
-
-    def _clear(self) -> None:
-        self._batches.clear()
-        self._bytes = 0
-
-    def _unblock(self) -> None:
-        if self._is_blocked:
+    def _told(self) -> None:
+        """The apply process has made news; on its stream's thread, with the lock."""
+        self._is_told = True
+        if self._is_blocked or self._session.rewind_scn is not None:
             self._is_blocked = False
             self._wake()
 
+    def _hear(self) -> None:
+        """Take what is new; with the lock."""
+        self._is_told = False
+        news = self.core.publisher_news(self._session)
+        if news is None:
+            return
+        self._accepted, self._credit_bytes = news.through_scn, news.credit_bytes
+        if news.durable_scn is not None:
+            self._durable = news.durable_scn
+        if news.rewind_scn is not None:
+            self._rewind = news.rewind_scn
 
-class CombinedOutlet:
-    """A combined capture process's end: the core, served on a port of its own. As `protos.queue_link.EnqueueClient`.
-
-    Args:
-        core: from now on it is only touched behind the service's lock.
-        host: address to listen on.
-        admission: of its callers; None: everybody who says the right hello, without TLS.
-    """
-
-    def __init__(self, core: CombinedCore, *, host: str = "127.0.0.1", admission: Admission | None = None) -> None:
-        self._core = core
-        self.admission = admission or Admission()
-        self._service = DequeueService(core, self.admission)
-        self._server = Server([self._service.register], host=host, admission=self.admission)
-        self.endpoint = self._server.endpoint
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the apply process is connected."""
-        return self._core.is_connected
-
-    def poll(self) -> PublisherProgress:
-        """See `CombinedCore.progress`."""
-        with self._service.holding():
-            return self._core.progress()
-
-    def send_nowait(self, header: BatchHeader, data: bytes) -> None:
-        """See `CombinedCore.offer`."""
-        with self._service.changing():
-            self._core.offer(header, data)
-
-    def gone(self, first_scn: Scn) -> None:
-        """See `CombinedCore.gone`."""
-        with self._service.changing():
-            self._core.gone(first_scn)
-
-    def status(self) -> dict[str, Any]:
-        """See `CombinedCore.status`."""
-        with self._service.holding():
-            return self._core.status()
-
-    def close(self) -> None:
-        """End the stream; idempotent."""
-        self._server.stop()
+    def _note_offered(self, scn: Scn) -> None:
+        """Remember since when there is something that is not DURABLE, to the second; whether there is credit for it or not."""
+        offered, now, durable = self._offered, self._clock.monotonic(), self._durable
+        while offered and offered[0][1] <= durable:
+            offered.popleft()
+        if offered and (now - offered[-1][0] < 1.0 or len(offered) >= _OFFERED_MAX):
+            offered[-1] = (offered[-1][0], max(offered[-1][1], scn))
+        elif scn > max(durable, offered[-1][1] if offered else scn - 1):
+            offered.append((now, scn))

@@ -43,7 +43,7 @@ from streams.errors import ConfigError, PropagationError, ProtocolError, QueueEr
 from streams.links import BatchHeader, Delivery, Piece, PieceCompressor, PublisherProgress, Resume
 from streams.scn import FIRST_SCN, Scn
 
-__all__ = ["CONNECT_TIMEOUT_S", "DequeueClient", "DequeueService", "EnqueueClient", "QueueServer", "QueueService"]
+__all__ = ["CONNECT_TIMEOUT_S", "DequeueClient", "DequeueServer", "DequeueService", "EnqueueClient", "QueueServer", "QueueService"]
 
 _STATUS_WAIT_S = 0.25  # whoever holds the lock needs milliseconds, except for a write to a disk that hangs
 # Between two acknowledgements of a source on one stream: those that are told meanwhile become one. Nothing waits for an acknowledgement but the
@@ -294,6 +294,26 @@ def _replies(news: PublisherNews, source: str) -> Iterator[queue_pb2.EnqueueRepl
     ))
     if news.durable_scn is not None:
         yield queue_pb2.EnqueueReply(durable=queue_pb2.SourcePosition(source=source, scn=news.durable_scn))
+
+
+class DequeueServer(Generic[_Subscriber]):
+    """Something that subscribers dequeue from, on a port of its own.
+
+    Args:
+        core: from now on it is only touched behind this server's lock.
+        host: address to listen on.
+        admission: of its callers; None: everybody who says the right hello, without TLS.
+    """
+
+    def __init__(self, core: DequeuePort[_Subscriber], *, host: str = "127.0.0.1", admission: Admission | None = None) -> None:
+        service = DequeueService(core, admission)
+        self.holding, self.changing = service.holding, service.changing
+        self._server = Server([service.register], host=host, admission=admission)
+        self.endpoint = self._server.endpoint
+
+    def stop(self) -> None:
+        """End every stream; idempotent."""
+        self._server.stop()
 
 
 class QueueServer(Generic[_Publisher, _Subscriber]):

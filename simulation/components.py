@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.capture import CaptureHost
-from actors.combined import AHEAD_BYTES, CombinedCore
+from actors.combined import AHEAD_BYTES
 from actors.host import is_timed
 from actors.site.connection import site_folder
 from actors.site.redo_keeper import register_captures
@@ -286,18 +286,15 @@ class _SmallBatches(Miner):
         return super().next_batch(durable, rows_max=ROWS_MAX, bytes_max=600)
 
 
-class Outlet:
-    """As `CombinedOutlet`, without a server: its core is called as it is."""
+class Unserved:
+    """As `DequeueServer`, without a server: its queue is called as it is."""
 
-    def __init__(self, core: CombinedCore) -> None:
-        self.core = core
-        self.poll, self.send_nowait, self.gone, self.status = core.progress, core.offer, core.gone, core.status
+    endpoint = ""
 
-    @property
-    def is_connected(self) -> bool:
-        return self.core.is_connected
+    def __init__(self, core: QueueCore) -> None:
+        self.holding = self.changing = contextlib.nullcontext
 
-    def close(self) -> None:
+    def stop(self) -> None:
         pass
 
 
@@ -312,8 +309,8 @@ class _Capture(CaptureHost):
     def _links(self, spec: TopologySpec, site: str, component: str, wake: Callable[[], None]) -> SimulatedLinks:
         return SimulatedLinks(self._sim.network, component, lambda: _RedoWatch(self._sim, spec.capture(component)))
 
-    def _outlet(self, apply: ApplySpec) -> Outlet:  # type: ignore[override]
-        return Outlet(self._new_core(apply))
+    def _serve(self, core: QueueCore) -> Unserved:
+        return Unserved(core)
 
     def _new_miner(self, start_scn: Scn) -> Miner:
         source = self._capture.source
@@ -332,10 +329,10 @@ class CaptureProcess(Component):
         self.host = _Capture(sim, self.topology, spec.name, self.tracks)
 
     @property
-    def core(self) -> CombinedCore | None:
-        """What it serves its apply process; None: it is not combined, or down."""
-        outlet: Any = self.host._combined
-        return outlet.core if self.is_open and outlet is not None else None
+    def core(self) -> QueueCore | None:
+        """The queue that it mounts for its apply process; None: it is not combined, or down."""
+        mounted = self.host._combined
+        return mounted.core if self.is_open and mounted is not None else None
 
     def open(self) -> None:
         """See `Component.open`."""
@@ -356,11 +353,11 @@ class CaptureProcess(Component):
         """See `Component.work`."""
         self.sim.network.serve(self.capture)
         self.host.step()
-        if (core := self.core) is not None:
-            status = core.status()
+        if (mounted := self.host._combined) is not None:
+            status = mounted.status()
             self.sim.seen["combined"] += status["connected"]
             self.sim.seen["combined without credit"] += status["connected"] and status["credit_bytes"] <= 0
-            self.sim.seen["refused while combined"] += core._refusal.gone_scn is not None
+            self.sim.seen["refused while combined"] += status["gone_scn"] is not None
             # One batch may be larger than what was left.
             require(status["waiting_bytes"] <= AHEAD_BYTES + 4000, Invariant.BOUNDS, self.name, "more waits than its bound")
 

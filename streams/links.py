@@ -145,7 +145,7 @@ class PieceCompressor(Protocol):
 
 
 class Outlet(Protocol):
-    """Where a capture process sends its batches, once it knows where to begin: a queue, or straight to an apply process. Belongs to one thread."""
+    """Where a capture process sends its batches, once it knows where to begin: a queue, or the small one that it mounts for its apply process. Belongs to one thread."""
 
     def poll(self) -> PublisherProgress:
         """How the stream stands now.

@@ -33,16 +33,16 @@ Source: Oracle Streams Concepts and Administration 11.2, "Combined Capture and A
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rules.rule import RuleSet
-from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
+from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, QueueSpec, TopologySpec
 
 if TYPE_CHECKING:
     from topology.ways import Way
 
-__all__ = ["Combination", "Direct", "apply_of", "bypassed", "bypassed_on", "bypassing", "capture_of", "combination", "combined", "dequeued", "direct", "directs", "left_out", "newly_bypassed", "readers_of"]
+__all__ = ["Combination", "Direct", "apply_of", "bypassed", "bypassed_on", "bypassing", "capture_of", "combination", "combined", "dequeued", "direct", "directs", "left_out", "mounted", "newly_bypassed", "readers_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +220,22 @@ def apply_of(spec: TopologySpec, capture: CaptureSpec) -> ApplySpec | None:
         capture: of `spec`.
     """
     return combination(spec, capture).apply
+
+
+def mounted(spec: TopologySpec, capture: CaptureSpec, apply: ApplySpec, memory_bytes_max: int) -> TopologySpec:
+    """The topology of the queue that a capture process mounts for its apply process: these two, and a queue under the name that the apply process knows.
+
+    Args:
+        spec: the whole topology.
+        capture: the capture process.
+        apply: the apply process.
+        memory_bytes_max: bound of the queue, which spills nothing.
+    """
+    queue = QueueSpec(name=apply.queue, site=capture.site, memory_bytes_max=memory_bytes_max, spill_bytes_max=0)
+    return replace(
+        spec, queues=(queue,), captures=(replace(capture, queue=queue.name),), propagations=(),
+        applies=(replace(apply, combined=False),),  # with each other: here they have a queue in between
+    )
 
 
 def capture_of(spec: TopologySpec, apply: ApplySpec) -> CaptureSpec | None:

@@ -30,6 +30,10 @@ Beginnings
     FIRST_SCN never had anything, and gets such a mark first. An apply process asks for it before it copies its tables, so
     that its copies are later than the mark.
 
+Passing on
+    A queue that its capture process mounts (`actors.combined`) keeps nothing that it has sent: the redo has that, and a new stream gets it mined again. It takes no
+    more than its one subscriber has credit for, saves no positions, and DURABLE is what the subscriber has acknowledged: the source's site records that.
+
 Refusals
     A destination that lost commits (a failover, a restored backup) needs less than it had acknowledged. What the redo
     log still has is sent again, and `status` reports that. If redo is gone, only this subscriber is refused (LogGone): the
@@ -64,7 +68,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +112,7 @@ class QueueCore:
         folder: of this queue: spill files, acknowledged positions and refusals.
         clock: for periods and statistics.
         tracks: takes notes of labelled transactions.
+        acknowledged: of a queue that passes on, what its subscriber is known to have acknowledged; None: the queue keeps what it sent. See the module.
 
     Raises:
         QueueError: the acknowledged positions are damaged.
@@ -116,6 +121,7 @@ class QueueCore:
 
     def __init__(
         self, topology: TopologySpec, name: str, folder: Path, clock: Clock | None = None, *, tracks: TrackLog | None = None,
+        acknowledged: Scn | None = None,
     ) -> None:
         self.topology_name, self.name = topology.name, name
         self._spec = topology.queue(name)
@@ -124,9 +130,12 @@ class QueueCore:
         self._file = PositionsFile(folder)
         self._saving = threading.Lock()  # the file has one writer at a time, and what `adopt` wrote is not overwritten by what was read before it
         self._to_save: Mapping[str, Mapping[str, Scn]] | None = None  # what `positions_to_save` answered last
-        saved, places = self._file.load(), self._file.places()
-        self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
+        self._keeps = acknowledged is None
         interests = interests_of(topology, name)
+        saved, places = self._file.load(), self._file.places()
+        if acknowledged is not None:
+            saved = {source: dict.fromkeys(interests, acknowledged) for sources in interests.values() for source in sources}
+        self._spill = SpillFiles(folder / SPILL_FOLDER, self._spec.spill_bytes_max)
         self._propagations = {each.name for each in topology.propagations}
         self._places = places_of(topology, name)
         self._refusals = Refusals(folder)
@@ -135,10 +144,11 @@ class QueueCore:
             (subscriber, source): Subscription(subscriber, source, scn)
             for source, positions in positions_of(interests, saved, refused=refused, places=(places, self._places)).items() for subscriber, scn in positions.items()
         }
+        self._takers = self._by_source()
         for (subscriber, source), subscription in self._subscriptions.items():
             if (gone := self._refusals.gone_scn(source, subscriber)) is not None:
                 subscription.refuse(gone, self._clock.monotonic())
-        if (self._acknowledged(), self._places) != (saved, places):
+        if self._keeps and (self._acknowledged(), self._places) != (saved, places):
             # A subscriber is new, or removed: it must never return to an old position.
             self._file.save(self._acknowledged(), self._places)
         self._refusals.forget_others(interests)  # then: as long as its position is on disk, a refused one that left must not be taken for a predecessor
@@ -148,7 +158,7 @@ class QueueCore:
         self._sources_of = published_by(topology, name)  # by the name of the publisher
         self._publishers: dict[str, PublisherSession] = {}
         self._memory: dict[str, dict[int, Entry]] = {source: {} for source in self._logs}  # entries not spilled
-        self._memory_bytes = 0
+        self._entries = self._memory_bytes = 0  # all entries; what those cost, and the batches in memory
         self._spill_problem = self._read_problem = self._save_problem = ""
         self._retry_spill_at = self._save_at = 0.0
         self._spilled_now = self._rows_total = self._spilled_total = self._forgotten_total = self._rewinds = 0
@@ -187,6 +197,7 @@ class QueueCore:
                 session.ended = QueueError(f"{key[0]} is no subscriber of queue {self.name} any more", hint=_OLDER_TOPOLOGY)
         for key, scn in wanted.items():
             self._subscriptions.setdefault(key, Subscription(*key, scn)).saved_scn = scn
+        self._takers = self._by_source()
         self._sources_of = published_by(topology, self.name)
         for publisher in list(self._publishers.values()):
             if publisher.source not in self._sources_of.get(publisher.component, ()):
@@ -208,13 +219,16 @@ class QueueCore:
 
     # ----------------------------------------------------------------------- publishers
 
-    def open_publisher(self, component: str, incarnation: str, source: str) -> PublisherSession:
+    def open_publisher(
+        self, component: str, incarnation: str, source: str, tell: Callable[[], None] | None = None
+    ) -> PublisherSession:
         """Begin a publisher's session; the session of an older incarnation ends.
 
         Args:
             component: name of the capture process or propagation.
             incarnation: orders the sessions of one component; greater is newer.
             source: the site whose LCRs it sends.
+            tell: called when subscribers made news for the publisher; None: it is asked for news after every change anyway.
 
         Raises:
             QueueError: the queue takes no LCRs of this source from it, or a newer incarnation or another publisher is connected.
@@ -231,7 +245,7 @@ class QueueCore:
                     hint="one queue takes the LCRs of one source from one publisher",
                 )
             end_older(other, incarnation, self.name)
-        session = PublisherSession(component, incarnation, source)
+        session = PublisherSession(component, incarnation, source, tell)
         self._publishers[source] = session
         return session
 
@@ -242,7 +256,7 @@ class QueueCore:
         if floor > log.position:
             # Every subscriber was ahead of the queue. Lower changes may be purged already: do not request them.
             self._dropped(log, log.clear(floor))
-        credit = self._window()
+        credit = self._window(self._free_bytes())
         session.granted_bytes = credit
         session.told = PublisherNews(through_scn=log.position, accepted_bytes=0, credit_bytes=credit)
         return log.position, credit
@@ -293,9 +307,10 @@ class QueueCore:
     def publisher_news(self, session: PublisherSession) -> PublisherNews | None:
         """Changes for the publisher since the last call; None: none."""
         log = self._logs[session.source]
-        if self._free_bytes() <= 0:
+        if (free := self._free_bytes()) <= 0:
             self._give_up_parts()
-        credit, told = self._window(), session.told
+            free = self._free_bytes()
+        credit, told = self._window(free), session.told
         durable: Scn | None = self._durable(session.source)
         if durable is not None and durable <= session.told_durable_scn:
             durable = None  # it decreases only with a rewind
@@ -316,10 +331,12 @@ class QueueCore:
 
     def _pending_rewind(self, session: PublisherSession, log: SourceLog) -> Scn | None:
         """Where the publisher must begin again, once; None: it goes on."""
-        rewind, session.rewind_scn = session.rewind_scn, None
-        is_ordered, session.is_ordered = session.is_ordered, False
+        rewind, is_ordered = session.rewind_scn, session.is_ordered
+        if rewind is None:
+            return None
+        session.rewind_scn, session.is_ordered = None, False
         floor = self._floor(log)
-        if rewind is not None and not is_ordered and floor > log.position:
+        if not is_ordered and floor > log.position:
             # The subscriber that needed it has learned meanwhile that its destinations have more: as in `resume`, lower changes may be purged.
             self._dropped(log, log.clear(floor))
             rewind = floor
@@ -388,8 +405,14 @@ class QueueCore:
             self._admit(subscription, scn)
             begin = scn if scn > FIRST_SCN else _beginning(subscription, log)
             subscription.began(session, begin)
-            subscription.sent_scn, subscription.begins = scn, scn == FIRST_SCN
-            self._begin_at(subscription, begin)
+            subscription.sent_scn = scn
+            if self._keeps:
+                subscription.begins = scn == FIRST_SCN
+                self._begin_at(subscription, begin)
+            else:
+                # What waits was mined for an earlier stream. Where FIRST_SCN is, the capture process says with its mark.
+                self._restart(log, scn)
+                subscription.number = log.end
         return session
 
     def _begin_at(self, subscription: Subscription, scn: Scn) -> bool:
@@ -457,6 +480,7 @@ class QueueCore:
     def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
         """See `QueuePort.grant`."""
         session.credit_bytes += credit_bytes
+        self._tell_publishers(session)
 
     def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
         """See `QueuePort.acknowledge`.
@@ -482,7 +506,8 @@ class QueueCore:
             # Believed, it would let the publisher purge what the destination does not have.
             raise unsent(session.component, source, scn, subscription.sent_scn)
         subscription.acknowledged_scn = scn
-        self._dropped(log, log.release(self._floor(log)))
+        if self._keeps:
+            self._dropped(log, log.release(self._floor(log)))
 
     def dequeue(self, session: SubscriberSession) -> Delivery | None:
         """The next batch for the subscriber; None when there is none or no credit."""
@@ -500,6 +525,9 @@ class QueueCore:
                 subscription.dequeued_us = self._clock.time_us()
                 for label in delivery.header.labels:
                     self._tracks.note(label, source, "DEQUEUED", peer=session.component)
+                if not self._keeps:
+                    self._let_go(subscription)
+                    self._tell_publishers(session)
                 return delivery
         return None
 
@@ -509,6 +537,10 @@ class QueueCore:
             subscription = self._subscriptions.get((session.component, source))
             if subscription is not None and subscription.session is session:
                 subscription.session = None
+                if not self._keeps:
+                    log = self._logs[source]
+                    self._dropped(log, log.clear(self._floor(log)))
+                    self._tell_publishers(session)
 
     # ----------------------------------------------------------------------- time, positions, statistics
 
@@ -576,11 +608,16 @@ class QueueCore:
         """ENABLED or PAUSED FOR FLOW CONTROL."""
         return "ENABLED" if self._free_bytes() > 0 else "PAUSED FOR FLOW CONTROL"
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Of batches in memory."""
+        return self._memory_bytes - ENTRY_BYTES * self._entries
+
     def status(self) -> dict[str, Any]:
         """Statistics, JSON-able; messages are row LCRs (V$BUFFERED_QUEUES, V$BUFFERED_SUBSCRIBERS)."""
         now = self._clock.monotonic()
         heads = [head for log in self._logs.values() if (head := log.first_entry) is not None]
-        entries = sum(len(log) for log in self._logs.values())
+        entries = self._entries
         return {
             "queue": self.name, "site": self._spec.site, "state": self.state,
             "num_msgs": sum(log.rows_from(log.base) for log in self._logs.values()),
@@ -636,8 +673,14 @@ class QueueCore:
         is_alone = waits or (is_full and any(each.number > subscription.number for each in readers))
         return self._clock.monotonic() - unread.enqueued_s if is_alone else 0.0
 
-    def _of(self, source: str) -> list[Subscription]:
-        return [each for each in self._subscriptions.values() if each.source == source]
+    def _of(self, source: str) -> Sequence[Subscription]:
+        return self._takers.get(source, ())
+
+    def _by_source(self) -> dict[str, list[Subscription]]:
+        found: dict[str, list[Subscription]] = {}
+        for each in self._subscriptions.values():
+            found.setdefault(each.source, []).append(each)
+        return found
 
     def _readers(self, log: SourceLog) -> list[Subscription]:
         """Subscribers that need the next parts of an open transaction; one that is away, or waits, gets it from its beginning whatever is here."""
@@ -649,21 +692,26 @@ class QueueCore:
 
     def _held_still(self, source: str) -> list[Scn]:
         """What is held for a while for refused subscribers; see `REFUSED_HOLD_S`."""
-        now = self._clock.monotonic()
         return [
             each.held_scn for each in self._of(source)
-            if each.gone_scn is not None and each.subscriber not in self._propagations and now < each.held_until
+            if each.gone_scn is not None and each.subscriber not in self._propagations and self._clock.monotonic() < each.held_until
         ]
 
+    def _is_held(self, source: str) -> bool:
+        """Whether there is anybody for whom a source's batches are held."""
+        return bool(self._held_for(source) or self._held_still(source))
+
     def _durable(self, source: str) -> Scn:
-        """The SCN that every subscriber except refused ones has durably, as far as it is saved."""
-        durable = [min(each.saved_scn, each.acknowledged_scn) for each in self._held_for(source)]
-        return min([*durable, *self._held_still(source)], default=self._logs[source].position)
+        """The SCN that every subscriber except refused ones has durably, as far as it is saved; where nothing is kept, others save it."""
+        durable = [min(each.saved_scn, each.acknowledged_scn) if self._keeps else each.acknowledged_scn for each in self._held_for(source)]
+        durable += self._held_still(source)
+        return min(durable, default=self._logs[source].position)
 
     def _floor(self, log: SourceLog) -> Scn:
-        """The SCN that every subscriber except refused ones has durably, saved or not."""
-        acknowledged = [each.acknowledged_scn for each in self._held_for(log.source)]
-        return min([*acknowledged, *self._held_still(log.source)], default=log.position)
+        """The SCN up to which nothing is needed here: every subscriber except refused ones has that durably, saved or not, or, where nothing is kept, was sent it."""
+        had = [each.acknowledged_scn if self._keeps or each.session is None else each.sent_scn for each in self._held_for(log.source)]
+        had += self._held_still(log.source)
+        return min(had, default=log.position)
 
     def _acknowledged(self) -> dict[str, dict[str, Scn]]:
         positions: dict[str, dict[str, Scn]] = {}
@@ -683,6 +731,7 @@ class QueueCore:
                 self._rewind(log, min(behind))
             return
         self._memory[log.source][log.end - 1] = entry
+        self._entries += 1
         self._memory_bytes += entry.size + ENTRY_BYTES
         self._age_sum += entry.enqueued_s
         self._rows_total += entry.header.row_count
@@ -694,6 +743,7 @@ class QueueCore:
         """Account for entries that left the log."""
         memory = self._memory[log.source]
         for number, entry in entries:
+            self._entries -= 1
             self._memory_bytes -= ENTRY_BYTES
             self._age_sum -= entry.enqueued_s
             if entry.place is not None:
@@ -764,6 +814,17 @@ class QueueCore:
             publisher.rewind_scn, publisher.is_rewinding, publisher.in_transaction = scn, True, False
             publisher.is_ordered = False
             publisher.told_durable_scn = Scn(-1)  # it may be less than what was reported before
+            publisher.tell()
+
+    def _let_go(self, subscription: Subscription) -> None:
+        """Drop what the one subscriber was sent."""
+        log = self._logs[subscription.source]
+        self._dropped(log, log.pass_on(subscription.sent_scn, subscription.number))
+
+    def _tell_publishers(self, session: SubscriberSession) -> None:
+        for source in session.sources:
+            if (publisher := self._publishers.get(source)) is not None:
+                publisher.tell()
 
     # ----------------------------------------------------------------------- bounds
 
@@ -772,19 +833,25 @@ class QueueCore:
         if not self._spill_problem:  # space that cannot be written does not count
             free += self._spill.free_bytes
         # Entries on disk need some memory, too.
-        return min(free, self._spec.memory_bytes_max - sum(len(log) for log in self._logs.values()) * ENTRY_BYTES)
+        return min(free, self._spec.memory_bytes_max - self._entries * ENTRY_BYTES)
 
-    def _window(self) -> int:
-        """Credit for each publisher: what they may have on its way must fit, also if it is tiny batches, of which each costs an entry."""
-        free = self._free_bytes()
-        if free <= 0:
+    def _window(self, free: int) -> int:
+        """Credit for each publisher: what they may have on its way must fit into so many free bytes, also if it is tiny batches, of which each costs an entry."""
+        if free <= 0 or not (self._keeps or self._is_taken()):
             return 0
         share = free * BATCH_BYTES_MIN // (BATCH_BYTES_MIN + ENTRY_BYTES) // max(1, len(self._publishers))
         # As long as anything is free there is some: room is made only when nothing is.
         return max(1, min(WINDOW_BYTES_MAX, share))
 
+    def _is_taken(self) -> bool:
+        """Whether a subscriber has credit for more than what waits, or nothing is held for anybody."""
+        waiting = self.waiting_bytes
+        return any(each.session is not None and each.session.credit_bytes > waiting for each in self._subscriptions.values()) or not any(
+            self._is_held(source) for source in self._logs
+        )
+
     def _make_room(self) -> None:
-        if self._memory_bytes > self._spec.memory_bytes_max:
+        if self._memory_bytes > self._spec.memory_bytes_max and self._spec.spill_bytes_max:
             self._spill_out(self._spec.memory_bytes_max - self._spec.memory_bytes_max // SPILL_SHARE)
         else:
             self._spill_problem = ""
@@ -833,7 +900,7 @@ class QueueCore:
         """Make room for a transaction larger than the queue; see the module's bounds."""
         for log in self._logs.values():
             readers = self._readers(log)
-            if log.open_from is None or (self._of(log.source) and not readers):
+            if log.open_from is None or (not readers and self._is_held(log.source)):
                 continue
             dropped = log.behead(min((each.number for each in readers), default=log.end))
             self._forgotten_total += sum(entry.header.row_count for _, entry in dropped)

@@ -189,6 +189,18 @@ class SourceLog:
         del self._unit_scns[:units], self._unit_ends[:units]
         return dropped
 
+    def pass_on(self, scn: Scn, number: int) -> list[tuple[int, Entry]]:
+        """Drop what the only receiver was sent, which gets none of it again from here.
+
+        Args:
+            scn: it was sent everything up to here.
+            number: of the next entry for it: what is below is a part of the transaction that it gets.
+        """
+        dropped = self.release(scn)
+        if self.open_from is not None and number > self.open_from:
+            return dropped + self.behead(number)
+        return dropped + self._drop_until(number) if number > self.base else dropped
+
     def behead(self, number: int) -> list[tuple[int, Entry]]:
         """Drop parts of the open transaction below `number`.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protos.staging import PublisherNews
 from streams.errors import COPY_ONE_AGAIN, LogGone, ProtocolError, QueueError, StreamsError, printable
 from streams.scn import FIRST_SCN, Scn, scn_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["REFUSED_HOLD_S", "PublisherSession", "SubscriberSession", "Subscription", "end_older", "unsent"]
 
@@ -18,8 +21,9 @@ REFUSED_HOLD_S = 120.0
 class PublisherSession:
     """One publisher's stream into the queue."""
 
-    def __init__(self, component: str, incarnation: str, source: str) -> None:
+    def __init__(self, component: str, incarnation: str, source: str, tell: Callable[[], None] | None = None) -> None:
         self.component, self.incarnation, self.source = component, incarnation, source
+        self.tell = tell or _nobody_waits
         self.ended: StreamsError | None = None
         self.accepted_bytes = self.granted_bytes = 0  # since the stream began: accepted, and the most that was ever granted
         self.in_transaction = False  # the last batch was open, so the next one may continue it
@@ -121,6 +125,10 @@ class Subscription:
             f" {scn_text(gone_scn)} they are gone from the redo log: its destination has less than it had acknowledged",
             hint=COPY_ONE_AGAIN, source=self.source, needed_scn=needed_scn, first_scn=gone_scn,
         )
+
+
+def _nobody_waits() -> None:
+    """The other end of a publisher's stream asks for news after every change."""
 
 
 def unsent(component: str, source: str, scn: Scn, sent: Scn) -> ProtocolError:

@@ -2,7 +2,7 @@
 
 A refused apply process aborts and does not subscribe again before an operator acts. A queue that begins again learns of the refusal only
 from this file; without it, everything would be held for the apply process until the queue and the redo log are full, for all other subscribers too.
-`actors.records.refusal` is the same for a capture process that is combined with its apply process.
+The queue that a combined capture process mounts has such a file, too (`actors.combined`).
 
 One small JSON file, replaced atomically (`streams.durable_file`): after a crash it is the old or the new one.
 """

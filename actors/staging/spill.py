@@ -50,14 +50,13 @@ class SpillFiles:
     """Spill files in one folder, owned by one queue.
 
     Args:
-        folder: created if missing; existing spill files in it are removed.
+        folder: created when something is spilled; existing spill files in it are removed.
         bytes_max: bound on the total size of the files.
     """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self._folder, self._bytes_max = folder, bytes_max
         self._file_bytes = min(FILE_BYTES_MAX, bytes_max // FILES_MIN)  # size at which a new file is begun
-        folder.mkdir(parents=True, exist_ok=True)
         remove_left_over(folder)
         self._files: dict[int, _File] = {}
         self._next = 0
@@ -120,6 +119,7 @@ class SpillFiles:
             self._remove(number)
 
     def _begin_file(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._current = self._files[self._next] = _File(self._folder / f"{self._next:08d}.spill")
         self._next += 1
 

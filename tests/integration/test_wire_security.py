@@ -14,8 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from actors.combined import CombinedCore, CombinedOutlet
-from actors.records.refusal import Refusal
+from actors.combined import mounted_core
 from actors.security.upkeep import keep_certificates
 from actors.site.wire import admission_of, identity_of
 from actors.staging.queue import QueueCore
@@ -25,14 +24,15 @@ from protos import codec, queue_pb2, queue_pb2_grpc, transport
 from protos.admission import FAILURES_MAX, PUBLISH, Admission
 from protos.apply_link import fetch_access, serve_apply
 from protos.identity import CertificateError, Identity, Peer
-from protos.queue_link import DequeueClient, EnqueueClient, QueueServer
+from protos.queue_link import DequeueClient, DequeueServer, EnqueueClient, QueueServer
 from protos.redo_link import RedoServer, RedoWatchClient
 from protos.revoked import fingerprint_of, printed_fingerprint
 from protos.spark_link import serve_tasks
 from redo.standby.shipping import RedoShipping
+from streams.clock import SystemClock
 from streams.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
 from streams.links import RedoPosition, header_of
-from streams.scn import Scn
+from streams.scn import FIRST_SCN, Scn
 from tests.support.attackers import speak_to
 from tests.support.bounds import STALL_S
 from tests.support.certificates import Certificates, other_forms
@@ -410,10 +410,10 @@ def test_combined_capture_process_serves_its_apply_process_only(
     spec: TopologySpec, certificates: Certificates, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     apply = spec.applies[0]
-    core = CombinedCore("secure_test", apply, acknowledged=0, refusal=Refusal(tmp_path, "capture", apply.name), wake=lambda: None)
+    core = mounted_core(spec, spec.captures[0], apply, acknowledged=FIRST_SCN, clock=SystemClock())
     admission = Admission("capture", certificates.of("dbs1"), {"subscribe": {apply.name: "dbs2"}})
-    outlet = CombinedOutlet(core, admission=admission)
-    request.addfinalizer(outlet.close)
+    outlet = DequeueServer(core, admission=admission)
+    request.addfinalizer(outlet.stop)
 
     def subscribe(site: str) -> DequeueClient:
         client = DequeueClient(

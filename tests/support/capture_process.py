@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from actors.capture import CHECKPOINT_INTERVAL_S, CaptureHost
-from actors.combined import CombinedCore
+from actors.combined import MountedQueue
+from actors.staging.queue import QueueCore
 from databases.memory.source import MemorySource
 from redo.log_writer import LogWriter
 from redo.mining import Miner
 from rules.rule import Rule, RuleSet
-from simulation.components import Outlet
+from simulation.components import Unserved
 from streams.clock import VirtualClock
 from streams.errors import WouldBlock
 from streams.links import BatchHeader, PublisherProgress, RedoPosition
@@ -96,14 +97,17 @@ class Capture(CaptureHost):
         self.names.forget()
         return miner(self.folder / "redo", start_scn, self.names.wanted, clock=self._clock, names=self.names)
 
-    def open_combined(self) -> CombinedCore:
+    def open_combined(self) -> MountedQueue:
         """Begin a new life, combined with `apply_a`: of the earlier one there is what is on disk, and the site's record."""
         self.close()
         self._redo = self.redo  # type: ignore[assignment]
         self._told_scn, self._durable_scn = self.redo.checkpoint(FIRST_SCN), FIRST_SCN
-        outlet = Outlet(self._new_core(self._spec.apply("apply_a")))
-        self._queue = self._combined = outlet  # type: ignore[assignment]
-        return outlet.core
+        self._mount(self._spec.apply("apply_a"))
+        assert self._combined is not None
+        return self._combined
+
+    def _serve(self, core: QueueCore) -> Unserved:
+        return Unserved(core)
 
     def steps(self, count: int = 60) -> None:
         """Mine what there is, and tell the site."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from actors.capture import CaptureHost
-from actors.combined import CombinedCore
+from actors.combined import MountedQueue
 from actors.splitting.phases import Splitting
 from actors.staging import queue_log
 from actors.staging.positions import PositionsFile
@@ -254,15 +254,22 @@ def _one_delete_only(deletes: Any, rows: Any, chosen: Any) -> Any:
 # --------------------------------------------------------------------------- combined
 
 
-def _delivered_is_committed(progress: Any, self: CombinedCore) -> Any:
-    found = progress(self)
-    return replace(found, durable_scn=max(found.durable_scn, found.accepted_scn))
+def _delivered_is_committed(poll: Any, self: MountedQueue) -> Any:
+    found = poll(self)
+    return replace(found, durable_scn=max(found.durable_scn, self.status()["sent_scn"]))
 
 
-def _begin_where_it_was(open_subscriber: Any, self: CombinedCore, *args: Any) -> Any:
+def _begin_where_it_was(open_subscriber: Any, self: QueueCore, *args: Any) -> Any:
     found = open_subscriber(self, *args)
-    self._begin_scn = None
+    if not self._keeps:
+        for publisher in self._publishers.values():
+            publisher.rewind_scn, publisher.is_rewinding = None, False
     return found
+
+
+def _grant_unless_mounted(grant: Any, self: QueueCore, *args: Any) -> None:
+    if self._keeps:
+        grant(self, *args)
 
 
 # --------------------------------------------------------------------------- rules that look into rows
@@ -376,9 +383,9 @@ PLANTED = (
     Planted("a new driver does not fence the older one out", _set(MemoryDestination, "raise_epoch", _raise_no_epoch)),
     Planted("a large transaction is not begun again when its server dies", _set(ApplyCoordinator, "_start_replay", _nothing)),
     Planted("deletes are left out of a set", _around(collapse, "_deletes", _one_delete_only), is_slow=True),
-    Planted("a combined capture process takes delivered for committed", _around(CombinedCore, "progress", _delivered_is_committed), "one_way", first=2),
-    Planted("a combined capture process goes on where it was, whoever asks", _around(CombinedCore, "open_subscriber", _begin_where_it_was), "one_way", is_slow=True),
-    Planted("a combined capture process loses credit", _set(CombinedCore, "grant", _nothing), "one_way", first=3, is_slow=True),
+    Planted("a combined capture process takes delivered for committed", _around(MountedQueue, "poll", _delivered_is_committed), "one_way", first=2),
+    Planted("a combined capture process goes on where it was, whoever asks", _around(QueueCore, "open_subscriber", _begin_where_it_was), "one_way", is_slow=True),
+    Planted("a combined capture process loses credit", _around(QueueCore, "grant", _grant_unless_mounted), "one_way", first=6, is_slow=True),
     Planted("no redo is kept for the capture process of a split stream", _around(RequiredCheckpoints, "register", _keep_no_redo_for_clones), "fan_out"),
     Planted("a stream is merged before its queue holds anything for it", _around(Splitting, "_advanced", _merge_at_once), "fan_out", is_slow=True),
     Planted("a stream is merged before its destination has what its queue does not hold", _around(Splitting, "_has_all", _held_is_enough), "fan_out", first=21, is_slow=True),

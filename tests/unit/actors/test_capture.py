@@ -8,6 +8,7 @@ import pytest
 
 from actors import runtime
 from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S
+from actors.combined import mounted_core
 from actors.site.redo_keeper import RedoKeeper
 from actors.staging.queue_sessions import REFUSED_HOLD_S
 from redo.log_writer import LogWriter
@@ -302,11 +303,11 @@ def refused(capture: Capture) -> Scn:
     last = capture.commit(60)
     assert capture.writer.purge(last) > 0
     capture.redo.checkpoints.append(last)
-    core = capture.open_combined()
-    session = core.open_subscriber("apply_a", "001", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
+    mounted = capture.open_combined()
+    session = mounted.core.open_subscriber("apply_a", "001", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
     capture.steps(3)
     assert isinstance(session.ended, LogGone)
-    gone: Scn = core.status()["gone_scn"]
+    gone: Scn = mounted.status()["gone_scn"]
     return gone
 
 
@@ -314,16 +315,16 @@ def test_redo_is_not_held_for_a_refused_apply_process_by_the_next_life_of_the_ca
     """The aborted apply process never subscribes again, so nobody else would tell."""
     gone = refused(capture)
     for _ in range(2):
-        core = capture.open_combined()
+        mounted = capture.open_combined()
         last = capture.commit(10)
         capture.steps()
         assert capture.redo.checkpoints[-1] < last, "a newer driver may come"
         capture._clock.advance(REFUSED_HOLD_S)
         capture.steps()
         assert capture.redo.checkpoints[-1] == last
-        assert core.status()["gone_scn"] == gone
+        assert mounted.status()["gone_scn"] == gone
         with pytest.raises(LogGone, match="apply_a needs the changes of dbs1"):
-            core.open_subscriber("apply_a", "002", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
+            mounted.core.open_subscriber("apply_a", "002", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
 
 
 def test_refusal_is_forgotten_when_the_capture_process_enqueues_or_is_a_new_one(capture: Capture) -> None:
@@ -340,23 +341,23 @@ def test_refusal_is_forgotten_when_the_capture_process_enqueues_or_is_a_new_one(
 
 def test_refusal_of_an_apply_process_is_forgotten_when_another_one_takes_its_place(capture: Capture) -> None:
     refused(capture)
-    capture._new_core(capture._spec.apply("apply_far"))
+    mounted_core(capture._spec, capture._capture, capture._spec.apply("apply_far"), acknowledged=capture._told_scn, clock=capture._clock)
     assert capture.open_combined().status()["gone_scn"] is None
 
 
 def test_redo_is_held_again_for_an_apply_process_that_was_refused_and_began_anew(capture: Capture) -> None:
     refused(capture)
-    core = capture.open_combined()
+    mounted = capture.open_combined()
     capture.steps()
     kept = max(capture.redo.checkpoints)
-    session = core.open_subscriber("apply_a", "002", {"dbs1": FIRST_SCN}, CREDIT)
+    session = mounted.core.open_subscriber("apply_a", "002", {"dbs1": FIRST_SCN}, CREDIT)
     capture.steps(3)
-    delivery = core.dequeue(session)
+    delivery = mounted.core.dequeue(session)
     assert delivery is not None
     assert (delivery.header.previous_scn, delivery.header.through_scn) == (FIRST_SCN, kept)
     for _ in range(2):  # it copies its tables: what is committed meanwhile waits for it, in every life of the capture process
-        core = capture.open_combined()
-        assert core.status()["gone_scn"] is None
+        mounted = capture.open_combined()
+        assert mounted.status()["gone_scn"] is None
         capture.commit(10)
         capture.steps()
         assert capture.redo.checkpoints[-1] == FIRST_SCN

@@ -102,7 +102,7 @@ def test_redo_is_held_while_it_is_mined_again_for_an_operator_though_everything_
 def test_redo_is_let_go_when_the_combined_apply_process_that_was_to_get_it_again_is_refused(bounded: Capture) -> None:
     last, lost = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
     assert bounded.writer.purge(bounded.source.log[20].commit_scn) > 0
-    core = bounded.open_combined()
+    core = bounded.open_combined().core
     session = core.open_subscriber("apply_a", "001", {"dbs1": lost}, CREDIT)
     bounded.step()
     fill_redo(bounded)

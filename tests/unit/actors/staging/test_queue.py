@@ -394,7 +394,7 @@ def test_there_is_credit_as_long_as_anything_is_free(tmp_path: Path, free: int, 
     queue = Queue(tmp_path)
     queue.publisher()
     monkeypatch.setattr(queue.core, "_free_bytes", lambda: free)
-    assert (queue.core._window() > 0) == (free > 0) == (queue.core.state == "ENABLED")
+    assert (queue.core._window(queue.core._free_bytes()) > 0) == (free > 0) == (queue.core.state == "ENABLED")
 
 
 def test_no_batch_with_a_row_is_smaller_than_what_credit_reckons_with() -> None:

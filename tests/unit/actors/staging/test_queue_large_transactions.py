@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.staging.queue_log import SourceLog
+from actors.staging.queue_sessions import REFUSED_HOLD_S
 from protos import codec
 from streams.lcr_batch import LcrBatch
 from streams.links import Delivery, header_of
@@ -280,3 +281,21 @@ def test_an_open_transaction_that_is_sent_again_has_its_parts_again() -> None:
     _appended(log, insert_batch([20], previous=10))
     assert log.start_for(Scn(10)) == 1
     assert (len(log), log.rows_from(0)) == (2, 2)
+
+
+def test_a_transaction_larger_than_the_queue_is_taken_although_its_only_subscriber_is_refused(tmp_path: Path) -> None:
+    """Nothing is held for it. The queue waited for it to read the parts, took nothing more, and the redo of the source filled."""
+    queue = Queue(tmp_path, memory=20_000, spill=20_000)
+    history = History(value=VALUE)
+    large, after = history.commit(PARTS), history.commit()
+    queue.subscriber(needed=5)
+    publisher = Publisher(queue, history)
+    queue.core.gone(publisher.session, Scn(6))
+    for _ in range(PARTS):
+        publisher.step()
+    assert queue.core.status()["sources"]["dbs1"]["position_scn"] < large, "a newer process of the subscriber may come"
+    queue.clock.advance(REFUSED_HOLD_S)
+    queue.core.housekeeping()
+    for _ in range(10 * PARTS):
+        publisher.step()
+    assert queue.core.status()["sources"]["dbs1"]["durable_scn"] >= after
